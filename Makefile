@@ -1,0 +1,69 @@
+# oncelog: `make` alone lists the targets. Each makes the virtual environment it needs; only Python >= 3.11 and make must be there.
+
+.DEFAULT_GOAL := help
+# plyvel ships wheels for 3.11 and 3.12; on a later Python it is built and needs LevelDB's headers. So look for those first.
+PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(READY): constraints.txt pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "oncelog needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
+	"$(PYTHON)" -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+.PHONY: venv
+venv: $(READY) ## make the virtual environment in .venv
+
+.PHONY: test
+test: $(READY) ## run the tests but for the slow ones (ARGS="-k name" to choose)
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-slow
+test-slow: $(READY) ## run the slow tests: minutes of kill -9, millions of messages
+	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+.PHONY: demo
+demo: $(READY) ## publish 336,776 flights, kill everything on the way, prove that each is there once
+	$(BIN)/python examples/demo.py $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## measure speed and memory; prints a table, writes benchmarks/results/*.json
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: lint
+lint: $(READY) ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: format
+format: $(READY) ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: types
+types: $(READY) ## mypy, strict
+	$(BIN)/mypy
+
+.PHONY: contracts
+contracts: $(READY) ## import-linter: who may import whom
+	$(BIN)/lint-imports
+
+.PHONY: check
+check: lint types contracts test ## everything a change must pass
+
+.PHONY: constraints
+constraints: $(READY) ## resolve the dependencies anew into constraints.txt
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra service --extra sql --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade -o constraints.txt
+
+.PHONY: clean
+clean: ## remove what make made
+	rm -rf $(VENV) dist build .pytest_cache .hypothesis .mypy_cache .ruff_cache .coverage benchmarks/results

@@ -1,0 +1,86 @@
+"""One topic's two maps, and the verdict on each message.
+
+PIP-6 keeps, per producer, *last pushed* (set before the write) and *last persisted* (set after its sync). The difference
+between them is what is in flight. Two holes of Pulsar's are closed here:
+
+* each message is judged alone, also inside a batch (Pulsar #6273 judged a batch by one number);
+* when a write fails, *pushed* falls back to *persisted* (Pulsar #5218 left it ahead and called the retry a duplicate).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from oncelog_dedup.sequence_map import Mark, SequenceMap
+
+
+class Verdict(NamedTuple):
+    """How a request divides. Its sequence ids rise, so each kind is one contiguous stretch, in this order."""
+
+    persisted: int
+    """How many are at or below *last persisted*: already there."""
+    in_flight: int
+    """How many are above it and at or below *last pushed*: being written; wait for them, then judge again."""
+    new: int
+    """How many are above *last pushed*."""
+
+
+class Deduplicator:
+    """The maps of one topic. Not thread-safe: one owner moves it, in log order."""
+
+    __slots__ = ("_persisted", "_pushed")
+
+    def __init__(self, persisted: SequenceMap | None = None) -> None:
+        self._persisted = SequenceMap() if persisted is None else persisted
+        # Only producers with something in flight stand here; for every other one, last pushed *is* last persisted. That
+        # keeps put_back a clear() and 100,000 idle producers at one entry each.
+        self._pushed: dict[str, Mark] = {}
+
+    def judge(self, producer: str, sequence_ids: Sequence[int]) -> Verdict:
+        """Divide strictly rising ``sequence_ids`` into already persisted, in flight, and new. Changes nothing."""
+        mark = self._persisted.get(producer)
+        persisted = 0 if mark is None else bisect_right(sequence_ids, mark.sequence_id)
+        pushed = self._pushed.get(producer)
+        known = persisted if pushed is None else bisect_right(sequence_ids, pushed.sequence_id)
+        return Verdict(persisted, known - persisted, len(sequence_ids) - known)
+
+    def push(self, producer: str, mark: Mark) -> None:
+        """Note that everything of this producer up to ``mark`` is about to be written."""
+        present = self._pushed.get(producer)
+        if present is None or mark.sequence_id > present.sequence_id:
+            self._pushed[producer] = mark
+
+    def persist(self, producer: str, mark: Mark) -> None:
+        """Note that the producer's message at ``mark`` is synced to disk."""
+        self._persisted.raise_to(producer, mark)
+        pushed = self._pushed.get(producer)
+        if pushed is not None and pushed.sequence_id <= mark.sequence_id:
+            del self._pushed[producer]
+
+    def put_back(self) -> None:
+        """After a failed write: what was in flight never happened, for every producer at once."""
+        self._pushed.clear()
+
+    def forget(self, producer: str) -> None:
+        """Drop all knowledge of a producer, at an operator's word."""
+        self._persisted.forget(producer)
+        self._pushed.pop(producer, None)
+
+    def last_pushed(self, producer: str) -> Mark | None:
+        """The newest message handed to the writer, synced or not yet, or None if there never was one."""
+        return self._pushed.get(producer) or self._persisted.get(producer)
+
+    def last_persisted(self, producer: str) -> Mark | None:
+        """The newest message of the producer that is synced to disk, or None."""
+        return self._persisted.get(producer)
+
+    def in_flight(self, producer: str) -> bool:
+        """Whether something of this producer is being written."""
+        return producer in self._pushed
+
+    @property
+    def persisted(self) -> SequenceMap:
+        """The persisted map itself: what a snapshot is a copy of and what a fold of the log must equal."""
+        return self._persisted

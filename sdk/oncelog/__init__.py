@@ -1,0 +1,3 @@
+"""oncelog: a log where every message lands once."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,329 @@
+"""One hierarchy of errors, as data: class, code, status, definite or not. The docstring is the message.
+
+The service raises these classes and answers them as ``application/problem+json``; the SDK turns such an answer back into the
+same class. **definite** is True when the thing asked for was certainly not done, and False when it may have been done: then
+repeat it under the same sequence ids. The values one needs to go on are attributes (``SequenceGap.expected``).
+The table in docs/errors.md is generated from this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class OncelogError(Exception):
+    """Something oncelog was asked to do did not happen, or may not have."""
+
+    code: ClassVar[str] = "error"
+    """Stable; the same word in the answer of the service and in the SDK."""
+    status: ClassVar[int | None] = None
+    """The HTTP status, or None for an error that only the SDK raises."""
+    certain: ClassVar[bool] = True
+    """The usual :attr:`definite` of this class."""
+    values: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that carry what one needs to go on."""
+
+    definite: bool
+    detail: str
+
+    def __init__(self, detail: str | None = None, *, definite: bool | None = None, **values: Any) -> None:
+        self.detail = detail or (type(self).__doc__ or "").strip()
+        self.definite = self.certain if definite is None else definite
+        unknown = values.keys() - set(self.values)
+        if unknown:
+            raise TypeError(f"{type(self).__name__} carries no {', '.join(sorted(unknown))}")
+        for name in self.values:
+            setattr(self, name, values.get(name))
+        super().__init__(self.detail)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return _rebuild, (type(self), self.detail, self.definite, {name: getattr(self, name) for name in self.values})
+
+    def to_problem(self) -> dict[str, Any]:
+        """The error as the members of an ``application/problem+json`` object (RFC 9457)."""
+        problem: dict[str, Any] = {
+            "title": (type(self).__doc__ or "").strip().splitlines()[0],
+            "status": self.status or 500,
+            "code": self.code,
+            "detail": self.detail,
+            "definite": self.definite,
+        }
+        problem.update({name: getattr(self, name) for name in self.values if getattr(self, name) is not None})
+        return problem
+
+
+def _rebuild(kind: type[OncelogError], detail: str, definite: bool, values: dict[str, Any]) -> OncelogError:
+    return kind(detail, definite=definite, **values)
+
+
+# --- what the service answers -------------------------------------------------------------------------------------------
+
+
+class InvalidRequest(OncelogError):
+    """The request cannot be understood or contradicts itself; correct it before sending it again."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class InvalidMessageId(InvalidRequest):
+    """That is not a message id of this topic."""
+
+    code = "invalid_message_id"
+
+
+class StaleMessageId(InvalidRequest):
+    """The message id belongs to an older generation of the topic, which was deleted; nothing here corresponds to it."""
+
+    code = "stale_message_id"
+    values = ("generation",)
+    generation: int
+
+
+class OffsetOutOfRange(InvalidRequest):
+    """The offset lies beyond the upcoming offset of the topic."""
+
+    code = "offset_out_of_range"
+    values = ("upcoming",)
+    upcoming: int
+
+
+class NotSupported(InvalidRequest):
+    """The service does not offer this; the request was refused rather than half obeyed."""
+
+    code = "not_supported"
+
+
+class Unauthorized(OncelogError):
+    """The service asks for a token and this request carries none or a wrong one."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class ProducerFenced(OncelogError):
+    """A newer incarnation of this producer was opened on the topic; this one may not publish any more."""
+
+    code = "producer_fenced"
+    status = 403
+    values = ("producer", "epoch", "current_epoch")
+    producer: str
+    epoch: int
+    current_epoch: int
+
+
+class NotFound(OncelogError):
+    """There is nothing at this address."""
+
+    code = "not_found"
+    status = 404
+
+
+class TopicNotFound(NotFound):
+    """There is no such topic; create it first."""
+
+    code = "topic_not_found"
+
+
+class ProducerNotFound(NotFound):
+    """No producer of this name is known on the topic."""
+
+    code = "producer_not_found"
+
+
+class MethodNotAllowed(OncelogError):
+    """This address does not take that HTTP method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class RequestTimeout(OncelogError):
+    """The request did not arrive completely in time; nothing of it was used."""
+
+    code = "request_timeout"
+    status = 408
+
+
+class TopicExists(OncelogError):
+    """A topic of this name exists already."""
+
+    code = "topic_exists"
+    status = 409
+
+
+class SequenceGap(OncelogError):
+    """A sequence id was left out and this producer was opened with gaps refused."""
+
+    code = "sequence_gap"
+    status = 409
+    values = ("producer", "expected", "received")
+    producer: str
+    expected: int
+    received: int
+
+
+class RequestTooLarge(OncelogError):
+    """The request is larger than the service takes; send less at once."""
+
+    code = "request_too_large"
+    status = 413
+    values = ("limit",)
+    limit: int
+
+
+class UnsupportedMediaType(OncelogError):
+    """The body is of a type this address does not read."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class SequenceReused(OncelogError):
+    """A sequence id that is already stored came again with another payload; the whole request was refused."""
+
+    code = "sequence_reused"
+    status = 422
+    values = ("producer", "sequence_id", "message_id", "offset")
+    producer: str
+    sequence_id: int
+    message_id: str
+    offset: int
+
+
+class InternalError(OncelogError):
+    """The service failed in a way it should not; its log says more."""
+
+    code = "internal_error"
+    status = 500
+    certain = False
+
+
+class TopicDamaged(OncelogError):
+    """The stored log of the topic is damaged or incomplete; it is refused rather than answered as if nothing were missing."""
+
+    code = "topic_damaged"
+    status = 500
+
+
+class StorageUnavailable(OncelogError):
+    """The store is closed after a failure or still being opened; nothing was written. Try again later."""
+
+    code = "storage_unavailable"
+    status = 503
+
+
+class StorageFailed(OncelogError):
+    """The store failed while this was being written; it may or may not be there. Repeat it under the same sequence ids."""
+
+    code = "storage_failed"
+    status = 503
+    certain = False
+
+
+class Overloaded(OncelogError):
+    """The service has as many requests in hand as it takes; nothing was done. Try again later."""
+
+    code = "overloaded"
+    status = 503
+
+
+# --- what only the SDK raises -------------------------------------------------------------------------------------------
+
+
+class ConnectionFailed(OncelogError):
+    """The service could not be reached, or the connection broke before the answer came."""
+
+    code = "connection_failed"
+    certain = False
+
+
+class ResponseTimeout(ConnectionFailed):
+    """No answer came in time."""
+
+    code = "response_timeout"
+
+
+class InvalidResponse(OncelogError):
+    """What answered does not speak as an oncelog service does."""
+
+    code = "invalid_response"
+    certain = False
+
+
+class ProducerClosed(OncelogError):
+    """The producer is closed; open a new one."""
+
+    code = "producer_closed"
+
+
+class ProducerStopped(OncelogError):
+    """An earlier message of this producer failed without a definite outcome, so nothing later may overtake it; reopen it."""
+
+    code = "producer_stopped"
+
+
+class MixedSequenceIds(OncelogError):
+    """A producer either numbers its messages itself or lets the SDK do it, not both."""
+
+    code = "mixed_sequence_ids"
+
+
+class SequenceIdNotRising(OncelogError):
+    """Sequence ids must strictly rise from one message of a producer to the next."""
+
+    code = "sequence_id_not_rising"
+    values = ("last", "received")
+    last: int
+    received: int
+
+
+class InitialSequenceIdTaken(OncelogError):
+    """The initial sequence id is at or below one that this producer has already published."""
+
+    code = "initial_sequence_id_taken"
+    values = ("initial", "last_sequence_id")
+    initial: int
+    last_sequence_id: int
+
+
+class CodecError(OncelogError):
+    """A value could not be turned into bytes, or bytes into a value."""
+
+    code = "codec_error"
+
+
+class CheckpointConflict(OncelogError):
+    """Another process moved this checkpoint; this one no longer owns it and its transaction must be rolled back."""
+
+    code = "checkpoint_conflict"
+    values = ("name", "expected", "actual")
+    name: str
+    expected: str
+    actual: str
+
+
+def all_errors() -> list[type[OncelogError]]:
+    """Every class of the hierarchy, the root first, each once."""
+    found: list[type[OncelogError]] = [OncelogError]
+    for kind in found:
+        found.extend(sub for sub in kind.__subclasses__() if sub not in found)
+    return found
+
+
+def from_problem(problem: Mapping[str, Any], status: int) -> OncelogError:
+    """The error that an ``application/problem+json`` answer stands for.
+
+    An unknown code becomes :class:`InternalError` (5xx) or :class:`InvalidRequest` with the detail kept; ``definite`` is
+    taken from the answer, and where it is missing, only a 4xx is definite.
+    """
+    kinds = {kind.code: kind for kind in all_errors() if kind.status is not None}
+    fallback = InternalError if status >= 500 else InvalidRequest
+    kind = kinds.get(str(problem.get("code")), fallback)
+    definite = problem.get("definite")
+    return kind(
+        str(problem.get("detail") or f"HTTP status {status}"),
+        definite=definite if isinstance(definite, bool) else 400 <= status < 500,
+        **{name: problem.get(name) for name in kind.values},
+    )

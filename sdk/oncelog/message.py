@@ -1,0 +1,93 @@
+"""A message as a reader hands it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from oncelog.message_id import MessageId
+
+if TYPE_CHECKING:
+    from oncelog.codecs import Codec
+
+
+class Message:
+    """One message: immutable, picklable; compares by its content and place.
+
+    It wraps the record that Avro decoded and turns a field into an object when that is asked for: a reader that only wants
+    payloads pays for nothing else.
+    """
+
+    __slots__ = ("_codec", "_record")
+    _record: Mapping[str, Any]
+    _codec: Codec[Any] | None
+
+    def __init__(self, record: Mapping[str, Any], codec: Codec[Any] | None = None) -> None:
+        self._record = record
+        self._codec = codec
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes that were published."""
+        payload: bytes = self._record["payload"]
+        return payload
+
+    @property
+    def value(self) -> Any:
+        """The payload decoded by the reader's codec; the bytes themselves where it has none. Raises CodecError."""
+        return self.payload if self._codec is None else self._codec.decode(self.payload)
+
+    @property
+    def message_id(self) -> MessageId:
+        """Its id: where it lies in the order that every consumer sees."""
+        return MessageId.from_bytes(self._record["id"])
+
+    @property
+    def offset(self) -> int:
+        """Its dense number in the topic's generation: 0, 1, 2, …"""
+        offset: int = self._record["offset"]
+        return offset
+
+    @property
+    def publish_timestamp(self) -> int:
+        """Milliseconds since 1970 at which the service accepted it."""
+        return int.from_bytes(self._record["id"][:8], "big", signed=True)
+
+    @property
+    def key(self) -> bytes | None:
+        """The key it was published with, or None."""
+        key: bytes | None = self._record["key"]
+        return key
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties it was published with; empty when there were none. A copy."""
+        return dict(self._record["properties"] or {})
+
+    @property
+    def producer(self) -> str | None:
+        """Name of the producer that published it, or None."""
+        producer: str | None = self._record["producer"]
+        return producer
+
+    @property
+    def sequence_id(self) -> int | None:
+        """The producer's number for it, or None when it has no named producer."""
+        sequence_id: int | None = self._record["sequenceId"]
+        return sequence_id
+
+    @property
+    def ttl(self) -> int | None:
+        """Its own time to live in seconds, or None when only the topic's applies."""
+        ttl: int | None = self._record["ttl"]
+        return ttl
+
+    def __eq__(self, other: object) -> bool:
+        return self._record == other._record if isinstance(other, Message) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._record["id"])
+
+    def __repr__(self) -> str:
+        payload = self.payload if len(self.payload) <= 40 else self.payload[:37] + b"..."
+        return f"Message(offset={self.offset}, message_id={str(self.message_id)!r}, payload={payload!r})"

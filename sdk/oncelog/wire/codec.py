@@ -1,0 +1,221 @@
+"""Requests and answers as bytes, and back: three media types, fixed schemas, strict.
+
+Only the schemas of this package are ever used, never the caller's (a recursive one crashes a decoder). Whatever cannot be
+decoded to the last byte raises :class:`~oncelog.errors.InvalidRequest`.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from io import BytesIO
+from typing import Any
+
+import fastavro
+
+from oncelog.errors import InvalidMessageId, InvalidRequest, UnsupportedMediaType
+from oncelog.message_id import SIZE
+from oncelog.wire.avro_parts import NULL_BRANCH, VALUE_BRANCH, encode_array, encode_bytes
+from oncelog.wire.json_encoding import JsonMismatch, from_json, to_json
+from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
+from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun
+
+
+def _load(flavour: str, name: str) -> tuple[Any, Any]:
+    source = json.loads(files("oncelog.wire").joinpath("schemas", flavour, f"{name}.avsc").read_text())
+    return source, fastavro.parse_schema(source)
+
+
+_NAMES = ("PublishRequest", "PublishResponse", "ConsumeRequest", "ConsumeResponse")
+_TMS = {name: _load("tms", name) for name in _NAMES}
+_ONCELOG = {name: _load("oncelog", name) for name in _NAMES}
+_SCHEMAS = {AVRO: _TMS, ONCELOG_AVRO: _ONCELOG, JSON: _ONCELOG}
+
+MEDIA_TYPES = tuple(_SCHEMAS)
+
+
+def avro_source(media: str, name: str) -> Any:
+    """The schema of the record ``name`` in a media type, as it stands in its .avsc file."""
+    return _SCHEMAS[media][name][0]
+
+
+def decode(name: str, content_type: str, body: bytes) -> Any:
+    """The record ``name`` from a body of one of :data:`MEDIA_TYPES`.
+
+    Raises:
+        UnsupportedMediaType: another content type.
+        InvalidRequest: the body is not exactly one such record.
+    """
+    media = essence(content_type)
+    if media not in _SCHEMAS:
+        raise UnsupportedMediaType(f"Content-Type {media or '(none)'} is not read here; use {', '.join(_SCHEMAS)}")
+    source, parsed = _SCHEMAS[media][name]
+    return _decode_json(name, source, body) if media == JSON else _decode_avro(name, parsed, body)
+
+
+def _decode_avro(name: str, schema: Any, body: bytes) -> Any:
+    stream = BytesIO(body)
+    try:
+        record = fastavro.schemaless_reader(stream, schema, None)
+    except Exception as error:  # fastavro lets EOFError, IndexError, UnicodeDecodeError, … out; all mean the same here
+        raise InvalidRequest(f"the body is not an Avro {name}: it is cut short or not of that schema") from error
+    if stream.tell() != len(body):
+        raise InvalidRequest(f"{len(body) - stream.tell()} bytes follow the Avro {name}")
+    return record
+
+
+def decode_json(body: bytes, what: str) -> Any:
+    """Parse JSON. Raises InvalidRequest for whatever is wrong with it, its nesting included."""
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not JSON for a {what}: {str(error)[:200]}") from error
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _decode_json(name: str, schema: Any, body: bytes) -> Any:
+    try:
+        return from_json(decode_json(body, name), schema)
+    except JsonMismatch as mismatch:
+        raise InvalidRequest(f"the body is not a {name}: {mismatch}") from mismatch
+
+
+def encode(name: str, media: str, record: Any) -> bytes:
+    """The record ``name`` as a body of media type ``media``."""
+    source, parsed = _SCHEMAS[media][name]
+    if media == JSON:
+        return json.dumps(to_json(record, source), ensure_ascii=True).encode()
+    stream = BytesIO()
+    fastavro.schemaless_writer(stream, parsed, record)
+    return stream.getvalue()
+
+
+# --- publish ------------------------------------------------------------------------------------------------------------
+
+_REQUEST_FIELDS = {
+    "transactionWritePointer": "write_pointer",
+    "producer": "producer",
+    "epoch": "epoch",
+    "sequenceIds": "sequence_ids",
+    "keys": "keys",
+    "properties": "properties",
+    "ttls": "ttls",
+    "expectedOffset": "expected_offset",
+    "expectedLastMessageId": "expected_last_message_id",
+    "expectedKeyOffsets": "expected_key_offsets",
+}
+
+
+def decode_publish_request(content_type: str, body: bytes) -> PublishRequest:
+    """A publish body. The columns' lengths agree; nothing else about the values is checked yet."""
+    record = decode("PublishRequest", content_type, body)
+    payloads = record.pop("messages")
+    request = PublishRequest(payloads, **{_REQUEST_FIELDS[name]: value for name, value in record.items()})
+    for name in ("sequenceIds", "keys", "properties", "ttls"):
+        column = getattr(request, _REQUEST_FIELDS[name])
+        if column is not None and len(column) != len(payloads):
+            raise InvalidRequest(f"{name} has {len(column)} entries for {len(payloads)} messages")
+    return request
+
+
+def encode_publish_request(request: PublishRequest) -> bytes:
+    """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
+    record = {name: getattr(request, field) for name, field in _REQUEST_FIELDS.items()}
+    return encode("PublishRequest", ONCELOG_AVRO, {**record, "messages": request.payloads})
+
+
+def encode_publish_response(media: str, response: PublishResponse) -> bytes:
+    """The answer in the media type of the request."""
+    record: dict[str, Any] = {
+        "transactionWritePointer": response.write_pointer,
+        "startTimestamp": response.start_timestamp,
+        "startSequenceId": response.start_sequence_id,
+        "endTimestamp": response.end_timestamp,
+        "endSequenceId": response.end_sequence_id,
+    }
+    if media != AVRO:
+        record["receipts"] = [
+            {
+                "status": run.status,
+                "count": run.count,
+                "sequenceId": run.sequence_id,
+                "messageId": run.message_id,
+                "offset": run.offset,
+            }
+            for run in response.receipts
+        ]
+    return encode("PublishResponse", media, record)
+
+
+def decode_publish_response(body: bytes) -> list[ReceiptRun]:
+    """The receipts of an answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`. Raises InvalidRequest if it is none."""
+    record = decode("PublishResponse", ONCELOG_AVRO, body)
+    return [
+        ReceiptRun(run["status"], run["count"], run["sequenceId"], run["messageId"], run["offset"]) for run in record["receipts"]
+    ]
+
+
+# --- consume ------------------------------------------------------------------------------------------------------------
+
+
+def decode_consume_request(content_type: str, body: bytes) -> ConsumeRequest:
+    """A poll body. A message id has 20 bytes; in JSON its 40 hex digits do too."""
+    record = decode("ConsumeRequest", content_type, body)
+    return ConsumeRequest(
+        start_from=_start_from(record["startFrom"], essence(content_type)),
+        start_offset=record.get("startOffset"),
+        inclusive=record["inclusive"],
+        limit=record["limit"],
+        wait=record.get("wait"),
+        transaction=record["transaction"],
+    )
+
+
+def _start_from(value: bytes | int | None, media: str) -> bytes | int | None:
+    if not isinstance(value, bytes):
+        return value
+    if media == JSON and len(value) == 2 * SIZE:
+        try:
+            return bytes.fromhex(value.decode("ascii"))
+        except ValueError as error:
+            raise InvalidMessageId("a startFrom of 40 characters must be the hex digits of a message id") from error
+    if len(value) != SIZE:
+        raise InvalidMessageId(f"a message id has {SIZE} bytes, not {len(value)}")
+    return value
+
+
+def encode_consume_request(request: ConsumeRequest) -> bytes:
+    """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
+    record = {
+        "startFrom": request.start_from,
+        "startOffset": request.start_offset,
+        "inclusive": request.inclusive,
+        "limit": request.limit,
+        "wait": request.wait,
+        "transaction": request.transaction,
+    }
+    return encode("ConsumeRequest", ONCELOG_AVRO, record)
+
+
+def encode_consume_response(media: str, messages: list[bytes], position: bytes | None) -> bytes:
+    """The answer from messages that are already encoded in ``media`` (for JSON: as for ONCELOG_AVRO)."""
+    array = encode_array(messages, len(messages))
+    if media == AVRO:
+        return b"".join(array)
+    end = NULL_BRANCH if position is None else VALUE_BRANCH + encode_bytes(position)
+    body = b"".join([*array, end])
+    if media == ONCELOG_AVRO:
+        return body
+    source, parsed = _ONCELOG["ConsumeResponse"]
+    record: Any = fastavro.schemaless_reader(BytesIO(body), parsed, None)
+    # The TMS answer is a bare array, so JSON is one too; the position is needed only by readers that speak Avro.
+    return json.dumps(to_json(record["messages"], source["fields"][0]["type"])).encode()
+
+
+def decode_consume_response(body: bytes) -> tuple[list[dict[str, Any]], bytes | None]:
+    """Messages as records, and the position, from an answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
+    record = decode("ConsumeResponse", ONCELOG_AVRO, body)
+    return record["messages"], record["position"]

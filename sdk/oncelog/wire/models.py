@@ -1,0 +1,138 @@
+"""Resources as pydantic models: what the service answers in JSON about topics and producers, and what the SDK hands out.
+
+Never per message. Field names are camelCase on the wire, as in the TMS page, and snake_case in Python.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic.alias_generators import to_camel
+
+from oncelog.message_id import MessageId
+
+NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9_]{1,249}", re.ASCII)
+TOPIC_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,249}", re.ASCII)
+PRODUCER_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
+
+Gaps = Literal["allow", "refuse"]
+
+
+def _as_message_id(value: object) -> MessageId:
+    if isinstance(value, MessageId):
+        return value
+    if isinstance(value, str):
+        return MessageId.parse(value)
+    raise ValueError("a message id is text of 40 hex digits")
+
+
+MessageIdText = Annotated[MessageId, PlainValidator(_as_message_id), PlainSerializer(str, return_type=str)]
+
+
+class Resource(BaseModel):
+    """Base of all: strict, immutable, camelCase on the wire."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", strict=True)
+
+    def to_wire(self) -> dict[str, object]:
+        """As the JSON object that travels."""
+        return self.model_dump(by_alias=True, mode="json")
+
+
+class Topic(Resource):
+    """A topic as the TMS page answers it: property values are strings."""
+
+    name: str
+    properties: dict[str, str]
+
+
+class TopicStats(Resource):
+    """Where a topic's log begins and ends, and what is in the hands of the service right now."""
+
+    name: str
+    generation: int
+    earliest_offset: int
+    """Offset of the oldest message that is still stored."""
+    upcoming_offset: int
+    """Offset that the next message gets."""
+    last_message_id: MessageIdText | None
+    deduplication: bool
+    """What topic, namespace and service together say."""
+    producers: int
+    """How many producers have published."""
+    snapshot_offset: int | None
+    """A restart now would replay the messages from here on."""
+    replayed: int
+    """How many messages were replayed when the topic was opened."""
+    cached_messages: int
+
+
+class OpenProducer(Resource):
+    """What opens a producer. ``name`` null: the service assigns one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = None
+    nonce: str = Field(min_length=1, max_length=100)
+    """Drawn by the client; a repeated open with the same nonce answers the same epoch and fences nobody."""
+    gaps: Gaps = "allow"
+
+
+class OpenedProducer(Resource):
+    """An opened producer: its incarnation, and how far it has come."""
+
+    name: str
+    epoch: int
+    last_sequence_id: int | None
+    last_message_id: MessageIdText | None
+
+
+class Producer(Resource):
+    """A producer on a topic, as the live maps have it."""
+
+    name: str
+    epoch: int | None
+    """None when it was never opened, only named in publishes."""
+    gaps: Gaps
+    last_pushed: int | None
+    last_persisted: int | None
+    last_message_id: MessageIdText | None
+    last_offset: int | None
+
+
+class Why(Resource):
+    """Why a sequence id of a producer was or would be dropped."""
+
+    producer: str
+    sequence_id: int
+    verdict: Literal["new", "in_flight", "duplicate", "not_judged"]
+    """What a message with this sequence id would be judged now; ``not_judged`` with deduplication off."""
+    reason: str
+    message_id: MessageIdText | None
+    """Of the stored message with exactly this sequence id, where one was found."""
+    offset: int | None
+
+
+class NamespacePolicies(Resource):
+    """What holds for the topics of a namespace that do not say otherwise. Null inherits the service's setting."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    deduplication: bool | None = None
+
+
+class Verification(Resource):
+    """The outcome of refolding a topic's log and comparing it with the live maps. ``ok`` only if ``problems`` is empty."""
+
+    namespace: str
+    topic: str
+    generation: int
+    messages: int
+    """Rows read, each with its checksum, its dense offset and its rising id checked."""
+    producers: int
+    duplicates: int
+    """Sequence ids found twice, or out of order, although deduplication was on."""
+    ok: bool
+    problems: list[str]

@@ -1,0 +1,66 @@
+"""What travels, as plain values: requests and receipts between the codec and whoever acts on them.
+
+No pydantic here: these are made for every request of the hot path and hold columns, not objects per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+STORED = "stored"
+DUPLICATE = "duplicate"
+
+
+@dataclass(slots=True)
+class PublishRequest:
+    """Messages to store, as columns: entry i of every column belongs to message i; None is "none for all"."""
+
+    payloads: Sequence[bytes]
+    producer: str | None = None
+    epoch: int | None = None
+    sequence_ids: Sequence[int] | None = None
+    keys: Sequence[bytes | None] | None = None
+    properties: Sequence[Mapping[str, str] | None] | None = None
+    ttls: Sequence[int | None] | None = None
+    """Seconds."""
+    write_pointer: int | None = None
+    expected_offset: int | None = None
+    expected_last_message_id: bytes | None = None
+    expected_key_offsets: Mapping[str, int | None] | None = None
+
+
+class ReceiptRun(NamedTuple):
+    """What became of ``count`` messages in a row; sequence id, offset and seq_id rise by one from each to the next."""
+
+    status: str
+    count: int  # type: ignore[assignment]  # tuple.count, which nobody needs here
+    sequence_id: int | None
+    message_id: bytes | None
+    offset: int | None
+
+
+@dataclass(slots=True)
+class PublishResponse:
+    """The answer to a publish. The four start/end fields are TMS's; all 0 when nothing was stored."""
+
+    receipts: list[ReceiptRun]
+    write_pointer: int | None = None
+    start_timestamp: int = 0
+    start_sequence_id: int = 0
+    end_timestamp: int = 0
+    end_sequence_id: int = 0
+
+
+@dataclass(slots=True)
+class ConsumeRequest:
+    """Where to read from and how much. ``start_from``: 20 bytes of a message id, a timestamp in ms, or None for the oldest."""
+
+    start_from: bytes | int | None = None
+    start_offset: int | None = None
+    inclusive: bool = True
+    limit: int | None = None
+    wait: int | None = None
+    """Milliseconds."""
+    transaction: bytes | None = None

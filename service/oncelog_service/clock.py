@@ -1,0 +1,32 @@
+"""The only place that asks the time. Everything else is handed a clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two clocks: one to stamp messages with, one to measure spans with."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970. Never goes back within one process: an expired message stays expired."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that is not set."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def __init__(self) -> None:
+        self._last_ms = 0
+
+    def now_ms(self) -> int:
+        self._last_ms = max(self._last_ms, time.time_ns() // 1_000_000)
+        return self._last_ms
+
+    def monotonic(self) -> float:
+        return time.monotonic()

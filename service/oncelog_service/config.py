@@ -1,0 +1,75 @@
+"""Settings: each an option of `oncelog serve` and an ONCELOG_… variable. The table in docs/settings.md is checked against this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from oncelog_service.log.topic_log import Limits
+from oncelog_service.storage.open import store_opener
+
+DEFAULT_DATA = "oncelog-data"
+
+
+class Settings(BaseSettings):
+    """How a service runs."""
+
+    model_config = SettingsConfigDict(env_prefix="ONCELOG_", extra="ignore", frozen=True)
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=7070, ge=0, le=65_535)
+    """Port to listen on; 0 takes a free one."""
+    store: str = Field(default_factory=lambda: f"leveldb://{Path(DEFAULT_DATA).absolute()}")
+    """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, memory://. Default: ./oncelog-data."""
+    token: str | None = None
+    """Bearer token that every request must carry; required to listen on more than this machine."""
+    deduplication: bool = True
+    """What holds for topics where neither topic nor namespace says."""
+    cache_bytes: int = Field(default=64 * 2**20, ge=0)
+    """Recent messages kept in memory, over all topics."""
+    max_request_bytes: int = Field(default=8 * 2**20, ge=1_024)
+    """Largest request body."""
+    max_inflight_bytes: int = Field(default=128 * 2**20, ge=1_024)
+    """Request bodies held at the same time; beyond it requests are refused as overloaded."""
+    max_messages: int = Field(default=10_000, ge=1)
+    """Most messages in one publish request."""
+    default_poll_messages: int = Field(default=1_000, ge=1)
+    """Messages of a poll without a limit."""
+    max_poll_messages: int = Field(default=100_000, ge=1)
+    """Hard maximum of a poll's limit."""
+    max_poll_bytes: int = Field(default=8 * 2**20, ge=1_024)
+    """A poll ends after the message that reaches this."""
+    max_wait_ms: int = Field(default=60_000, ge=0)
+    """Longest wait of a poll."""
+    snapshot_messages: int = Field(default=1_000, ge=1)
+    """A snapshot of a topic is wanted after so many messages."""
+    snapshot_seconds: float = Field(default=120.0, gt=0)
+    """… or after so many seconds with at least one."""
+    retention_seconds: float = Field(default=30.0, gt=0)
+    """Pause between two rounds that delete what has expired."""
+    header_timeout_seconds: float = Field(default=10.0, gt=0)
+    """A connection must have sent a whole request head in this time."""
+    body_timeout_seconds: float = Field(default=30.0, gt=0)
+    """… and its body in this time."""
+
+    @field_validator("store")
+    @classmethod
+    def _known_store(cls, url: str) -> str:
+        store_opener(url)
+        return url
+
+    @property
+    def limits(self) -> Limits:
+        """What one call on a topic may ask for."""
+        return Limits(
+            max_messages=self.max_messages,
+            default_poll_messages=self.default_poll_messages,
+            max_poll_messages=self.max_poll_messages,
+            max_poll_bytes=self.max_poll_bytes,
+            max_wait_ms=self.max_wait_ms,
+            snapshot_messages=self.snapshot_messages,
+            snapshot_seconds=self.snapshot_seconds,
+        )

@@ -1,0 +1,1 @@
+"""One topic's log: the main path (topic_log), reading (scan), group commit (writer), ids (stamps), recovery, cache."""

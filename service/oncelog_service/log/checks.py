@@ -1,0 +1,83 @@
+"""What a request must satisfy before the log looks at it. Pure: a request in, an error or nothing out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from oncelog.errors import InvalidRequest, NotSupported, RequestTooLarge
+from oncelog.wire.models import PRODUCER_PATTERN
+from oncelog.wire.requests import ConsumeRequest, PublishRequest
+from oncelog_dedup import MAX_SEQUENCE_ID
+
+MAX_TIMESTAMP = 2**62
+"""Milliseconds; later timestamps leave no room to count on."""
+
+
+def check_publish(request: PublishRequest, max_messages: int) -> None:
+    """Raises InvalidRequest, NotSupported or RequestTooLarge."""
+    if request.write_pointer is not None:
+        raise NotSupported("transactionWritePointer: this service does not do transactional publish")
+    if (
+        request.expected_offset is not None
+        or request.expected_last_message_id is not None
+        or request.expected_key_offsets is not None
+    ):
+        raise NotSupported(
+            "expectedOffset, expectedLastMessageId and expectedKeyOffsets: this service does not do conditional publish"
+        )
+    if not request.payloads:
+        raise InvalidRequest("messages is empty: there is nothing to publish")
+    if len(request.payloads) > max_messages:
+        raise RequestTooLarge(f"{len(request.payloads)} messages in one request; {max_messages} are the most", limit=max_messages)
+    if request.producer is None:
+        if request.sequence_ids is not None or request.epoch is not None:
+            raise InvalidRequest("sequenceIds and epoch belong to a producer; name it in producer")
+    else:
+        check_producer_name(request.producer)
+        check_sequence_ids(request.sequence_ids)
+    if request.ttls is not None and any(ttl is not None and ttl <= 0 for ttl in request.ttls):
+        raise InvalidRequest("a ttl is a number of seconds greater than 0")
+
+
+def check_producer_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    if not PRODUCER_PATTERN.fullmatch(name):
+        raise InvalidRequest(f"a producer's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {name[:100]!r}")
+
+
+def check_sequence_ids(sequence_ids: Sequence[int] | None) -> None:
+    """Raises InvalidRequest unless they are there, in range and strictly rising."""
+    if sequence_ids is None:
+        raise InvalidRequest("a named producer numbers its messages: sequenceIds is missing")
+    if sequence_ids[0] < 0 or sequence_ids[-1] > MAX_SEQUENCE_ID:
+        raise InvalidRequest(f"sequence ids are 0 to {MAX_SEQUENCE_ID}")
+    for before, behind in pairwise(sequence_ids):
+        if behind <= before:
+            raise InvalidRequest(f"sequenceIds must strictly increase inside a request: {behind} follows {before}")
+
+
+def check_consume(request: ConsumeRequest, max_wait: int) -> None:
+    """Raises InvalidRequest or NotSupported."""
+    if request.transaction is not None:
+        raise NotSupported("transaction: this service does not do transactional poll")
+    if request.limit is not None and request.limit <= 0:
+        raise InvalidRequest(f"limit is a number of messages greater than 0, not {request.limit}")
+    if request.wait is not None and not 0 <= request.wait <= max_wait:
+        raise InvalidRequest(f"wait is 0 to {max_wait} ms, not {request.wait}")
+    if request.start_offset is not None:
+        if request.start_from is not None:
+            raise InvalidRequest("startFrom and startOffset exclude each other")
+        if request.start_offset < 0:
+            raise InvalidRequest(f"startOffset is 0 or more, not {request.start_offset}")
+    if isinstance(request.start_from, int) and not 0 <= request.start_from <= MAX_TIMESTAMP:
+        raise InvalidRequest(f"startFrom as a timestamp is ms since 1970, 0 to {MAX_TIMESTAMP}, not {request.start_from}")
+
+
+def first_gap(expected: int | None, sequence_ids: Sequence[int]) -> tuple[int, int] | None:
+    """(expected, received) of the first sequence id that leaves one out; ``expected`` None takes any beginning."""
+    for sequence_id in sequence_ids:
+        if expected is not None and sequence_id != expected:
+            return expected, sequence_id
+        expected = sequence_id + 1
+    return None

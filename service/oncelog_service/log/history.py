@@ -1,0 +1,68 @@
+"""A producer's own messages, from the newest to the oldest, along the chain that its requests form (rows.py: PREVIOUS).
+
+This finds the original of a repeated message without an index row per message. The walk over the newest request is always
+whole, so that an exact retry gets its original ids also after a restart; how much further it goes is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from oncelog.errors import TopicDamaged
+from oncelog_service.log.scan import after
+from oncelog_service.storage.keys import FIRST_ROW_ID
+from oncelog_service.storage.port import Store, Table
+from oncelog_service.storage.rows import Row, RowDamaged, decode_row
+
+FURTHER_ROWS = 1_000
+"""How many rows beyond the newest request are looked at for originals: some milliseconds at the most."""
+
+
+def requests_of(store: Store, prefix: bytes, newest: bytes) -> Iterator[list[Row]]:
+    """The requests of the producer whose newest message has the row id ``newest``: each newest message first, newest request first.
+
+    Ends where the log begins or retention has been. Raises TopicDamaged.
+    """
+    row_id = newest
+    while row_id != FIRST_ROW_ID:
+        request: list[Row] = []
+        with closing(store.scan(Table.MESSAGE, prefix, prefix + after(row_id), reverse=True)) as rows:
+            for key, data in rows:
+                row = _decode(key[len(prefix) :], data)
+                if not request and row.row_id != row_id:
+                    return
+                request.append(row)
+                if row.previous is not None:
+                    break
+        if not request or request[-1].previous is None:
+            if request:
+                yield request  # its older rows are gone
+            return
+        yield request
+        row_id = request[-1].previous
+
+
+def find_originals(
+    store: Store, prefix: bytes, newest: bytes, sequence_ids: Sequence[int], further_rows: int = FURTHER_ROWS
+) -> dict[int, Row]:
+    """sequence id → stored row, for those of the rising ``sequence_ids`` that are cheaply found. Raises TopicDamaged."""
+    wanted = set(sequence_ids)
+    found: dict[int, Row] = {}
+    room = len(sequence_ids) + further_rows
+    for number, request in enumerate(requests_of(store, prefix, newest)):
+        for row in request:
+            if row.sequence_id in wanted:
+                found.setdefault(row.sequence_id, row)
+        room -= len(request) if number else 0
+        oldest = request[-1].sequence_id
+        if room <= 0 or len(found) == len(wanted) or oldest is None or oldest <= sequence_ids[0]:
+            break
+    return found
+
+
+def _decode(row_id: bytes, data: bytes) -> Row:
+    try:
+        return decode_row(row_id, data)
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage

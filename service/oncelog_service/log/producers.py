@@ -1,0 +1,166 @@
+"""The named producers of one open topic: who they are, how far they have come, who is fenced.
+
+A producer's row on disk holds its epoch; how far it has come is not stored there but folded from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from heapq import nsmallest
+from typing import Literal
+
+from oncelog.errors import InvalidRequest, ProducerFenced, ProducerNotFound
+from oncelog.message_id import MessageId
+from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
+from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator
+from oncelog_service.log.checks import check_producer_name, first_gap
+from oncelog_service.log.history import find_originals
+from oncelog_service.log.reading import read
+from oncelog_service.log.writer import Writer
+from oncelog_service.storage.keys import ROW_ID_SIZE
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import ProducerRow, encode_record
+
+_REMEMBERED_OPENS = 16
+"""Nonces of so many latest opens are kept, so that a late repeat of an open is told from a new one."""
+_WHY_ROWS = 100_000
+"""How far back `why` looks for a message: some tenths of a second at the most."""
+
+
+class Producers:
+    """Works on the event loop that owns the topic, on the same maps as the publish path."""
+
+    def __init__(self, prefix: bytes, rows: dict[str, ProducerRow], dedup: Deduplicator, store: Store, writer: Writer) -> None:
+        self._prefix = prefix
+        self._rows = rows
+        self._dedup = dedup
+        self._store = store
+        self._writer = writer
+
+    @property
+    def rows(self) -> Mapping[str, ProducerRow]:
+        """What is on disk of them, or on its way there."""
+        return self._rows
+
+    async def open(self, name: str, nonce: str, gaps: Gaps) -> OpenedProducer:
+        """Begin a new incarnation, which fences all older ones, or answer again for a nonce that did so before."""
+        check_producer_name(name)
+        row = self._rows.get(name, ProducerRow())
+        epoch = dict(row.opens).get(nonce)
+        if epoch is None:
+            epoch = (row.epoch or 0) + 1
+            opens = [*row.opens, (nonce, epoch)][-_REMEMBERED_OPENS:]
+            await self._write(name, replace(row, epoch=epoch, opens=opens, gaps=gaps))
+        # Everything admitted before the open is on disk when the open is: what is answered here is final.
+        await self._writer.settled()
+        mark = self._dedup.last_persisted(name)
+        return OpenedProducer(
+            name=name,
+            epoch=epoch,
+            last_sequence_id=None if mark is None else mark.sequence_id,
+            last_message_id=None if mark is None else MessageId.from_bytes(mark.message_id),
+        )
+
+    async def forget(self, name: str) -> None:
+        """Drop what is known of a producer: its next sequence id may be any. Its running incarnation is fenced.
+
+        Raises ProducerNotFound.
+        """
+        self.show(name)
+        while self._dedup.in_flight(name):
+            await self._writer.settled()
+        row = self._rows.get(name, ProducerRow())
+        mark = self._dedup.last_persisted(name)
+        self._dedup.forget(name)
+        below = row.forgotten_below if mark is None else mark.offset + 1
+        epoch = None if row.epoch is None else row.epoch + 1
+        await self._write(name, ProducerRow(epoch=epoch, forgotten_below=below))
+
+    async def check_epoch(self, name: str, epoch: int | None) -> None:
+        """Raises ProducerFenced if a newer incarnation was opened, InvalidRequest if this epoch was never handed out."""
+        row = self._rows.get(name)
+        current = 0 if row is None or row.epoch is None else row.epoch
+        if epoch is None or epoch == current:
+            return
+        if epoch > current or epoch < 1:
+            raise InvalidRequest(f"epoch {epoch} of producer {name!r} was never handed out; open the producer")
+        await self._writer.settled()  # the newer epoch may still be on its way to disk
+        raise ProducerFenced(
+            f"producer {name!r} was opened again: this is epoch {epoch}, the current one is {current}",
+            producer=name,
+            epoch=epoch,
+            current_epoch=current,
+        )
+
+    def gap(self, name: str, new_ids: Sequence[int]) -> tuple[int, int] | None:
+        """(expected, received) of the first sequence id left out, if this producer refuses gaps."""
+        row = self._rows.get(name)
+        if row is None or row.gaps == "allow":
+            return None
+        pushed = self._dedup.last_pushed(name)
+        return first_gap(None if pushed is None else pushed.sequence_id + 1, new_ids)
+
+    def names(self, after: str, limit: int) -> list[str]:
+        """The first ``limit`` names behind ``after``, sorted."""
+        opened = (name for name, row in self._rows.items() if row.opens)
+        published = (name for name, _ in self._dedup.persisted.items())
+        return nsmallest(limit, {name for each in (opened, published) for name in each if name > after})
+
+    def show(self, name: str) -> Producer:
+        """A producer as the live maps have it. Raises ProducerNotFound."""
+        row = self._rows.get(name, ProducerRow())
+        pushed, mark = self._dedup.last_pushed(name), self._dedup.last_persisted(name)
+        if pushed is None and not row.opens:
+            raise ProducerNotFound(f"no producer {name[:249]!r} on this topic has been opened or has published")
+        return Producer(
+            name=name,
+            epoch=row.epoch,
+            gaps="refuse" if row.gaps == "refuse" else "allow",
+            last_pushed=None if pushed is None else pushed.sequence_id,
+            last_persisted=None if mark is None else mark.sequence_id,
+            last_message_id=None if mark is None else MessageId.from_bytes(mark.message_id),
+            last_offset=None if mark is None else mark.offset,
+        )
+
+    async def why(self, name: str, sequence_id: int, deduplication: bool) -> Why:
+        """What a message with this sequence id would be judged now, and where the original is. Raises InvalidRequest."""
+        check_producer_name(name)
+        if not 0 <= sequence_id <= MAX_SEQUENCE_ID:
+            raise InvalidRequest(f"sequence ids are 0 to {MAX_SEQUENCE_ID}, not {sequence_id}")
+        mark = self._dedup.last_persisted(name)
+        original = None
+        if mark is not None and sequence_id <= mark.sequence_id:
+            newest = mark.message_id[:ROW_ID_SIZE]
+            rows = await read(find_originals, self._store, self._prefix, newest, [sequence_id], _WHY_ROWS)
+            original = rows.get(sequence_id)
+        verdict = self._dedup.judge(name, [sequence_id])
+        where = None if original is None else f"a message with this id is stored at offset {original.offset}"
+        said: tuple[Literal["new", "in_flight", "duplicate", "not_judged"], str]
+        if not deduplication:
+            said = "not_judged", "deduplication is off for this topic: every message is stored"
+        elif verdict.new and mark is None and not verdict.in_flight:
+            said = "new", "this producer has never published on this topic"
+        elif verdict.new:
+            said = "new", f"it is above the last pushed sequence id {self.show(name).last_pushed}"
+        elif verdict.in_flight:
+            said = "in_flight", "a message with this id or a higher one is being written right now"
+        else:
+            assert mark is not None  # something was judged persisted
+            at_or_below = f"it is at or below the last persisted sequence id {mark.sequence_id} (offset {mark.offset})"
+            unseen = f"no message with this id was found among the latest {_WHY_ROWS}: it was left out, or it has expired"
+            said = "duplicate", f"{at_or_below}; {where or unseen}"
+        return Why(
+            producer=name,
+            sequence_id=sequence_id,
+            verdict=said[0],
+            reason=said[1],
+            message_id=None if original is None else MessageId.from_bytes(original.message_id),
+            offset=None if original is None else original.offset,
+        )
+
+    async def _write(self, name: str, row: ProducerRow) -> None:
+        self._rows[name] = row
+        batch = Batch()
+        batch.put(Table.PRODUCER, self._prefix + name.encode(), encode_record(row))
+        await self._writer.submit(batch, lambda: None)

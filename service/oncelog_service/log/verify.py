@@ -1,0 +1,127 @@
+"""Refolds a topic's log and compares it with the live maps: the proof that nothing is lost, doubled or out of order.
+
+Reads everything through the same checks as a poll (checksum, dense offsets, rising ids) and folds it as recovery does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from oncelog.errors import TopicDamaged
+from oncelog.wire.models import Verification
+from oncelog_dedup import Mark, Position, SequenceMap
+from oncelog_service.log.recovery import entries, forgotten, read_snapshots
+from oncelog_service.log.scan import earliest_offset
+from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.storage.port import Store
+
+_REPORT_EVERY = 20_000
+_MAX_PROBLEMS = 100
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found so far."""
+
+    messages: int = 0
+    duplicates: int = 0
+    problems: list[str] = field(default_factory=list)
+    marks: SequenceMap = field(default_factory=SequenceMap)
+
+    def problem(self, text: str) -> None:
+        """Note a problem; the first hundred are kept."""
+        if len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(text)
+
+
+def verify_log(store: Store, log: TopicLog) -> Iterator[Findings]:
+    """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
+    live = log.dedup.persisted.copy()
+    return verify(store, log.prefix, log.position, live, forgotten(log.producers.rows), log.deduplication())
+
+
+def verification(namespace: str, topic: str, generation: int, findings: Findings) -> Verification:
+    """The findings as what is answered."""
+    return Verification(
+        namespace=namespace,
+        topic=topic,
+        generation=generation,
+        messages=findings.messages,
+        producers=len(findings.marks),
+        duplicates=findings.duplicates,
+        ok=not findings.problems,
+        problems=findings.problems,
+    )
+
+
+def verify(
+    store: Store, prefix: bytes, upto: Position, live: SequenceMap, forgotten: Mapping[str, int], judged: bool
+) -> Iterator[Findings]:
+    """Yields the same findings again and again while it reads, and a last time when they are complete.
+
+    Args:
+        upto: read no further; ``live`` is a copy of the persisted map as it was there.
+        forgotten: producer → offset below which nothing of it counts.
+        judged: deduplication is on, so that a sequence id which does not rise is a fault.
+    """
+    findings = Findings()
+    try:
+        for entry in entries(store, prefix, None):
+            if entry.offset >= upto.upcoming_offset:
+                break
+            findings.messages += 1
+            if entry.producer is not None and entry.sequence_id is not None and entry.offset >= forgotten.get(entry.producer, 0):
+                _fold(findings, entry.producer, Mark(entry.sequence_id, entry.message_id, entry.offset), judged)
+            if findings.messages % _REPORT_EVERY == 0:
+                yield findings
+        earliest = earliest_offset(store, prefix)
+        _compare(findings, _with_deleted(store, prefix, findings.marks, earliest, forgotten), live)
+        _check_count(findings, earliest, upto)
+    except TopicDamaged as damage:
+        findings.problem(damage.detail)
+    yield findings
+
+
+def _fold(findings: Findings, producer: str, mark: Mark, judged: bool) -> None:
+    present = findings.marks.get(producer)
+    if present is not None and mark.sequence_id <= present.sequence_id:
+        findings.duplicates += 1
+        if judged:
+            findings.problem(
+                f"offset {mark.offset}: sequence id {mark.sequence_id} of producer {producer!r} is stored behind "
+                f"{present.sequence_id} (at offset {present.offset}); was deduplication off then?"
+            )
+    findings.marks.raise_to(producer, mark)
+
+
+def _with_deleted(store: Store, prefix: bytes, folded: SequenceMap, earliest: int, forgotten: Mapping[str, int]) -> SequenceMap:
+    """The fold of the rows that are there, and of those that retention deleted as the snapshots keep them."""
+    marks = folded.copy()
+    for snapshot in read_snapshots(store, prefix):
+        if snapshot is not None:
+            for producer, mark in snapshot.marks.items():
+                if forgotten.get(producer, 0) <= mark.offset < earliest:
+                    marks.raise_to(producer, mark)
+    return marks
+
+
+def _compare(findings: Findings, folded: SequenceMap, live: SequenceMap) -> None:
+    findings.marks = folded
+    names = {producer for marks in (folded, live) for producer, _ in marks.items()}
+    for producer in sorted(names):
+        expected, actual = folded.get(producer), live.get(producer)
+        if expected != actual:
+            findings.problem(f"producer {producer!r}: the log says {_show(expected)}, the live map {_show(actual)}")
+
+
+def _check_count(findings: Findings, earliest: int, upto: Position) -> None:
+    expected = max(0, upto.upcoming_offset - earliest)
+    if findings.messages < expected:
+        findings.problem(
+            f"{expected} messages from offset {earliest} to {upto.upcoming_offset} should be there, {findings.messages} are"
+        )
+
+
+def _show(mark: Mark | None) -> str:
+    return "nothing" if mark is None else f"sequence id {mark.sequence_id} at offset {mark.offset}"

@@ -1,0 +1,50 @@
+"""What can be watched, in Prometheus' text format. Each is documented in docs/operating.md, and a test says so.
+
+Read from the live objects when asked: counting costs the hot path nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from oncelog.errors import StorageUnavailable
+from oncelog_service.service import Service
+
+
+class _Collector:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._service
+        yield CounterMetricFamily("oncelog_store_failures", "Times the store failed and had to be reopened", service.failures)
+        try:
+            topics, writer, cache = service.topics, service.writer, service.cache
+        except StorageUnavailable:
+            yield GaugeMetricFamily("oncelog_store_open", "Whether the store is open", 0)
+            return
+        yield GaugeMetricFamily("oncelog_store_open", "Whether the store is open", 1)
+        yield CounterMetricFamily("oncelog_writes", "Synced writes since the store was opened", writer.groups)
+        yield CounterMetricFamily("oncelog_submissions", "Requests that those writes carried", writer.submissions)
+        yield GaugeMetricFamily("oncelog_open_topics", "Topics that are open", len(topics.opened))
+        yield GaugeMetricFamily("oncelog_cache_bytes", "Memory held by recent messages", cache.size)
+        logs = topics.opened.values()
+        yield CounterMetricFamily(
+            "oncelog_messages", "Messages stored in the topics that are open", sum(log.stored for log in logs)
+        )
+        yield CounterMetricFamily(
+            "oncelog_duplicates", "Messages refused as duplicates in the topics that are open", sum(log.refused for log in logs)
+        )
+        yield CounterMetricFamily(
+            "oncelog_replayed", "Messages replayed when the open topics were opened", sum(log.replayed for log in logs)
+        )
+
+
+def exposition(service: Service) -> tuple[bytes, str]:
+    """The metrics as a body, and its media type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(service))
+    return generate_latest(registry), CONTENT_TYPE_LATEST

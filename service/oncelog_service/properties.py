@@ -1,0 +1,79 @@
+"""Topic properties and namespace policies: what they are called, what they may be, which one holds. Pure.
+
+Values are strings on the wire, as in the TMS page.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from oncelog.errors import InvalidRequest, NotSupported
+
+TTL = "ttl"
+"""Seconds that messages live, a whole number from 1; default a week, as in the TMS page."""
+GENERATION = "generation"
+"""Answered, never set."""
+DEDUPLICATION = "deduplication"
+"""`true` or `false`; left out, the namespace's policy holds, and without one the service's setting."""
+CHECK_EXPECTED_OFFSETS = "check.expected.offsets"
+"""Reserved for conditional publish: only `false` is accepted."""
+
+DEFAULT_TTL = 604_800
+MAX_TTL = 2**31 * 1_000
+"""68,000 years: what still fits as milliseconds with room to add a timestamp."""
+
+_SETTABLE = (TTL, DEDUPLICATION, CHECK_EXPECTED_OFFSETS)
+
+
+def check_properties(properties: object, generation: int | None = None) -> dict[str, str]:
+    """The properties to keep of a topic. A ``generation`` equal to the present one is accepted and dropped.
+
+    Raises:
+        InvalidRequest: an unknown name, a value that is no string, or one out of range.
+    """
+    if not isinstance(properties, Mapping):
+        raise InvalidRequest('the properties of a topic are a JSON object of strings, such as {"ttl": "3600"}')
+    kept: dict[str, str] = {}
+    for name, value in properties.items():
+        if not isinstance(value, str):
+            raise InvalidRequest(f"property {name!r} must be a string, not {value!r}"[:300])
+        if name == GENERATION:
+            if generation is None or value != str(generation):
+                raise InvalidRequest("generation is counted by the service and cannot be set")
+        else:
+            kept[name] = _check_property(name, value)
+    return kept
+
+
+def _check_property(name: str, value: str) -> str:
+    if name == TTL:
+        if not (value.isascii() and value.isdigit() and len(value) <= 15 and 0 < int(value) <= MAX_TTL):
+            raise InvalidRequest(f"ttl is a whole number of seconds from 1 to {MAX_TTL}, not {value[:50]!r}")
+    elif name in (DEDUPLICATION, CHECK_EXPECTED_OFFSETS):
+        if value not in ("true", "false"):
+            raise InvalidRequest(f"{name} is 'true' or 'false', not {value[:50]!r}")
+        if name == CHECK_EXPECTED_OFFSETS and value == "true":
+            raise NotSupported("check.expected.offsets: this service does not do conditional publish")
+    else:
+        near = difflib.get_close_matches(name, _SETTABLE, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InvalidRequest(f"{name[:50]!r} is not a property of a topic ({', '.join(_SETTABLE)}){hint}")
+    return value
+
+
+def shown_properties(properties: Mapping[str, str], generation: int) -> dict[str, str]:
+    """What a GET answers: the ones that were set, and those that always have a value."""
+    return {TTL: str(DEFAULT_TTL), **properties, GENERATION: str(generation)}
+
+
+def ttl_ms(properties: Mapping[str, str]) -> int:
+    """How long messages live, in milliseconds."""
+    return int(properties.get(TTL, DEFAULT_TTL)) * 1000
+
+
+def deduplicates(topic: Mapping[str, str], namespace: bool | None, service: bool) -> bool:
+    """Topic before namespace before service; null inherits."""
+    if DEDUPLICATION in topic:
+        return topic[DEDUPLICATION] == "true"
+    return service if namespace is None else namespace

@@ -1,0 +1,138 @@
+"""From ASGI to the handlers and back: token, limits, errors as problem+json."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+from collections.abc import Mapping
+from urllib.parse import parse_qsl
+
+from starlette.routing import Route as Address
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from oncelog.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, OncelogError, Unauthorized
+from oncelog.wire.media import PROBLEM
+from oncelog_service.rest.docs import docs_answer, openapi_answer
+from oncelog_service.rest.limits import InFlight, read_body
+from oncelog_service.rest.routes import Answer, Call, Route
+from oncelog_service.rest.table import ROUTES
+from oncelog_service.service import Service
+
+_log = logging.getLogger(__name__)
+
+_OPEN_TO_ALL = ("/healthz",)
+"""Answered without a token, for whatever watches over the process."""
+
+
+def build_app(service: Service) -> ASGIApp:
+    """The ASGI application over a service."""
+    in_flight = InFlight(service.settings.max_inflight_bytes)
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in ROUTES:
+        by_path.setdefault(route.path, {})[route.method] = route
+    busiest_first = sorted(by_path, key=lambda path: not path.endswith(("/publish", "/poll")))
+    addresses = [Address(path, _Endpoint(service, by_path[path], in_flight)) for path in busiest_first]
+    made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
+    addresses += [Address(path, _Fixed(service, answer())) for path, answer in made.items()]
+    return Router(addresses, default=_Missing(service), redirect_slashes=False)
+
+
+class _Guarded:
+    """Whatever happens, something is answered, and it says whether it is definite."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        try:
+            self._check_token(scope)
+            await self._respond(scope, receive, send)
+        except OncelogError as error:
+            await _send(send, _problem(error), _extra_headers(error))
+        except Exception:
+            _log.exception("%s %s failed", scope["method"], scope["path"])
+            await _send(send, _problem(InternalError()), {})
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+    def _check_token(self, scope: Scope) -> None:
+        token = self._service.settings.token
+        if token is None or scope["path"] in _OPEN_TO_ALL:
+            return
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if not hmac.compare_digest(given, b"Bearer " + token.encode()):
+            raise Unauthorized
+
+
+class _Endpoint(_Guarded):
+    def __init__(self, service: Service, routes: Mapping[str, Route], in_flight: InFlight) -> None:
+        super().__init__(service)
+        self._routes = routes
+        self._in_flight = in_flight
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get("GET" if scope["method"] == "HEAD" else scope["method"])
+        if route is None:
+            raise MethodNotAllowed(f"{scope['path']} takes {', '.join(self._routes)}, not {scope['method']}")
+        body = await read_body(scope, receive, self._service.settings)
+        self._in_flight.take(len(body))
+        try:
+            content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+            query = _query(scope["query_string"]) if scope["query_string"] else {}
+            call = Call(self._service, scope["path_params"], query, content_type.decode("latin-1"), body)
+            await _send(send, await route.handler(call), {})
+        finally:
+            self._in_flight.give_back(len(body))
+
+
+class _Fixed(_Guarded):
+    def __init__(self, service: Service, answer: Answer) -> None:
+        super().__init__(service)
+        self._answer = answer
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise MethodNotAllowed(f"{scope['path']} takes GET, not {scope['method']}")
+        await _send(send, self._answer, {})
+
+
+class _Missing(_Guarded):
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotFound(f"there is nothing at {scope['path'][:200]}; /docs lists what there is")
+
+
+def _query(raw: bytes) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise InvalidRequest("the query string cannot be read") from error
+
+
+def _problem(error: OncelogError) -> Answer:
+    return Answer(json.dumps(error.to_problem()).encode() + b"\n", PROBLEM, error.status or 500)
+
+
+def _extra_headers(error: OncelogError) -> dict[bytes, bytes]:
+    if error.status == 503:
+        return {b"retry-after": b"1"}
+    return {b"www-authenticate": b"Bearer"} if error.status == 401 else {}
+
+
+async def _send(send: Send, answer: Answer, extra: Mapping[bytes, bytes]) -> None:
+    body = answer.body
+    headers = [(b"content-type", answer.media.encode()), *extra.items()]
+    if isinstance(body, bytes):
+        headers.append((b"content-length", str(len(body)).encode()))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        return
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    async for line in body:
+        await send({"type": "http.response.body", "body": line, "more_body": True})
+    await send({"type": "http.response.body"})

@@ -1,0 +1,58 @@
+"""JSON in and out of the handlers that are not on the hot path."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from oncelog.errors import InvalidRequest, UnsupportedMediaType
+from oncelog.wire.codec import decode_json
+from oncelog.wire.media import JSON, essence
+from oncelog_service.rest.routes import Answer, Call
+
+M = TypeVar("M", bound=BaseModel)
+
+_LARGEST_INT = 19
+"""Digits of 2^63 - 1."""
+
+
+def json_answer(value: Any, status: int = 200) -> Answer:
+    """A JSON body."""
+    return Answer(json.dumps(value).encode() + b"\n", JSON, status)
+
+
+def read_json(call: Call, what: str) -> Any:
+    """The body as JSON; an empty body is an empty object. Raises UnsupportedMediaType, InvalidRequest."""
+    if not call.body:
+        return {}
+    media = essence(call.content_type)
+    if media not in (JSON, ""):
+        raise UnsupportedMediaType(f"Content-Type {media} is not read here; use {JSON}")
+    return decode_json(call.body, what)
+
+
+def read_model(call: Call, kind: type[M]) -> M:
+    """The body as a model. Raises UnsupportedMediaType, InvalidRequest."""
+    value = read_json(call, kind.__name__)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'the body'}: {problem['msg']}" for problem in error.errors()[:5]
+        )
+        raise InvalidRequest(f"the body is not a {kind.__name__}: {problems}") from error
+
+
+def query_int(call: Call, name: str, default: int | None = None) -> int:
+    """A whole number from the query. Raises InvalidRequest."""
+    text = call.query.get(name)
+    if text is None:
+        if default is None:
+            raise InvalidRequest(f"the query parameter {name} is missing")
+        return default
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _LARGEST_INT):
+        raise InvalidRequest(f"the query parameter {name} must be a whole number, not {text[:50]!r}")
+    return int(text)

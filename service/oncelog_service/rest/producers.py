@@ -1,0 +1,59 @@
+"""Named producers."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from oncelog.errors import InvalidRequest
+from oncelog.wire.models import OpenProducer
+from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.rest.bodies import json_answer, query_int, read_model
+from oncelog_service.rest.routes import Answer, Call
+
+MAX_LISTED = 10_000
+
+
+async def _log(call: Call) -> TopicLog:
+    return await call.service.topics.open(call.path["namespace"], call.path["topic"])
+
+
+async def open_(call: Call) -> Answer:
+    """Begin a new incarnation of a producer, which fences the older ones, and answer how far it has come.
+
+    Repeating an open with the same `nonce` answers the same epoch. Without a `name` a globally unique one is assigned.
+    """
+    asked = read_model(call, OpenProducer)
+    log = await _log(call)
+    # Repeating an open without a name assigns another one; the first stays unused and fences nobody.
+    name = asked.name if asked.name is not None else f"producer-{uuid4().hex}"
+    return json_answer((await log.producers.open(name, asked.nonce, asked.gaps)).to_wire())
+
+
+async def list_(call: Call) -> Answer:
+    """Producers sorted by name, behind `after`, at most `limit`."""
+    limit = query_int(call, "limit", 1_000)
+    if not 1 <= limit <= MAX_LISTED:
+        raise InvalidRequest(f"limit is 1 to {MAX_LISTED}, not {limit}")
+    log = await _log(call)
+    names = log.producers.names(call.query.get("after", ""), limit)
+    return json_answer([log.producers.show(name).to_wire() for name in names])
+
+
+async def get(call: Call) -> Answer:
+    """Epoch, last pushed and last persisted sequence id, as the live maps have them."""
+    log = await _log(call)
+    return json_answer(log.producers.show(call.path["producer"]).to_wire())
+
+
+async def delete(call: Call) -> Answer:
+    """Forget the producer's sequence ids and fence its running incarnation. Its messages stay."""
+    log = await _log(call)
+    await log.producers.forget(call.path["producer"])
+    return json_answer(None)
+
+
+async def why(call: Call) -> Answer:
+    """Why a message with this sequence id was or would be dropped, and where the original is."""
+    sequence_id = query_int(call, "sequenceId")
+    log = await _log(call)
+    return json_answer((await log.producers.why(call.path["producer"], sequence_id, log.deduplication())).to_wire())

@@ -1,0 +1,60 @@
+"""Every address in one table: the router, /openapi.json and the docs page are made from it, so none can be forgotten.
+
+A handler gets a :class:`Call` and returns an :class:`Answer` or raises one of oncelog's errors; it knows nothing of status lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from oncelog.errors import OncelogError
+from oncelog_service.service import Service
+
+
+@dataclass(slots=True)
+class Call:
+    """A request, read completely and within its bounds."""
+
+    service: Service
+    path: dict[str, str]
+    query: dict[str, str]
+    content_type: str
+    body: bytes
+
+
+class Answer(NamedTuple):
+    """What to send back. A body of bytes is there as a whole before the first of them leaves; only work that shows progress, line
+    by line, is an iterator, and there the last line alone is the answer."""
+
+    body: bytes | AsyncIterator[bytes]
+    media: str
+    status: int = 200
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method on one address."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    """One line; what the handler's docstring says at length is the description."""
+    request: dict[str, Any] = field(default_factory=dict)
+    """Media type → JSON schema or Avro schema name of the body."""
+    response: dict[str, Any] = field(default_factory=dict)
+    status: int = 200
+    errors: tuple[type[OncelogError], ...] = ()
+    query: dict[str, str] = field(default_factory=dict)
+    """Query parameter → what it means."""
+
+
+TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
+"""Begins every address of a topic, exactly as in the TMS page."""
+
+PRODUCER = TOPIC + "/producers/{producer}"

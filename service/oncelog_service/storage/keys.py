@@ -1,0 +1,74 @@
+"""Every key on disk. Big-endian, so that bytes sort as numbers do.
+
+::
+
+    topic key    = namespace ":" topic ":"          neither name can hold a colon, so no topic's key begins another's
+    generation   = i32, counts the incarnations of a topic name, from 1
+
+    MESSAGE      topic key · generation · publish timestamp i64 ms · seq_id u16
+    PAYLOAD      topic key · generation · write pointer i64 · write timestamp i64 ms · payload seq_id u16
+    TOPIC        topic key
+    NAMESPACE    namespace
+    PRODUCER     topic key · generation · name UTF-8
+    SNAPSHOT     topic key · generation · slot u8 (0 or 1, written in turn)
+    TRIM         topic key · generation
+"""
+
+from __future__ import annotations
+
+import struct
+
+_GENERATION = struct.Struct(">i")
+_TIMESTAMP = struct.Struct(">q")
+_ROW_ID = struct.Struct(">qH")
+
+ROW_ID_SIZE = _ROW_ID.size
+"""10: publish timestamp and seq_id, which end a message's key and begin its message id."""
+FIRST_ROW_ID = bytes(ROW_ID_SIZE)
+AFTER_ANY = b"\xff" * 12
+"""Sorts after any row id, offset or name that can follow a topic key and generation (timestamps are not negative)."""
+
+SEQ_BYTES = [struct.pack(">H", seq_id) for seq_id in range(65_536)]
+"""Every seq_id as its two bytes: packing one costs three times a look-up, and each message needs one."""
+
+
+def topic_key(namespace: str, topic: str) -> bytes:
+    """What begins every key of a topic."""
+    return f"{namespace}:{topic}:".encode("ascii")
+
+
+def split_topic_key(key: bytes) -> tuple[str, str]:
+    """(namespace, topic) of a topic key."""
+    namespace, topic, _ = key.decode("ascii").split(":")
+    return namespace, topic
+
+
+def generation_key(topic: bytes, generation: int) -> bytes:
+    """What begins every key of one generation of a topic; by itself the key of its TRIM row."""
+    return topic + _GENERATION.pack(generation)
+
+
+def row_id(timestamp: int, seq_id: int) -> bytes:
+    """The end of a message's key: the first half of its message id."""
+    return _ROW_ID.pack(timestamp, seq_id)
+
+
+def split_row_id(data: bytes) -> tuple[int, int]:
+    """(timestamp, seq_id) from a row id or from the message id it begins."""
+    timestamp, seq_id = _ROW_ID.unpack_from(data)
+    return timestamp, seq_id
+
+
+def timestamp_prefix(timestamp: int) -> bytes:
+    """The first 8 bytes of every row id of one millisecond."""
+    return _TIMESTAMP.pack(timestamp)
+
+
+SNAPSHOT_SLOTS = (b"\x00", b"\x01")
+"""The ends of the two snapshots' keys: the newest and the one before it."""
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first key after all keys that begin with ``prefix`` (which is not all 0xff)."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1])

@@ -1,0 +1,144 @@
+"""The store on LevelDB (plyvel): the embedded default.
+
+What was measured decides the settings (shared under "Durability" in docs/guarantees.md):
+
+* one ``write_batch(transaction=True, sync=True)`` per group: several unsynced writes before a synced one left holes after a power
+  cut, and plyvel's default batch commits its first part even when the block raises;
+* ``paranoid_checks`` *and* ``verify_checksums`` on every read: with the former alone one flipped bit gave wrong or missing rows
+  in 57 of 60 trials, with both it was caught in 60 of 60;
+* after any failed write the store is closed for good; whoever wants to go on opens it anew and reads it back;
+* the directory is fsynced after opening: without it 79 of 342 crash states of a new database did not open.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import plyvel
+
+from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreDamaged, StoreError, Table
+
+_WRITE_BUFFER = 16 * 2**20
+"""LevelDB's default is 4 MiB; a group of requests can be half of that. Two buffers at most are held in memory."""
+_BLOCK_CACHE = 16 * 2**20
+_MAX_OPEN_FILES = 64
+"""Open table files are mapped and count as resident memory: 64 of 4 MiB bound it, 1,000 (the default) do not."""
+_MAX_FILE_SIZE = 4 * 2**20
+
+
+class LevelDBStore:
+    """A LevelDB directory. See :class:`~oncelog_service.storage.port.Store`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path``, creating it where there is nothing. Raises StoreError (in use, unreadable) or StoreDamaged."""
+        self._path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._db = plyvel.DB(
+                str(path),
+                create_if_missing=True,
+                paranoid_checks=True,
+                write_buffer_size=_WRITE_BUFFER,
+                lru_cache_size=_BLOCK_CACHE,
+                max_open_files=_MAX_OPEN_FILES,
+                max_file_size=_MAX_FILE_SIZE,
+                bloom_filter_bits=10,
+            )
+            _sync_directory(path)
+            _sync_directory(path.parent)
+        except plyvel.CorruptionError as error:
+            raise StoreDamaged(f"{path}: {error}") from error
+        except (plyvel.Error, OSError) as error:
+            raise StoreError(f"{path} cannot be opened: {error}") from error
+        self._failed = False
+        self._reads = _ReadCount()
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        with self._reading():
+            value: bytes | None = self._db.get(table.value + key, verify_checksums=True)
+            return value
+
+    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        prefix = table.value
+        with self._reading():
+            iterator = self._db.iterator(
+                start=prefix + start, stop=prefix + stop, reverse=reverse, verify_checksums=True, fill_cache=False
+            )
+            try:
+                for key, value in iterator:
+                    yield key[1:], value
+            finally:
+                iterator.close()
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        if self._failed or self._db.closed:
+            raise StoreClosed(f"{self._path} is closed")
+        try:
+            with self._db.write_batch(transaction=True, sync=True) as rows:
+                put = rows.put
+                for batch in batches:
+                    for table, prefix, suffixes, values in batch.runs:
+                        start = table.value + prefix
+                        for suffix, value in zip(suffixes, values, strict=True):
+                            put(start + suffix, value)
+                    for table, key, value in batch.puts:
+                        put(table.value + key, value)
+                    for table, key in batch.deletes:
+                        rows.delete(table.value + key)
+        except Exception as error:
+            self._failed = True
+            raise StoreError(f"{self._path}: the write failed: {error}") from error
+
+    def close(self) -> None:
+        self._failed = True
+        self._reads.close()
+        self._db.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        if self._failed:
+            raise StoreClosed(f"{self._path} is closed")
+        with self._reads:
+            try:
+                yield
+            except plyvel.CorruptionError as error:
+                raise StoreDamaged(f"{self._path}: {error}") from error
+            except plyvel.Error as error:
+                raise StoreError(f"{self._path}: {error}") from error
+
+
+class _ReadCount:
+    """Counts running reads, so that the database is not closed under one of them (plyvel's iterators die with it)."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._closed = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            self._running += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._running == 0)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,89 @@
+"""The store in memory, for tests: it remembers what is not yet synced, so that a test may crash it or make it fail.
+
+``Disk`` stands for the machine and survives; ``MemoryStore`` is one opening of it. A crash keeps what was synced and, as a real
+disk may, any number of the batches that were being written.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+
+from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreError, Table
+
+
+class Disk:
+    """What is on disk. Hand it to a new MemoryStore to open it again."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Table, dict[bytes, bytes]] = {table: {} for table in Table}
+        self.writes = 0
+        """How many writes were synced."""
+        self.before_sync: Callable[[Sequence[Batch]], None] | None = None
+        """Called with the batches of each write before it counts; raise from it to make the write fail."""
+        self.fail_after_apply = False
+        """A failed write is on disk all the same, as may happen with a real one."""
+
+
+class MemoryStore:
+    """An opening of a :class:`Disk`. See :class:`~oncelog_service.storage.port.Store`."""
+
+    def __init__(self, disk: Disk | None = None) -> None:
+        self.disk = Disk() if disk is None else disk
+        self._open = True
+        self._lock = threading.RLock()
+        self._sorted = {table: sorted(rows) for table, rows in self.disk.tables.items()}
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        with self._lock:
+            self._check()
+            return self.disk.tables[table].get(key)
+
+    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        with self._lock:
+            self._check()
+            keys = self._sorted[table]
+            found = keys[bisect_left(keys, start) : bisect_left(keys, stop)]
+            rows = [(key, self.disk.tables[table][key]) for key in found]
+        yield from reversed(rows) if reverse else rows
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        with self._lock:
+            self._check()
+            try:
+                if self.disk.before_sync is not None:
+                    self.disk.before_sync(batches)
+            except Exception as error:
+                self._open = False
+                if self.disk.fail_after_apply:
+                    self._apply(batches)
+                raise StoreError(f"the write failed: {error}") from error
+            self._apply(batches)
+            self.disk.writes += 1
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False
+
+    def _check(self) -> None:
+        if not self._open:
+            raise StoreClosed("the store is closed")
+
+    def _apply(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            for table, prefix, suffixes, values in batch.runs:
+                for suffix, value in zip(suffixes, values, strict=True):
+                    self._put(table, prefix + suffix, value)
+            for table, key, value in batch.puts:
+                self._put(table, key, value)
+            for table, key in batch.deletes:
+                if self.disk.tables[table].pop(key, None) is not None:
+                    keys = self._sorted[table]
+                    del keys[bisect_left(keys, key)]
+
+    def _put(self, table: Table, key: bytes, value: bytes) -> None:
+        rows = self.disk.tables[table]
+        if key not in rows:
+            insort(self._sorted[table], key)
+        rows[key] = value

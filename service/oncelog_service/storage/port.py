@@ -1,0 +1,96 @@
+"""The storage port, in the service's own words.
+
+As small as ordered byte tables allow: what HBase and LevelDB have in common in the TMS design. One adapter a file; one
+contract test (tests/service/test_storage_contract.py) runs on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from enum import Enum
+from typing import Protocol
+
+
+class Table(Enum):
+    """The tables. The value is the one-byte prefix that keeps them apart where a store has a single key space."""
+
+    MESSAGE = b"m"
+    PAYLOAD = b"p"
+    TOPIC = b"t"
+    NAMESPACE = b"n"
+    PRODUCER = b"r"
+    SNAPSHOT = b"s"
+    TRIM = b"l"
+
+    # Hashed for every row of a batch; the members are singletons.
+    __hash__ = object.__hash__
+
+
+Rows = Generator[tuple[bytes, bytes], None, None]
+"""(key, value) pairs; ``close()`` lets go of what the scan holds."""
+
+
+class StoreError(Exception):
+    """The store failed. After one failed write nothing may be written until it was closed, opened and read back.
+
+    LevelDB after a failed write of its log acknowledged 348 of 420 later synced writes that were gone after a restart.
+    """
+
+
+class StoreDamaged(StoreError):
+    """What is stored does not match its checksums; reading it again will not help."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed, or failed before; this call did nothing."""
+
+
+class Batch:
+    """Changes that become durable together or not at all. Collects; touches nothing."""
+
+    __slots__ = ("deletes", "puts", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[Table, bytes, Sequence[bytes], Sequence[bytes]]] = []
+        self.puts: list[tuple[Table, bytes, bytes]] = []
+        self.deletes: list[tuple[Table, bytes]] = []
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        """Set one row."""
+        self.puts.append((table, key, value))
+
+    def put_run(self, table: Table, prefix: bytes, suffixes: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set many rows whose keys share ``prefix``: the messages of one request, without an object per row."""
+        self.runs.append((table, prefix, suffixes, values))
+
+    def delete(self, table: Table, key: bytes) -> None:
+        """Remove one row, present or not."""
+        self.deletes.append((table, key))
+
+
+class Store(Protocol):
+    """Ordered byte tables.
+
+    Keys sort bytewise. Reads may run on any thread, writes on one at a time. Every method raises StoreClosed once the store
+    is closed or a write has failed; reads raise StoreDamaged rather than leave something out.
+    """
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """The row's value, or None."""
+        ...
+
+    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        """Rows with ``start <= key < stop``, rising (falling with ``reverse``), as of the call. Close it when leaving early."""
+        ...
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        """Apply the batches in their order, as one atomic change, and return when it is synced to disk.
+
+        Raises:
+            StoreError: it may or may not be on disk. The store refuses everything from here on, until opened anew.
+        """
+        ...
+
+    def close(self) -> None:
+        """Wait for running reads to end, then let go of the files. Twice is as once."""
+        ...

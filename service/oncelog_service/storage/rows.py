@@ -1,0 +1,344 @@
+"""Every value on disk.
+
+A row of the Message Table, version 1, big-endian::
+
+    offset  size  field
+    0       1     version = 1
+    1       1     flags: 1 T, 2 PREVIOUS, 4 TTL, 8 GROUP
+    2       4     payload_at u32: from the beginning of the message to its payload
+    6       8     only with T: write pointer of the transaction, i64; negative once rolled back
+    ..      10    only with PREVIOUS: row id of the same producer's message before this request; zeros when there is none
+    ..      ...   the message exactly as a poll answers it: the Avro record `oncelog.v1.Message`
+    end-4   4     CRC-32 of everything before it, little-endian
+
+* The message is encoded once, when it is published, and its bytes are reused by cache and poll.
+* The checksum is the row's own: deduplication makes a hole permanent, so one must never go unnoticed. Stored little-endian behind its
+  own bytes, the CRC of the whole row is one constant, so that checking needs no slice.
+* PREVIOUS stands on the first row of each request of a named producer: with it the requests of a producer form a chain from
+  the newest to the oldest, which finds the original of a repeated message without an index row per message.
+* TTL says that the message has a time to live of its own. GROUP is kept for a row whose payloads lie in the Payload Table
+  (what the TMS page calls a row without `p`).
+
+The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_dedup/snapshot.py draws it)::
+
+    TOPIC      {"version": 1, "generation": int, "created": ms, "last_timestamp": ms, "deleted": bool, "properties": {str: str}}
+    NAMESPACE  {"version": 1, "policies": {"deduplication": bool | null}}
+    PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse", "forgotten_below": offset}
+    TRIM       {"version": 1, "earliest_offset": int}
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+from oncelog.wire.avro_parts import (
+    NULL_BRANCH,
+    VALUE_BRANCH,
+    decode_long,
+    encode_bytes,
+    encode_length,
+    encode_long,
+    encode_long_run,
+    encode_longs,
+    encode_map,
+    encode_string,
+)
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE
+
+VERSION = 1
+T, PREVIOUS, TTL, GROUP = 1, 2, 4, 8
+
+_HEAD = struct.Struct(">BBI")
+_POINTER = struct.Struct(">q")
+_ID_LENGTH = encode_length(20)
+_NO_PAYLOAD_ID = bytes(10)
+_RESIDUE = 0x2144DF1C
+"""The CRC-32 of any bytes followed by their own CRC-32, little-endian."""
+_ID_AND_LENGTH = 21
+
+MESSAGE_AT = [_HEAD.size + (_POINTER.size if flags & T else 0) + (ROW_ID_SIZE if flags & PREVIOUS else 0) for flags in range(16)]
+"""Where the message begins, by the row's flags."""
+
+
+class RowDamaged(ValueError):
+    """The bytes are not a row that this version wrote: cut, flipped, or of another layout."""
+
+
+class Row(NamedTuple):
+    """A decoded row of the Message Table."""
+
+    row_id: bytes
+    offset: int
+    producer: str | None
+    sequence_id: int | None
+    ttl: int | None
+    """Seconds, or None when only the topic's applies."""
+    payload: bytes
+    write_pointer: int | None
+    previous: bytes | None
+    """Row id that the PREVIOUS field names, zeros for none; None on rows that are not the first of a named request."""
+
+    @property
+    def message_id(self) -> bytes:
+        """The 20 bytes of the message's id."""
+        return self.row_id + _NO_PAYLOAD_ID
+
+
+def message_id_of(row_id: bytes) -> bytes:
+    """The message id of a message whose payload lies in its row."""
+    return row_id + _NO_PAYLOAD_ID
+
+
+@dataclass(slots=True)
+class Columns:
+    """Messages of one request that are about to become rows. A column that is None holds nothing for any of them."""
+
+    payloads: Sequence[bytes]
+    producer: str | None = None
+    sequence_ids: Sequence[int] | None = None
+    keys: Sequence[bytes | None] | None = None
+    properties: Sequence[Mapping[str, str] | None] | None = None
+    ttls: Sequence[int | None] | None = None
+    previous: bytes | None = None
+    """Row id of the producer's newest message before these, if it is a named producer that has one."""
+
+
+_heads: dict[int, bytes] = {}
+
+
+def _head(flags: int, payload_at: int) -> bytes:
+    """Fixed fields up to the id of the message; nearly all rows of a topic share a handful of them."""
+    key = flags << 32 | payload_at
+    head = _heads.get(key)
+    if head is None:
+        head = _HEAD.pack(VERSION, flags, payload_at) + _ID_LENGTH
+        if len(_heads) < 4096:
+            _heads[key] = head
+    return head
+
+
+def encode_rows(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -> list[bytes]:
+    """One row per message; ``row_ids`` and dense offsets from ``first_offset`` in the same order.
+
+    The hot path: per message one join, one checksum, nothing else.
+    """
+    payloads = columns.payloads
+    named = VALUE_BRANCH + encode_string(columns.producer) if columns.producer is not None else NULL_BRANCH
+    sequence_ids: Iterable[bytes]
+    if columns.sequence_ids is None:
+        sequence_ids, named = repeat(b""), named + NULL_BRANCH
+    else:
+        sequence_ids, named = encode_longs(columns.sequence_ids), named + VALUE_BRANCH
+    offsets = encode_long_run(first_offset, len(payloads))
+    tails, flags = _tails(columns)
+    around = _ID_AND_LENGTH + len(named)
+    rows: list[bytes] = []
+    append, join, heads = rows.append, b"".join, _heads
+    for row_id, offset, sequence_id, tail, flag, payload in zip(
+        row_ids, offsets, sequence_ids, tails, flags, payloads, strict=False
+    ):
+        payload_at = around + len(offset) + len(sequence_id) + len(tail)
+        body = join(
+            (
+                heads.get(flag << 32 | payload_at) or _head(flag, payload_at),
+                row_id,
+                _NO_PAYLOAD_ID,
+                offset,
+                named,
+                sequence_id,
+                tail,
+                encode_length(len(payload)),
+                payload,
+            )
+        )
+        append(body + crc32(body).to_bytes(4, "little"))
+    if columns.producer is not None:
+        rows[0] = _with_previous(rows[0], columns.previous or FIRST_ROW_ID)
+    return rows
+
+
+def _tails(columns: Columns) -> tuple[Iterable[bytes], Iterable[int]]:
+    """Key, properties and ttl of each message, encoded, and the flags they bring."""
+    if columns.keys is None and columns.properties is None and columns.ttls is None:
+        return repeat(NULL_BRANCH * 3), repeat(0)
+    nothing: Iterable[None] = repeat(None)
+    tails, flags = [], []
+    for key, properties, ttl, _ in zip(
+        columns.keys or nothing, columns.properties or nothing, columns.ttls or nothing, columns.payloads, strict=False
+    ):
+        tails.append(
+            (NULL_BRANCH if key is None else VALUE_BRANCH + encode_bytes(key))
+            + (NULL_BRANCH if properties is None else VALUE_BRANCH + encode_map(properties))
+            + (NULL_BRANCH if ttl is None else VALUE_BRANCH + encode_long(ttl))
+        )
+        flags.append(0 if ttl is None else TTL)
+    return tails, flags
+
+
+def _with_previous(row: bytes, previous: bytes) -> bytes:
+    version, flags, payload_at = _HEAD.unpack_from(row)
+    body = _HEAD.pack(version, flags | PREVIOUS, payload_at) + previous + row[_HEAD.size : -4]
+    return body + crc32(body).to_bytes(4, "little")
+
+
+def intact(row: bytes) -> bool:
+    """Whether the row's checksum holds and this version can read it."""
+    return crc32(row) == _RESIDUE and row[0] == VERSION and row[1] < 16
+
+
+def decode_row(row_id: bytes, row: bytes) -> Row:
+    """A row with its fields apart.
+
+    Raises:
+        RowDamaged: the checksum does not hold, the layout is unknown, or the row does not belong to this key.
+    """
+    if not intact(row):
+        raise RowDamaged(f"the row at {row_id.hex()} does not match its checksum or is of an unknown version")
+    flags = row[1]
+    at = _HEAD.size
+    write_pointer = None
+    if flags & T:
+        (write_pointer,) = _POINTER.unpack_from(row, at)
+        at += _POINTER.size
+    previous = row[at : at + ROW_ID_SIZE] if flags & PREVIOUS else None
+    at = MESSAGE_AT[flags]
+    (payload_at,) = struct.unpack_from(">I", row, 2)
+    if row[at + 1 : at + 1 + ROW_ID_SIZE] != row_id:
+        raise RowDamaged(f"the row at {row_id.hex()} says that it belongs at {row[at + 1 : at + 1 + ROW_ID_SIZE].hex()}")
+    message_at, at = at, at + _ID_AND_LENGTH
+    offset, at = decode_long(row, at)
+    producer = sequence_id = ttl = None
+    if row[at] == 2:
+        length, at = decode_long(row, at + 1)
+        producer, at = row[at : at + length].decode(), at + length
+    else:
+        at += 1
+    if row[at] == 2:
+        sequence_id, at = decode_long(row, at + 1)
+    else:
+        at += 1
+    if flags & TTL:
+        ttl = _ttl_before(row, at)
+    _, payload_begin = decode_long(row, message_at + payload_at)
+    return Row(row_id, offset, producer, sequence_id, ttl, row[payload_begin:-4], write_pointer, previous)
+
+
+def _ttl_before(row: bytes, at: int) -> int:
+    """The ttl, which stands behind the key and the properties that begin at ``at``."""
+    if row[at] == 2:
+        length, at = decode_long(row, at + 1)
+        at += length
+    else:
+        at += 1
+    if row[at] == 2:
+        at = _skip_map(row, at + 1)
+    else:
+        at += 1
+    ttl, _ = decode_long(row, at + 1)
+    return ttl
+
+
+def _skip_map(row: bytes, at: int) -> int:
+    count, at = decode_long(row, at)
+    for _ in range(2 * count):
+        length, at = decode_long(row, at)
+        at += length
+    return at + 1 if count else at
+
+
+def ttl_of(row: bytes) -> int:
+    """The message's own ttl in seconds, of a row with the flag TTL."""
+    _, at = decode_long(row, MESSAGE_AT[row[1]] + _ID_AND_LENGTH)
+    if row[at] == 2:
+        length, at = decode_long(row, at + 1)
+        at += length
+    else:
+        at += 1
+    if row[at] == 2:
+        _, at = decode_long(row, at + 1)
+    else:
+        at += 1
+    return _ttl_before(row, at)
+
+
+def offset_of(row: bytes) -> int:
+    """The message's offset."""
+    offset, _ = decode_long(row, MESSAGE_AT[row[1]] + _ID_AND_LENGTH)
+    return offset
+
+
+def message_of(row: bytes) -> bytes:
+    """The Avro bytes of the message as `oncelog.v1.Message`."""
+    return row[MESSAGE_AT[row[1]] : -4]
+
+
+def tms_message_of(row: bytes) -> bytes:
+    """The Avro bytes of the message as the TMS page's `Message`: id and payload."""
+    at = MESSAGE_AT[row[1]]
+    return row[at : at + _ID_AND_LENGTH] + row[at + int.from_bytes(row[2:6], "big") : -4]
+
+
+# --- the small tables ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """What is kept of a topic name, also after its deletion: generations and timestamps must go on rising."""
+
+    generation: int
+    created: int
+    """Milliseconds; no message id of this generation is older, every id of an earlier generation is."""
+    properties: dict[str, str] = field(default_factory=dict)
+    deleted: bool = False
+    last_timestamp: int = 0
+    """Of a deleted generation: no message id of it is younger."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRow:
+    """Policies of a namespace."""
+
+    policies: dict[str, bool | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    """A producer on one generation of a topic. It outlives forgetting: a fenced epoch stays fenced for ever."""
+
+    epoch: int | None = None
+    opens: list[tuple[str, int]] = field(default_factory=list)
+    """(nonce, epoch) of the latest opens, oldest first: a repeated open is told from a new one."""
+    gaps: str = "allow"
+    forgotten_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrimRow:
+    """Where the log begins, now that older messages are deleted; without the row it begins at 0."""
+
+    earliest_offset: int
+
+
+R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow)
+
+
+def encode_record(record: TopicRow | NamespaceRow | ProducerRow | TrimRow) -> bytes:
+    """Any of the four as a JSON object with a version."""
+    return json.dumps({"version": VERSION, **asdict(record)}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def decode_record(kind: type[R], data: bytes) -> R:
+    """Read one back. Raises RowDamaged for anything but what :func:`encode_record` writes."""
+    try:
+        values: dict[str, Any] = json.loads(data)
+        if values.pop("version") != VERSION:
+            raise ValueError("unknown version")
+        return kind(**values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RowDamaged(f"not a {kind.__name__}: {data[:100]!r}") from error

@@ -1,0 +1,240 @@
+"""Topics by name: created, updated, listed, deleted, and opened when they are first used.
+
+A name that was deleted keeps its row, so that the next generation's ids and timestamps go on rising.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from oncelog.errors import InvalidRequest, TopicDamaged, TopicExists, TopicNotFound
+from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic
+from oncelog_service.clock import Clock
+from oncelog_service.log.cache import RecentMessages
+from oncelog_service.log.reading import read
+from oncelog_service.log.recovery import last_timestamp, recover
+from oncelog_service.log.topic_log import Limits, TopicLog
+from oncelog_service.log.writer import Writer
+from oncelog_service.properties import check_properties, deduplicates, shown_properties, ttl_ms
+from oncelog_service.storage.keys import generation_key, prefix_end, split_topic_key, topic_key
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
+
+TopicName = tuple[str, str]
+"""(namespace, topic)."""
+
+
+def check_namespace(namespace: str) -> None:
+    """Raises InvalidRequest unless it is `[A-Za-z0-9_]+` of at most 249 characters."""
+    if not NAMESPACE_PATTERN.fullmatch(namespace):
+        raise InvalidRequest(f"a namespace is 1 to 249 of the characters A-Z a-z 0-9 _, not {namespace[:100]!r}")
+
+
+def check_topic_name(namespace: str, topic: str) -> None:
+    """Raises InvalidRequest unless both are names."""
+    check_namespace(namespace)
+    if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
+        raise InvalidRequest(f"a topic is 1 to 249 of the characters A-Z a-z 0-9 _ . -, but not . or .., not {topic[:100]!r}")
+
+
+class Topics:
+    """Every topic over one opening of the store. Works on the event loop that owns the writer."""
+
+    def __init__(
+        self, store: Store, writer: Writer, clock: Clock, cache: RecentMessages, limits: Limits, deduplication: bool
+    ) -> None:
+        """``deduplication``: what holds where neither topic nor namespace says."""
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._cache = cache
+        self._limits = limits
+        self._deduplication = deduplication
+        self._policies = _read_policies(store)
+        self._opening: dict[TopicName, asyncio.Task[TopicLog]] = {}
+        self._open: dict[TopicName, TopicLog] = {}
+        self._locks: dict[TopicName, asyncio.Lock] = {}
+
+    # --- the resource
+
+    async def create(self, namespace: str, topic: str, properties: object) -> None:
+        """Raises InvalidRequest, TopicExists."""
+        check_topic_name(namespace, topic)
+        kept = check_properties(properties)
+        async with self._locked((namespace, topic)):
+            before = await self._row(namespace, topic)
+            if before is not None and not before.deleted:
+                raise TopicExists(f"topic {namespace}/{topic} exists already")
+            generation, floor = (1, 0) if before is None else (before.generation + 1, before.last_timestamp + 1)
+            created = max(self._clock.now_ms(), floor)
+            await self._write(namespace, topic, TopicRow(generation, created, kept))
+
+    async def update(self, namespace: str, topic: str, properties: object) -> None:
+        """Replace all properties. Raises InvalidRequest, TopicNotFound."""
+        async with self._locked((namespace, topic)):
+            row = await self._existing(namespace, topic)
+            row = replace(row, properties=check_properties(properties, row.generation))
+            await self._write(namespace, topic, row)
+            log = self._open.get((namespace, topic))
+            if log is not None:
+                log.row, log.ttl_ms = row, ttl_ms(row.properties)
+
+    async def get(self, namespace: str, topic: str) -> Topic:
+        """Raises InvalidRequest, TopicNotFound."""
+        row = await self._existing(namespace, topic)
+        return Topic(name=topic, properties=shown_properties(row.properties, row.generation))
+
+    async def names(self, namespace: str) -> list[str]:
+        """The names of the topics in a namespace, sorted. Raises InvalidRequest."""
+        check_namespace(namespace)
+        return await read(self._names, namespace)
+
+    async def delete(self, namespace: str, topic: str) -> None:
+        """The topic and its messages are gone at once; their rows leave by and by. Raises InvalidRequest, TopicNotFound."""
+        name = (namespace, topic)
+        async with self._locked(name):
+            row = await self._existing(namespace, topic)
+            opening = self._opening.pop(name, None)
+            if opening is not None:
+                await asyncio.wait([opening])
+            log = self._open.pop(name, None)
+            if log is not None:
+                await log.close(snapshot=False)
+                last = log.last_timestamp
+            else:
+                prefix = generation_key(topic_key(*name), row.generation)
+                last = await read(last_timestamp, self._store, prefix)
+            last = max(last, row.created)
+            await self._write(namespace, topic, replace(row, deleted=True, properties={}, last_timestamp=last))
+
+    async def open(self, namespace: str, topic: str) -> TopicLog:
+        """The topic's log, recovered when it is first used; everyone who asks meanwhile waits for the same recovery.
+
+        Raises:
+            InvalidRequest, TopicNotFound; TopicDamaged: its log cannot be recovered.
+        """
+        name = (namespace, topic)
+        log = self._open.get(name)
+        if log is not None:
+            return log
+        opening = self._opening.get(name)
+        if opening is None:
+            opening = asyncio.ensure_future(self._recover(name))
+            self._opening[name] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(opening)
+
+    async def _recover(self, name: TopicName) -> TopicLog:
+        async with self._locked(name):
+            row = await self._existing(*name)
+            prefix = generation_key(topic_key(*name), row.generation)
+            recovered = await read(recover, self._store, prefix)
+            log = TopicLog(
+                prefix,
+                row,
+                ttl_ms(row.properties),
+                recovered,
+                self._store,
+                self._writer,
+                self._cache.topic(),
+                self._clock,
+                self._limits,
+                lambda: deduplicates(log.row.properties, self._policies.get(name[0]), self._deduplication),
+            )
+            self._open[name] = log
+            return log
+
+    # --- policies of namespaces
+
+    def policies(self, namespace: str) -> NamespacePolicies:
+        """Raises InvalidRequest."""
+        check_namespace(namespace)
+        return NamespacePolicies(deduplication=self._policies.get(namespace))
+
+    async def set_policies(self, namespace: str, policies: NamespacePolicies) -> None:
+        """Replace the policies; they hold for open topics at once. Raises InvalidRequest."""
+        check_namespace(namespace)
+        batch = Batch()
+        batch.put(Table.NAMESPACE, namespace.encode(), encode_record(NamespaceRow({"deduplication": policies.deduplication})))
+
+        def apply() -> None:
+            self._policies[namespace] = policies.deduplication
+
+        await self._writer.submit(batch, apply)
+
+    async def namespaces(self) -> list[str]:
+        """Every namespace that has a topic or a policy, sorted."""
+        return sorted({namespace for namespace, _ in await read(self._all_names)} | self._policies.keys())
+
+    # --- for those who keep house
+
+    @property
+    def opened(self) -> dict[TopicName, TopicLog]:
+        """The topics that are open now."""
+        return self._open
+
+    def rows(self) -> Iterator[tuple[TopicName, TopicRow]]:
+        """Every topic name there ever was, with its row. Reads the store; not for the event loop."""
+        for key, data in self._store.scan(Table.TOPIC, b"", b"\xff"):
+            yield split_topic_key(key), _topic_row(data)
+
+    async def close(self) -> None:
+        """Close every open topic with a snapshot."""
+        for log in list(self._open.values()):
+            await log.close()
+
+    def abandon(self) -> None:
+        """After the store has failed."""
+        for log in self._open.values():
+            log.abandon()
+        self._open.clear()
+
+    def _names(self, namespace: str) -> list[str]:
+        prefix = f"{namespace}:".encode()
+        rows = self._store.scan(Table.TOPIC, prefix, prefix_end(prefix))
+        return sorted(split_topic_key(key)[1] for key, data in rows if not _topic_row(data).deleted)
+
+    def _all_names(self) -> list[TopicName]:
+        return [name for name, row in self.rows() if not row.deleted]
+
+    async def _existing(self, namespace: str, topic: str) -> TopicRow:
+        check_topic_name(namespace, topic)
+        row = await self._row(namespace, topic)
+        if row is None or row.deleted:
+            raise TopicNotFound(f"there is no topic {namespace}/{topic}; create it first")
+        return row
+
+    async def _row(self, namespace: str, topic: str) -> TopicRow | None:
+        data = await read(self._store.get, Table.TOPIC, topic_key(namespace, topic))
+        return None if data is None else _topic_row(data)
+
+    async def _write(self, namespace: str, topic: str, row: TopicRow) -> None:
+        batch = Batch()
+        batch.put(Table.TOPIC, topic_key(namespace, topic), encode_record(row))
+        await self._writer.submit(batch, lambda: None)
+
+    @asynccontextmanager
+    async def _locked(self, name: TopicName) -> AsyncIterator[None]:
+        """One change, or one recovery, of a topic at a time."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            yield
+        if not lock.locked() and not lock._waiters:
+            self._locks.pop(name, None)
+
+
+def _topic_row(data: bytes) -> TopicRow:
+    try:
+        return decode_record(TopicRow, data)
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
+
+
+def _read_policies(store: Store) -> dict[str, bool | None]:
+    return {
+        key.decode(): decode_record(NamespaceRow, data).policies.get("deduplication")
+        for key, data in store.scan(Table.NAMESPACE, b"", b"\xff")
+    }
