@@ -1,0 +1,453 @@
+"""A named producer: numbers its messages, sends them in order, and never stores one twice.
+
+One request is under way at a time. A second one beside it could overtake the first; then the service would take the first
+one's smaller sequence ids for duplicates, and they would be lost.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from oncelog.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, TakenIds
+from oncelog.client import Client
+from oncelog.codecs import codec_for
+from oncelog.errors import (
+    InitialSequenceIdTaken,
+    InvalidRequest,
+    InvalidResponse,
+    MixedSequenceIds,
+    OncelogError,
+    ProducerClosed,
+    ProducerStopped,
+    RequestTooLarge,
+    SequenceIdNotRising,
+    SequenceReused,
+)
+from oncelog.message_id import MessageId
+from oncelog.receipt import Receipt
+from oncelog.retry import may_retry, pause
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.models import Gaps
+from oncelog.wire.requests import ReceiptRun
+
+MAX_SEQUENCE_ID = 2**63 - 1
+MAX_PENDING = 50_000
+"""Messages that may wait to be sent; send_async waits beyond that, so that memory is bounded when the service is slow."""
+DELIVERY_SECONDS = 120.0
+"""How long a message is tried again (Kafka's delivery.timeout.ms)."""
+
+R = TypeVar("R")
+X = TypeVar("X")
+_ONE_MESSAGES_FAULT = (SequenceReused, InvalidRequest, RequestTooLarge)
+
+
+class Producer(Generic[R]):
+    """Publishes to one topic under one name. Thread-safe; a context manager.
+
+    Opening it fences every older producer of the same name on the topic. Either every message is given a ``sequence_id``, or
+    none is: then they are numbered from ``initial_sequence_id``, or from the last persisted one + 1.
+
+        with Producer("flights", name="loader") as producer:
+            for row in producer.resume(rows, sequence_id=lambda row: row.line):
+                producer.send_async(row.payload, sequence_id=row.line)
+
+    When a message fails without a definite outcome, the producer stops: everything behind that message fails too, later sends
+    raise :class:`~oncelog.errors.ProducerStopped`, and nothing is skipped. Open it again and send from
+    :attr:`last_sequence_id` on. A message that is definitely refused by itself (``sequence_reused``, too large) fails alone.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
+        client: Client | None = None,
+        initial_sequence_id: int | None = None,
+        gaps: Gaps = "allow",
+        codec: Any = None,
+        batch_max_messages: int = MAX_MESSAGES,
+        batch_max_bytes: int = MAX_BYTES,
+        linger: float = LINGER_SECONDS,
+        max_pending: int = MAX_PENDING,
+        delivery_timeout: float = DELIVERY_SECONDS,
+    ) -> None:
+        """Open the producer on the service.
+
+        Args:
+            name: None lets the service assign a unique one; then nothing can be resumed under it after a restart.
+            initial_sequence_id: of the first message; above the last persisted one.
+            gaps: ``refuse`` has the service refuse a message that leaves a sequence id out.
+            codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
+            linger: seconds that a message sent by send_async may wait for company.
+            delivery_timeout: seconds that a batch is tried again before the producer stops.
+
+        Raises:
+            TopicNotFound, InitialSequenceIdTaken, InvalidRequest; ConnectionFailed when no service answers.
+        """
+        if initial_sequence_id is not None:
+            _check_sequence_id(initial_sequence_id)
+        self._owns_client = client is None
+        self._client = Client(url) if client is None else client
+        self._topic = topic
+        self._namespace = namespace
+        self._codec = codec_for(codec)
+        self._limits = BatchLimits(batch_max_messages, batch_max_bytes, linger)
+        self._max_pending = max_pending
+        self._delivery_timeout = delivery_timeout
+        try:
+            opened = self._client.open_producer(topic, name, gaps=gaps, namespace=namespace)
+            last = opened.last_sequence_id
+            if initial_sequence_id is not None and last is not None and initial_sequence_id <= last:
+                raise InitialSequenceIdTaken(
+                    f"producer {opened.name!r} has already published sequence id {last}; "
+                    f"the initial one must be above it, not {initial_sequence_id}",
+                    initial=initial_sequence_id,
+                    last_sequence_id=last,
+                )
+        except BaseException:
+            if self._owns_client:
+                self._client.close()
+            raise
+        self._name = opened.name
+        self._epoch = opened.epoch
+        self._last_sequence_id = last
+        self._last_message_id = opened.last_message_id
+        self._opened_at = -1 if last is None else last
+        self._next = initial_sequence_id if initial_sequence_id is not None else self._opened_at + 1
+        self._numbers_itself: bool | None = False if initial_sequence_id is not None else None
+        self._taken = TakenIds()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._sending = threading.Lock()
+        self._batch = Batch()
+        self._queue: deque[Batch] = deque()
+        self._pending = 0
+        self._due: float | None = None
+        self._stopped: OncelogError | None = None
+        self._failure: OncelogError | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        """The producer's name, also when the service assigned it."""
+        return self._name
+
+    @property
+    def epoch(self) -> int:
+        """The number of this incarnation."""
+        return self._epoch
+
+    @property
+    def last_sequence_id(self) -> int | None:
+        """The highest sequence id that is known to be on disk; None if this producer never published."""
+        return self._last_sequence_id
+
+    @property
+    def last_message_id(self) -> MessageId | None:
+        """The id of that message, or None."""
+        return self._last_message_id
+
+    # --- sending
+
+    def send(
+        self,
+        value: R | bytes,
+        *,
+        sequence_id: int | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+    ) -> Receipt:
+        """Send one message, and everything before it, and return when it is on disk.
+
+        Args:
+            value: bytes, or what the codec turns into bytes.
+            ttl: seconds that it lives; shorter than the topic's.
+
+        Raises:
+            OncelogError: as the future of :meth:`send_async` would.
+        """
+        future = self._enqueue(value, sequence_id, key, properties, ttl, at_once=True)
+        self._drain()
+        return future.result()
+
+    def send_async(
+        self,
+        value: R | bytes,
+        *,
+        sequence_id: int | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+    ) -> Future[Receipt]:
+        """Queue one message; the future has its receipt when it is on disk, or the OncelogError that it met.
+
+        Waits while ``max_pending`` messages are queued. Raises ProducerStopped, ProducerClosed, MixedSequenceIds,
+        SequenceIdNotRising, CodecError, InvalidRequest at once.
+        """
+        return self._enqueue(value, sequence_id, key, properties, ttl, at_once=False)
+
+    def send_batch(self, values: Sequence[R | bytes], *, sequence_ids: Sequence[int] | None = None) -> list[Receipt]:
+        """Send many messages and return when all are on disk; their receipts in the same order. Raises as :meth:`send`."""
+        if sequence_ids is not None and len(sequence_ids) != len(values):
+            raise InvalidRequest(f"{len(sequence_ids)} sequence ids for {len(values)} messages")
+        numbers: Iterable[int | None] = [None] * len(values) if sequence_ids is None else sequence_ids
+        futures = [
+            self._enqueue(value, number, None, None, None, at_once=False) for value, number in zip(values, numbers, strict=True)
+        ]
+        self._close_batch()
+        self._drain()
+        return [future.result() for future in futures]
+
+    def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
+        """Those of ``rows`` whose sequence id is above what is already persisted. One-shot iterators are fine."""
+        for row in rows:
+            number = sequence_id(row)
+            if self._opened_at < number:
+                yield row
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything sent so far has its outcome; raise the first failure since the last flush.
+
+        Raises:
+            OncelogError: that failure. TimeoutError: ``timeout`` seconds were not enough.
+        """
+        self._close_batch()
+        self._drain()
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._pending == 0, timeout):
+                raise TimeoutError(f"{self._pending} messages have no outcome yet")
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        try:
+            self.flush()
+        finally:
+            if self._thread is not None and self._thread is not threading.current_thread():
+                self._thread.join()
+            if self._owns_client:
+                self._client.close()
+
+    def __enter__(self) -> Producer[R]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except OncelogError:
+            if kind is None:
+                raise  # else the error that ends the block says more
+
+    # --- the queue
+
+    def _enqueue(
+        self,
+        value: R | bytes,
+        sequence_id: int | None,
+        key: bytes | str | None,
+        properties: Mapping[str, str] | None,
+        ttl: int | None,
+        at_once: bool,
+    ) -> Future[Receipt]:
+        payload = self._encode(value)
+        if isinstance(key, str):
+            key = key.encode()
+        future = _Outcome()
+        with self._changed:
+            if self._pending >= self._max_pending:
+                self._changed.wait_for(lambda: self._pending < self._max_pending or self._stopped or self._closed)
+            self._check_usable()
+            number = self._number(sequence_id)
+            if not self._batch.accepts(number):
+                self._queue.append(self._batch)
+                self._batch = Batch()
+            batch = self._batch
+            batch.add(number, payload, future, key, properties, ttl)
+            self._pending += 1
+            if at_once or batch.full(self._limits):
+                self._queue.append(batch)
+                self._batch = Batch()
+                self._due = None
+                if not at_once:
+                    self._wake_sender()
+            elif self._due is None:
+                self._due = time.monotonic() + self._limits.linger
+                self._wake_sender()
+        return future
+
+    def _encode(self, value: R | bytes) -> bytes:
+        if self._codec is not None:
+            return self._codec.encode(value)
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"without a codec a message is bytes, not {type(value).__name__}; give the producer a codec=")
+        return bytes(value)
+
+    def _check_usable(self) -> None:
+        if self._stopped is not None:
+            raise ProducerStopped(f"producer {self._name!r} stopped: {self._stopped}; open it again") from self._stopped
+        if self._closed:
+            raise ProducerClosed
+
+    def _number(self, given: int | None) -> int:
+        """The message's sequence id. Taken under the same lock that queues it: the order of the one is the order of the other."""
+        numbers_itself = given is not None
+        if self._numbers_itself is None:
+            self._numbers_itself = numbers_itself
+        elif self._numbers_itself is not numbers_itself:
+            raise MixedSequenceIds(
+                "this producer's messages are numbered by "
+                + ("the application: give each a sequence_id" if self._numbers_itself else "the SDK: give none a sequence_id")
+            )
+        if given is None:
+            number, self._next = self._next, self._next + 1
+            if number > MAX_SEQUENCE_ID:
+                raise InvalidRequest(f"producer {self._name!r} has used up its sequence ids")
+            return number
+        _check_sequence_id(given)
+        if given > self._opened_at and not self._taken.take(given):
+            raise SequenceIdNotRising(
+                f"sequence id {given} was passed over: {self._taken.highest} was sent before it; nothing was sent",
+                last=self._taken.highest,
+                received=given,
+            )
+        return given
+
+    def _close_batch(self) -> None:
+        with self._changed:
+            if self._batch.payloads:
+                self._queue.append(self._batch)
+                self._batch = Batch()
+            self._due = None
+
+    def _wake_sender(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"oncelog-producer-{self._name}", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        """The sender's thread: sends what is full or has lingered long enough."""
+        while True:
+            with self._changed:
+                while not self._queue:
+                    if self._closed:
+                        return
+                    left = None if self._due is None else self._due - time.monotonic()
+                    if left is not None and left <= 0:
+                        self._queue.append(self._batch)
+                        self._batch = Batch()
+                        self._due = None
+                    else:
+                        self._changed.wait(left)
+            self._drain()
+
+    # --- the wire
+
+    def _drain(self) -> None:
+        """Send every queued batch, in order. Whoever comes while another thread sends waits, then finds the queue empty."""
+        with self._sending:
+            while True:
+                with self._lock:
+                    if not self._queue:
+                        return
+                    batch = self._queue.popleft()
+                self._deliver(batch)
+
+    def _deliver(self, batch: Batch) -> None:
+        if self._stopped is not None:
+            self._fail(batch, ProducerStopped(f"producer {self._name!r} stopped before this was sent: {self._stopped}"))
+            return
+        try:
+            runs = self._publish(batch)
+        except OncelogError as error:
+            if len(batch.payloads) > 1 and isinstance(error, _ONE_MESSAGES_FAULT):
+                for part in batch.split():
+                    self._deliver(part)
+                return
+            if not isinstance(error, _ONE_MESSAGES_FAULT):
+                self._stopped = error
+            self._fail(batch, error)
+        except BaseException as error:
+            self._stopped = OncelogError(f"sending was interrupted: {error!r}", definite=False)
+            self._fail(batch, self._stopped)
+            raise
+        else:
+            self._settle(batch, runs)
+
+    def _publish(self, batch: Batch) -> list[ReceiptRun]:
+        request = batch.request(self._name, self._epoch)
+        end = time.monotonic() + self._delivery_timeout
+        attempt = 0
+        while True:
+            try:
+                runs = self._client.publish(self._topic, request, self._namespace)
+                _check_names_all(runs, batch.sequence_ids)
+                return runs
+            except OncelogError as error:
+                wait = pause(attempt, random.random())
+                # With its name and sequence ids a request can be repeated: what is there already is answered as a duplicate.
+                if not may_retry(error, idempotent=True) or time.monotonic() + wait > end:
+                    raise
+            time.sleep(wait)
+            attempt += 1
+
+    def _settle(self, batch: Batch, runs: list[ReceiptRun]) -> None:
+        at = 0
+        waiters = batch.waiters
+        for run in runs:
+            for index in range(run.count):
+                waiters[at].set_result(Receipt(run, index))
+                at += 1
+        last = Receipt(runs[-1], runs[-1].count - 1)
+        if self._last_sequence_id is None or last.sequence_id > self._last_sequence_id:
+            self._last_sequence_id = last.sequence_id
+            self._last_message_id = last.message_id
+        self._ended(len(waiters))
+
+    def _fail(self, batch: Batch, error: OncelogError) -> None:
+        if self._failure is None:
+            self._failure = error
+        for waiter in batch.waiters:
+            waiter.set_exception(error)
+        self._ended(len(batch.waiters))
+
+    def _ended(self, count: int) -> None:
+        with self._changed:
+            self._pending -= count
+            self._changed.notify_all()
+
+
+class _Outcome(Future[Receipt]):
+    """A message that is queued cannot be taken back: what was sent may be on disk already."""
+
+    def cancel(self) -> bool:
+        return False
+
+
+def _check_sequence_id(sequence_id: int) -> None:
+    if type(sequence_id) is not int or not 0 <= sequence_id <= MAX_SEQUENCE_ID:
+        raise InvalidRequest(f"a sequence id is an int from 0 to {MAX_SEQUENCE_ID}, not {sequence_id!r}")
+
+
+def _check_names_all(runs: list[ReceiptRun], sequence_ids: Sequence[int]) -> None:
+    """A message counts as stored only when the answer names its sequence id."""
+    named = [run.sequence_id + at for run in runs if run.sequence_id is not None for at in range(run.count)]
+    if named != sequence_ids:
+        raise InvalidResponse("the answer does not name the sequence ids that were sent; they may or may not be stored")

@@ -1,0 +1,158 @@
+"""Reads a topic in order. The position lies with the caller: in `Checkpoint`, in a file, or nowhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Literal
+
+from oncelog.client import Client
+from oncelog.codecs import codec_for
+from oncelog.message import Message
+from oncelog.message_id import MessageId
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.requests import ConsumeRequest
+
+Start = Literal["earliest", "latest"] | MessageId | int | datetime
+
+_PAGE = 5_000
+"""Messages fetched at once; the service ends a page by bytes too."""
+_WAIT_MS = 20_000
+"""How long one poll is held on the service when there is nothing yet."""
+
+
+class Reader:
+    """Iterates over the messages of a topic, each once, in the order that every consumer sees.
+
+    ``position`` is the id of the last message *delivered*; messages fetched ahead do not count. Not thread-safe: one reader a
+    thread. A context manager.
+
+        with Reader("flights") as reader:
+            for message in reader:
+                ...
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        inclusive: bool = False,
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
+        client: Client | None = None,
+        codec: Any = None,
+        page_size: int = _PAGE,
+    ) -> None:
+        """
+        Args:
+            start: ``earliest``; ``latest`` (what is published from now on); a message id: after it, or with ``inclusive`` at
+                it; an offset or an aware datetime: the first message at or after it.
+            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
+
+        Raises:
+            TopicNotFound, OffsetOutOfRange, StaleMessageId at the first read (at once for ``latest``).
+        """
+        if page_size < 1:
+            raise ValueError(f"page_size is at least 1, not {page_size}")
+        self._owns_client = client is None
+        self._client = Client(url) if client is None else client
+        self._topic = topic
+        self._namespace = namespace
+        self._timeout = timeout
+        self._codec = codec_for(codec)
+        self._page_size = page_size
+        self._buffer: deque[dict[str, Any]] = deque()
+        self._position: MessageId | None = None
+        try:
+            self._request = self._first_request(start, inclusive)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def position(self) -> MessageId | None:
+        """Id of the last message delivered, or of the one that reading started after; None if there is neither."""
+        return self._position
+
+    def seek(self, start: Start, *, inclusive: bool = False) -> None:
+        """Go on from somewhere else; what was fetched ahead is dropped. ``start`` as when the reader is made."""
+        self._request = self._first_request(start, inclusive)
+        self._buffer.clear()
+
+    def has_message_available(self) -> bool:
+        """Whether :meth:`read` would deliver something without waiting. Delivers nothing itself."""
+        if not self._buffer:
+            self._fetch(0)
+        return bool(self._buffer)
+
+    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message]:
+        """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
+
+        Raises:
+            OncelogError: nothing was delivered, and reading again goes on where it stood.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is at least 1, not {limit}")
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._buffer:
+            left = _WAIT_MS / 1000 if end is None else max(0.0, end - time.monotonic())
+            self._fetch(min(_WAIT_MS, int(left * 1000)))
+            if not self._buffer and end is not None and time.monotonic() >= end:
+                return []
+        delivered = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
+        self._position = MessageId.from_bytes(delivered[-1]["id"])
+        return [Message(record, self._codec) for record in delivered]
+
+    def __iter__(self) -> Iterator[Message]:
+        buffer, codec = self._buffer, self._codec
+        while True:
+            if not buffer:
+                first = self.read(1, self._timeout)
+                if not first:
+                    return
+                yield first[0]
+                continue
+            record = buffer.popleft()
+            self._position = MessageId.from_bytes(record["id"])
+            yield Message(record, codec)
+
+    def close(self) -> None:
+        """Let go of the connection. Twice is as once."""
+        if self._owns_client:
+            self._client.close()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _fetch(self, wait_ms: int) -> None:
+        self._request.wait = wait_ms
+        records, position = self._client.poll(self._topic, self._request, self._namespace)
+        if position is not None:
+            self._request = ConsumeRequest(start_from=position, inclusive=False, limit=self._page_size)
+        self._buffer.extend(records)
+
+    def _first_request(self, start: Start, inclusive: bool) -> ConsumeRequest:
+        request = ConsumeRequest(limit=self._page_size)
+        self._position = None
+        if isinstance(start, MessageId):
+            request.start_from, request.inclusive = bytes(start), inclusive
+            self._position = None if inclusive else start
+        elif start == "latest":
+            request.start_offset = self._client.stats(self._topic, self._namespace).upcoming_offset
+        elif isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise ValueError(f"start {start} has no time zone; use datetime.now(UTC) or .astimezone()")
+            request.start_from = round(start.timestamp() * 1000)
+        elif type(start) is int and start >= 0:
+            request.start_offset = start
+        elif start != "earliest":
+            raise ValueError(f"start is 'earliest', 'latest', a MessageId, an offset or a datetime, not {start!r}")
+        return request

@@ -1,0 +1,146 @@
+"""HTTP to one service: no redirect followed blindly, no ~/.netrc, always a time-out, every failure one of our errors."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+
+from oncelog.errors import ConnectionFailed, InvalidResponse, OncelogError, ResponseTimeout, from_problem
+from oncelog.wire.media import DEFAULT_URL, PROBLEM, essence
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 30.0
+"""Default time-outs; requests itself has none."""
+_MAX_REDIRECTS = 5
+
+
+class Transport:
+    """Connections to a service. Thread-safe: each thread keeps its own, alive between requests."""
+
+    def __init__(self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS) -> None:
+        """``url`` and ``token`` default to ONCELOG_URL and ONCELOG_TOKEN. Raises ValueError for what is no http(s) URL."""
+        self.url = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"not the URL of a service: {self.url!r}; it looks like {DEFAULT_URL}")
+        self._token = token or os.environ.get("ONCELOG_TOKEN")
+        self._timeout = timeout
+        self._local = threading.local()
+        self._sessions: list[requests.Session] = []
+        self._lock = threading.Lock()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        media: str | None = None,
+        params: dict[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> bytes:
+        """The body of a 2xx answer.
+
+        Raises:
+            OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
+            answer; ``definite`` is True only if the request cannot have arrived.
+        """
+        response = self._send(method, self.url + path, body, media, params, timeout, stream=False)
+        return response.content
+
+    def lines(self, method: str, path: str) -> Any:
+        """The lines of a 2xx answer as they arrive. Raises as :meth:`call` does, also between two lines."""
+        response = self._send(method, self.url + path, None, None, None, None, stream=True)
+        try:
+            yield from response.iter_lines()
+        except requests.RequestException as error:
+            raise ConnectionFailed(f"the answer of {self.url} broke off: {error}") from error
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            sessions, self._sessions = self._sessions, []
+        for session in sessions:
+            session.close()
+        self._local = threading.local()
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        media: str | None,
+        params: dict[str, str] | None,
+        timeout: float | None,
+        stream: bool,
+    ) -> requests.Response:
+        headers = {} if media is None else {"content-type": media}
+        for _ in range(_MAX_REDIRECTS + 1):
+            if self._token is not None and urlsplit(url)[:2] == urlsplit(self.url)[:2]:
+                headers["authorization"] = f"Bearer {self._token}"
+            else:
+                headers.pop("authorization", None)  # a token is for the service it was given for
+            try:
+                response = self._session().request(
+                    method,
+                    url,
+                    data=body,
+                    headers=headers,
+                    params=params,
+                    timeout=(CONNECT_SECONDS, timeout or self._timeout),
+                    allow_redirects=False,
+                    stream=stream,
+                )
+            except requests.RequestException as error:
+                raise _connection_error(self.url, error) from error
+            if response.status_code in (307, 308) and "location" in response.headers:
+                url = urljoin(url, response.headers["location"])  # the same method, the same body
+                continue
+            if 200 <= response.status_code < 300:
+                return response
+            raise _refusal(response)
+        raise InvalidResponse(f"{self.url} redirects more than {_MAX_REDIRECTS} times")
+
+    def _session(self) -> requests.Session:
+        session: requests.Session | None = getattr(self._local, "session", None)
+        if session is None:
+            session = requests.Session()
+            # Neither ~/.netrc (it would replace the token) nor proxies of the environment.
+            session.trust_env = False
+            session.mount("http://", HTTPAdapter(pool_connections=4, pool_maxsize=4))
+            session.mount("https://", HTTPAdapter(pool_connections=4, pool_maxsize=4))
+            session.headers["user-agent"] = "oncelog"
+            session.headers["accept-encoding"] = "identity"
+            self._local.session = session
+            with self._lock:
+                self._sessions.append(session)
+        return session
+
+
+def _connection_error(url: str, error: requests.RequestException) -> OncelogError:
+    if isinstance(error, requests.ReadTimeout):
+        return ResponseTimeout(f"{url} did not answer in time: {error}")
+    cause = error.args[0] if error.args else None
+    reason = cause.reason if isinstance(cause, MaxRetryError) else cause
+    never_arrived = isinstance(reason, NewConnectionError | ConnectTimeoutError)
+    return ConnectionFailed(f"{url} cannot be reached: {error}", definite=never_arrived)
+
+
+def _refusal(response: requests.Response) -> OncelogError:
+    status = response.status_code
+    if essence(response.headers.get("content-type", "")) == PROBLEM:
+        try:
+            problem = response.json()
+        except ValueError:
+            problem = None
+        if isinstance(problem, dict):
+            return from_problem(problem, status)
+    text = response.text[:200]
+    return InvalidResponse(f"{response.url} answered {status}, which is no oncelog service's answer: {text!r}")

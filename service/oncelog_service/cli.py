@@ -1,0 +1,6 @@
+"""`oncelog`."""
+
+import sys
+
+
+def main() -> None: ...
