@@ -97,9 +97,7 @@ class Topics:
         name = (namespace, topic)
         async with self._locked(name):
             row = await self._existing(namespace, topic)
-            opening = self._opening.pop(name, None)
-            if opening is not None:
-                await asyncio.wait([opening])
+            # No recovery is under way: it would hold the lock. One that waits for it will find the topic deleted.
             log = self._open.pop(name, None)
             if log is not None:
                 await log.close(snapshot=False)

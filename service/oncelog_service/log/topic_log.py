@@ -70,6 +70,8 @@ class TopicLog:
         self.prefix = prefix
         self.replayed = recovered.replayed
         self.earliest_offset = recovered.earliest_offset
+        self._begin = FIRST_ROW_ID
+        """The key before which retention has deleted everything since the topic was opened."""
         self.position: Position = recovered.position
         """Just behind the last persisted message."""
         self.deduplication = deduplication
@@ -226,7 +228,8 @@ class TopicLog:
     async def _page(self, start: bytes, limit: int, encode: Encode) -> Page:
         now_ms = self._clock.now_ms()
         # The first millisecond whose messages are young enough: published at t, a message lives before t + ttl.
-        start = max(start, timestamp_prefix(max(0, now_ms - self.ttl_ms + 1)))
+        # What was deleted stays so although the cache may still hold it and the ttl may have been raised since.
+        start = max(start, self._begin, timestamp_prefix(max(0, now_ms - self.ttl_ms + 1)))
         last_id = self.position.last_message_id
         if last_id is None or last_id[:ROW_ID_SIZE] < start:
             return Page([], None)
@@ -297,11 +300,12 @@ class TopicLog:
         for row_id in row_ids:
             batch.delete(Table.MESSAGE, self.prefix + row_id)
         batch.put(Table.TRIM, self.prefix, encode_record(TrimRow(upto)))
-        await self._writer.submit(batch, partial(self._trimmed, upto))
+        await self._writer.submit(batch, partial(self._trimmed, upto, after(row_ids[-1])))
         return len(row_ids)
 
-    def _trimmed(self, earliest_offset: int) -> None:
+    def _trimmed(self, earliest_offset: int, begin: bytes) -> None:
         self.earliest_offset = earliest_offset
+        self._begin = begin
 
     async def close(self, snapshot: bool = True) -> None:
         """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""

@@ -80,8 +80,7 @@ class _Endpoint(_Guarded):
         route = self._routes.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if route is None:
             raise MethodNotAllowed(f"{scope['path']} takes {', '.join(self._routes)}, not {scope['method']}")
-        body = await read_body(scope, receive, self._service.settings)
-        self._in_flight.take(len(body))
+        body = await read_body(scope, receive, self._service.settings, self._in_flight)
         try:
             content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
             query = _query(scope["query_string"]) if scope["query_string"] else {}
@@ -121,6 +120,8 @@ def _problem(error: OncelogError) -> Answer:
 def _extra_headers(error: OncelogError) -> dict[bytes, bytes]:
     if error.status == 503:
         return {b"retry-after": b"1"}
+    if error.status == 408:
+        return {b"connection": b"close"}
     return {b"www-authenticate": b"Bearer"} if error.status == 401 else {}
 
 

@@ -7,16 +7,18 @@ request was answered.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
 
 from starlette.types import Receive, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from oncelog.errors import Overloaded, RequestTimeout, RequestTooLarge
+from oncelog.errors import InvalidRequest, Overloaded, RequestTimeout, RequestTooLarge
+from oncelog.wire.media import PROBLEM
 from oncelog_service.config import Settings
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers; nginx and Apache refuse at 8 to 32 KiB."""
+_HEAD_TOO_LARGE = f"the request's head is larger than {MAX_HEAD_BYTES} bytes"
 
 
 class InFlight:
@@ -36,37 +38,38 @@ class InFlight:
         self._left += size
 
 
-async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes:
-    """The whole body. Raises RequestTooLarge (before reading it, where its length is declared), RequestTimeout."""
+async def read_body(scope: Scope, receive: Receive, settings: Settings, in_flight: InFlight) -> bytes:
+    """The whole body, taken from ``in_flight`` as it arrives; the caller gives it back.
+
+    A connection that ends before the body does sent no request: an empty body would replace a topic's properties by none.
+
+    Raises:
+        RequestTooLarge (before reading it, where its length is declared), RequestTimeout, Overloaded: nothing stays taken.
+    """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:20]) > settings.max_request_bytes:
             raise _too_large(settings)
-    message = await receive()
-    if not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        if len(body) > settings.max_request_bytes:
-            raise _too_large(settings)
-        return body
-    try:
-        return await asyncio.wait_for(_read_rest(message, receive, settings), settings.body_timeout_seconds)
-    except TimeoutError:
-        raise RequestTimeout(f"the body did not arrive within {settings.body_timeout_seconds:g} s") from None
-
-
-async def _read_rest(message: Any, receive: Receive, settings: Settings) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while True:
-        part = message.get("body", b"")
-        size += len(part)
-        if size > settings.max_request_bytes:
-            raise _too_large(settings)
-        parts.append(part)
-        if not message.get("more_body"):
-            if message["type"] == "http.disconnect":
-                raise RequestTimeout("the connection ended before the body did")
-            return b"".join(parts)
-        message = await receive()
+    try:
+        async with asyncio.timeout(settings.body_timeout_seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestTimeout("the connection ended before the body did")
+                part: bytes = message.get("body", b"")
+                if size + len(part) > settings.max_request_bytes:
+                    raise _too_large(settings)
+                in_flight.take(len(part))
+                size += len(part)
+                parts.append(part)
+                if not message.get("more_body"):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+    except BaseException as error:
+        in_flight.give_back(size)
+        if isinstance(error, TimeoutError):
+            raise RequestTimeout(f"the body did not arrive within {settings.body_timeout_seconds:g} s") from None
+        raise
 
 
 def _too_large(settings: Settings) -> RequestTooLarge:
@@ -99,9 +102,29 @@ def guarded_protocol(head_timeout_seconds: float) -> type[HttpToolsProtocol]:
                     self._start_timer()
             super().data_received(data)
             if self._awaits_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"The request's head is larger than {MAX_HEAD_BYTES} bytes.")
+                self.send_400_response(_HEAD_TOO_LARGE)
+
+        def send_400_response(self, msg: str) -> None:
+            """As a problem, but only where it cannot be taken for the answer to an earlier request on the connection."""
+            cycle = self.cycle
+            waits = cycle is not None and not cycle.response_complete
+            if not waits or (cycle.more_body and not cycle.response_started and not self.pipeline):
+                body = json.dumps(InvalidRequest(msg).to_problem()).encode() + b"\n"
+                head = (
+                    f"HTTP/1.1 400 Bad Request\r\ncontent-type: {PROBLEM}\r\ncontent-length: {len(body)}\r\n"
+                    "connection: close\r\n\r\n"
+                )
+                self.transport.write(head.encode() + body)
+            self.transport.close()
+
+        def on_message_begin(self) -> None:
+            if self._head_timer is None:  # a head that begins in the same packet as the request before it
+                self._start_timer()
+            super().on_message_begin()
 
         def on_headers_complete(self) -> None:
+            if self._head_bytes > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
+                raise ValueError(_HEAD_TOO_LARGE)  # the parser turns it into send_400_response
             self._awaits_head = False
             self._stop_timer()
             super().on_headers_complete()
@@ -110,6 +133,9 @@ def guarded_protocol(head_timeout_seconds: float) -> type[HttpToolsProtocol]:
             self._awaits_head = True
             self._head_bytes = 0
             super().on_message_complete()
+
+        def _head_size(self) -> int:
+            return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
         def _start_timer(self) -> None:
             self._head_timer = self.loop.call_later(head_timeout_seconds, self._too_slow)
