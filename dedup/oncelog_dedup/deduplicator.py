@@ -47,8 +47,11 @@ class Deduplicator:
         return Verdict(persisted, known - persisted, len(sequence_ids) - known)
 
     def push(self, producer: str, mark: Mark) -> None:
-        """Note that everything of this producer up to ``mark`` is about to be written."""
-        present = self._pushed.get(producer)
+        """Note that everything of this producer up to ``mark`` is about to be written.
+
+        A mark at or below the last pushed one changes nothing: with deduplication off a topic takes ids that do not rise.
+        """
+        present = self.last_pushed(producer)
         if present is None or mark.sequence_id > present.sequence_id:
             self._pushed[producer] = mark
 

@@ -1,0 +1,21 @@
+"""Marks and positions for the tests of the core: a message's id is its offset, so that both rise together."""
+
+from __future__ import annotations
+
+from oncelog_dedup import START, Entry, Mark, Position
+
+
+def message_id(offset: int) -> bytes:
+    return (1_000 + offset).to_bytes(8, "big") + bytes(12)
+
+
+def mark(sequence_id: int, offset: int = 0) -> Mark:
+    return Mark(sequence_id, message_id(offset), offset)
+
+
+def entry(offset: int, producer: str | None = None, sequence_id: int | None = None) -> Entry:
+    return Entry(offset, message_id(offset), producer, sequence_id)
+
+
+def position(upcoming_offset: int) -> Position:
+    return START if upcoming_offset == 0 else Position(upcoming_offset, message_id(upcoming_offset - 1))

@@ -1,0 +1,98 @@
+"""A snapshot comes back whole or not at all."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from oncelog_dedup import MAX_SEQUENCE_ID, START, Mark, Position, SequenceMap, Snapshot, SnapshotDamaged
+from tests.dedup.marks import mark, position
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+marks = st.builds(Mark, st.integers(0, MAX_SEQUENCE_ID), st.binary(min_size=20, max_size=20), st.integers(0, MAX_SEQUENCE_ID))
+positions = st.just(START) | st.builds(
+    Position, st.integers(1, MAX_SEQUENCE_ID), st.binary(min_size=20, max_size=20).filter(lambda each: any(each))
+)
+names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
+snapshots = st.builds(Snapshot, st.builds(SequenceMap, st.dictionaries(names, marks, max_size=6)), positions)
+
+
+@given(snapshots)
+@example(Snapshot(SequenceMap(), START))
+@example(Snapshot(SequenceMap({"p": mark(0)}), position(1)))
+@example(Snapshot(SequenceMap({"p" * 249: mark(MAX_SEQUENCE_ID)}), position(1)))
+def test_a_snapshot_reads_back_as_it_was_written(snapshot: Snapshot) -> None:
+    assert Snapshot.from_bytes(snapshot.to_bytes()) == snapshot
+
+
+def test_the_layout_of_version_1_never_changes() -> None:
+    snapshot = Snapshot(
+        SequenceMap({"orders": Mark(0, bytes(range(20)), 7), "größe:1": Mark(MAX_SEQUENCE_ID, bytes(range(20, 40)), 258)}),
+        Position(259, bytes(range(20, 40))),
+    )
+    golden = bytes.fromhex((GOLDEN / "snapshot_v1.hex").read_text())
+    assert snapshot.to_bytes() == golden
+    assert Snapshot.from_bytes(golden) == snapshot
+
+
+@given(snapshots, st.data())
+def test_one_flipped_bit_anywhere_is_noticed(snapshot: Snapshot, data: st.DataObject) -> None:
+    written = bytearray(snapshot.to_bytes())
+    bit = data.draw(st.integers(0, len(written) * 8 - 1))
+    written[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(SnapshotDamaged):
+        Snapshot.from_bytes(bytes(written))
+
+
+@given(snapshots, st.data())
+def test_a_cut_snapshot_is_noticed(snapshot: Snapshot, data: st.DataObject) -> None:
+    written = snapshot.to_bytes()
+    with pytest.raises(SnapshotDamaged):
+        Snapshot.from_bytes(written[: data.draw(st.integers(0, len(written) - 1))])
+
+
+@given(st.binary(max_size=100))
+def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
+    with pytest.raises(SnapshotDamaged):
+        Snapshot.from_bytes(data)
+
+
+def sealed(body: bytes) -> bytes:
+    """``body`` with the checksum that fits it: what a faulty writer, not a faulty disk, would leave."""
+    return body + struct.pack(">I", crc32(body))
+
+
+BODY = Snapshot(SequenceMap({"p": mark(1), "q": mark(2)}), position(3)).to_bytes()[:-4]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"OLSX" + BODY[4:],
+        BODY[:4] + b"\x02" + BODY[5:],
+        BODY[:33] + struct.pack(">I", 3) + BODY[37:],
+        BODY[:33] + struct.pack(">I", 1) + BODY[37:],
+        BODY + b"\x00",
+        BODY[:-1],
+        BODY.replace(b"p", b"\xff", 1),
+        BODY.replace(b"p", b"q", 1),
+    ],
+    ids=["magic", "version", "one too many", "one too few", "longer", "shorter", "name not UTF-8", "name twice"],
+)
+def test_a_sealed_snapshot_that_says_something_else_than_it_holds_is_refused(body: bytes) -> None:
+    Snapshot.from_bytes(sealed(BODY))
+    with pytest.raises(SnapshotDamaged):
+        Snapshot.from_bytes(sealed(body))
+
+
+def test_a_snapshot_of_100_000_producers_has_less_than_60_bytes_for_each() -> None:
+    snapshot = Snapshot(SequenceMap({f"producer-{number}": mark(number, number) for number in range(100_000)}), position(100_000))
+    data = snapshot.to_bytes()
+    assert len(data) < 100_000 * 60
+    assert Snapshot.from_bytes(data) == snapshot
