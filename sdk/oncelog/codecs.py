@@ -1,116 +1,218 @@
-"""From values to payloads and back: str, JSON, pydantic models, Avro. Payloads themselves are bytes.
+"""What turns a value into the bytes of a payload and back: the ``codec=`` of producers and readers.
 
-A codec is what ``codec=`` of Producer and Reader takes; :func:`codec_for` says what may be given.
+A codec that fails raises :class:`~oncelog.errors.CodecError` with the cause behind it; that is always definite, because a value
+is encoded before anything is sent. All codecs here can be pickled, so messages that carry one can be too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import fastavro
+import fastavro.schema
+import fastavro.validation
 from pydantic import BaseModel
 
 from oncelog.errors import CodecError
 
 T = TypeVar("T")
 
+ACCEPTED = (
+    'None, "bytes", "str", "json", a pydantic model class, an Avro schema (a dict, a list, or the pathlib.Path of an .avsc file) '
+    "or an object with encode(value) and decode(bytes)"
+)
+"""What :func:`codec_for` takes, in words."""
 
-@runtime_checkable
+
 class Codec(Protocol[T]):
-    """Turns values into bytes and back. Both raise CodecError for what they cannot turn."""
+    """Turns values into bytes and back: ``decode(encode(value)) == value``."""
 
     def encode(self, value: T) -> bytes:
-        """The payload of a value."""
+        """The bytes that are published."""
         ...
 
     def decode(self, data: bytes) -> T:
-        """The value of a payload."""
+        """The value that a payload stands for."""
         ...
 
 
-class _Functions:
-    """A codec of two functions, their failures turned into CodecError."""
+def codec_for(spec: object) -> Codec[Any] | None:
+    """The codec that a ``codec=`` argument means.
 
-    def __init__(self, name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
-        self._name = name
-        self._encode = encode
-        self._decode = decode
+    ========================  =====================================================================================
+    ``None``                  None: payloads stay bytes and a message's value is its payload
+    ``"bytes"``               the same, as a codec: bytes, bytearray or memoryview in, bytes out
+    ``"str"``                 UTF-8
+    ``"json"``                compact JSON in UTF-8; NaN and infinities are refused, being no JSON
+    a pydantic model class    its JSON, validated on the way back
+    an Avro schema            one datum without header: dict, list, or ``Path("flight.avsc")``. Values must fit the schema
+                              exactly (1.5 is no long) and nothing may follow the datum
+    any other object          its own ``encode`` and ``decode``; what they raise becomes the cause of a CodecError
+    ========================  =====================================================================================
+
+    An Avro schema that refers to itself, or an array of null, lets a few hostile bytes cost a reader its stack or its time:
+    use such schemas only on topics whose producers you trust.
+
+    Raises:
+        TypeError: ``spec`` is none of these.
+        OSError: the .avsc file cannot be read.
+    """
+    if spec is None or isinstance(spec, _Guarded):
+        return spec
+    if isinstance(spec, str) and spec in _NAMED:
+        return _NAMED[spec]
+    if isinstance(spec, type):
+        if issubclass(spec, BaseModel):
+            return _Pydantic(spec)
+        raise TypeError(f"codec= takes {ACCEPTED}; {spec.__name__} is a class, give an instance")
+    if isinstance(spec, dict | list | Path):
+        return _Avro(_parsed(spec))
+    if callable(getattr(spec, "encode", None)) and callable(getattr(spec, "decode", None)):
+        return _Custom(spec)
+    raise TypeError(f"codec= takes {ACCEPTED}; not {_short(repr(spec))}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+class _Guarded:
+    """Base of all: whatever goes wrong inside becomes a CodecError that says with what."""
+
+    name: str
 
     def encode(self, value: Any) -> bytes:
         try:
             return self._encode(value)
         except Exception as error:
-            raise CodecError(f"{type(value).__name__} cannot be encoded as {self._name}: {error}") from error
+            raise CodecError(f"cannot encode this {type(value).__name__} as {self.name}: {_short(str(error))}") from error
 
     def decode(self, data: bytes) -> Any:
         try:
             return self._decode(data)
         except Exception as error:
-            raise CodecError(f"the payload cannot be decoded as {self._name}: {error}") from error
+            raise CodecError(f"cannot decode these {len(data)} bytes as {self.name}: {_short(str(error))}") from error
+
+    def _encode(self, value: Any) -> bytes:
+        raise NotImplementedError
+
+    def _decode(self, data: bytes) -> Any:
+        raise NotImplementedError
 
 
-def codec_for(spec: Any) -> Codec[Any] | None:
-    """The codec that ``spec`` names.
+@dataclass(frozen=True)
+class _Bytes(_Guarded):
+    name = "bytes"
 
-    Args:
-        spec: None or "bytes" (payloads as they are), "str" (UTF-8), "json", a pydantic model class, an Avro schema (a dict, a
-            list, or the Path of an .avsc file), or an object with ``encode`` and ``decode``.
+    def _encode(self, value: Any) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):  # bytes(5) would be five zero bytes
+            raise TypeError("not bytes")
+        return bytes(value)
 
-    Raises:
-        TypeError: anything else.
-    """
-    if spec is None or spec == "bytes":
-        return None
-    if spec == "str":
-        return _Functions("str", _encode_str, lambda data: data.decode())
-    if spec == "json":
-        return _Functions("json", lambda value: json.dumps(value, separators=(",", ":")).encode(), json.loads)
-    if isinstance(spec, type) and issubclass(spec, BaseModel):
-        return _model_codec(spec)
-    if isinstance(spec, Path):
-        return _avro_codec(json.loads(spec.read_text()))
-    if isinstance(spec, dict | list):
-        return _avro_codec(spec)
-    if not isinstance(spec, type | str) and isinstance(spec, Codec):
-        return spec
-    raise TypeError(
-        f"codec= takes None, 'bytes', 'str', 'json', a pydantic model class, an Avro schema (dict, list, Path of an .avsc file) "
-        f"or an object with encode and decode, not {spec!r}"
-    )
+    def _decode(self, data: bytes) -> bytes:
+        return data
 
 
-def _encode_str(value: str) -> bytes:
-    if not isinstance(value, str):
-        raise TypeError("not a str")
-    return value.encode()
+@dataclass(frozen=True)
+class _Str(_Guarded):
+    name = "str"
+
+    def _encode(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise TypeError("not a str")
+        return value.encode("utf-8")
+
+    def _decode(self, data: bytes) -> str:
+        return data.decode("utf-8")
 
 
-def _model_codec(model: type[BaseModel]) -> Codec[Any]:
-    def encode(value: BaseModel) -> bytes:
-        if not isinstance(value, model):
-            raise TypeError(f"not a {model.__name__}")
-        return value.model_dump_json().encode()
+@dataclass(frozen=True)
+class _Json(_Guarded):
+    name = "json"
 
-    return _Functions(model.__name__, encode, model.model_validate_json)
+    def _encode(self, value: Any) -> bytes:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+
+    def _decode(self, data: bytes) -> Any:
+        # Decoded here because json.loads would guess UTF-16 and let half surrogates pass.
+        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
 
 
-def _avro_codec(schema: Any) -> Codec[Any]:
-    parsed = fastavro.parse_schema(schema)
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
-    def encode(value: Any) -> bytes:
-        out = BytesIO()
-        fastavro.schemaless_writer(out, parsed, value)
-        return out.getvalue()
 
-    def decode(data: bytes) -> Any:
+@dataclass(frozen=True)
+class _Pydantic(_Guarded):
+    model: type[BaseModel]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.model.__name__
+
+    def _encode(self, value: Any) -> bytes:
+        if not isinstance(value, self.model):
+            raise TypeError(f"not a {self.name}")
+        # round_trip leaves computed fields out, which a strict model would refuse to read back; aliases as validation wants them.
+        by_alias = bool(self.model.model_config.get("validate_by_alias", True))
+        return value.model_dump_json(by_alias=by_alias, round_trip=True, warnings="error").encode("utf-8")
+
+    def _decode(self, data: bytes) -> BaseModel:
+        return self.model.model_validate_json(data)
+
+
+@dataclass(frozen=True)
+class _Avro(_Guarded):
+    schema: Any
+    name = "Avro"
+
+    def _encode(self, value: Any) -> bytes:
+        # The writer alone would store 1.5 as the long 1 and "no" as true, and drop fields the schema does not have.
+        fastavro.validation.validate(value, self.schema)
+        stream = BytesIO()
+        fastavro.schemaless_writer(stream, self.schema, value, strict_allow_default=True)
+        return stream.getvalue()
+
+    def _decode(self, data: bytes) -> Any:
         stream = BytesIO(data)
-        value = fastavro.schemaless_reader(stream, parsed, None)
+        value = fastavro.schemaless_reader(stream, self.schema, None)
         if stream.tell() != len(data):
-            raise ValueError(f"{len(data) - stream.tell()} bytes are left over")
+            raise ValueError(f"{len(data) - stream.tell()} bytes follow the datum")
         return value
 
-    return _Functions("Avro", encode, decode)
+
+def _parsed(spec: dict[str, Any] | list[Any] | Path) -> Any:
+    if isinstance(spec, Path):
+        spec.read_bytes()  # so that a missing file is an OSError, as everywhere
+    try:
+        # load_schema also finds the named types that the file refers to, in the files beside it
+        return fastavro.schema.load_schema(str(spec)) if isinstance(spec, Path) else fastavro.parse_schema(spec)
+    except Exception as error:
+        raise TypeError(
+            f"codec= takes {ACCEPTED}; this is no Avro schema: {type(error).__name__} {_short(str(error))}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Custom(_Guarded):
+    inner: Any
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return type(self.inner).__name__
+
+    def _encode(self, value: Any) -> bytes:
+        data = self.inner.encode(value)
+        if not isinstance(data, bytes):
+            raise TypeError(f"encode returned {type(data).__name__}, not bytes")
+        return data
+
+    def _decode(self, data: bytes) -> Any:
+        return self.inner.decode(data)
+
+
+_NAMED: dict[str, Codec[Any]] = {"bytes": _Bytes(), "str": _Str(), "json": _Json()}
