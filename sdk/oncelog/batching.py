@@ -69,10 +69,6 @@ class Batch:
         """Whether a message with this id may follow in the same request."""
         return not self.sequence_ids or sequence_id > self.sequence_ids[-1]
 
-    def full(self, limits: BatchLimits) -> bool:
-        """Whether it should be sent without waiting."""
-        return len(self.payloads) >= limits.max_messages or self.size >= limits.max_bytes
-
     def split(self) -> list[Batch]:
         """One batch per message, in order."""
         parts = []

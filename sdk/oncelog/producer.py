@@ -30,6 +30,7 @@ from oncelog.errors import (
     SequenceReused,
 )
 from oncelog.message_id import MessageId
+from oncelog.outcome import Outcome, settle, settle_failed
 from oncelog.receipt import Receipt
 from oncelog.retry import may_retry, pause
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -128,6 +129,7 @@ class Producer(Generic[R]):
         self._changed = threading.Condition(self._lock)
         self._sending = threading.Lock()
         self._batch = Batch()
+        self._condition = threading.Condition()  # shared by the outcomes of the batch
         self._queue: deque[Batch] = deque()
         self._pending = 0
         self._due: float | None = None
@@ -265,32 +267,31 @@ class Producer(Generic[R]):
         properties: Mapping[str, str] | None,
         ttl: int | None,
         at_once: bool,
-    ) -> Future[Receipt]:
-        payload = self._encode(value)
+    ) -> Outcome:
+        payload = value if type(value) is bytes and self._codec is None else self._encode(value)
         if isinstance(key, str):
             key = key.encode()
-        future = _Outcome()
-        with self._changed:
+        with self._lock:
             if self._pending >= self._max_pending:
                 self._changed.wait_for(lambda: self._pending < self._max_pending or self._stopped or self._closed)
-            self._check_usable()
+            if self._stopped is not None or self._closed:
+                raise self._unusable()
             number = self._number(sequence_id)
             if not self._batch.accepts(number):
-                self._queue.append(self._batch)
-                self._batch = Batch()
+                self._end_batch()
             batch = self._batch
-            batch.add(number, payload, future, key, properties, ttl)
+            outcome = Outcome(self._condition)
+            batch.add(number, payload, outcome, key, properties, ttl)
             self._pending += 1
-            if at_once or batch.full(self._limits):
-                self._queue.append(batch)
-                self._batch = Batch()
-                self._due = None
-                if not at_once:
-                    self._wake_sender()
+            if at_once:
+                self._end_batch()
+            elif batch.size >= self._limits.max_bytes or len(batch.payloads) >= self._limits.max_messages:
+                self._end_batch()
+                self._wake_sender()
             elif self._due is None:
                 self._due = time.monotonic() + self._limits.linger
                 self._wake_sender()
-        return future
+        return outcome
 
     def _encode(self, value: R | bytes) -> bytes:
         if self._codec is not None:
@@ -299,11 +300,12 @@ class Producer(Generic[R]):
             raise TypeError(f"without a codec a message is bytes, not {type(value).__name__}; give the producer a codec=")
         return bytes(value)
 
-    def _check_usable(self) -> None:
-        if self._stopped is not None:
-            raise ProducerStopped(f"producer {self._name!r} stopped: {self._stopped}; open it again") from self._stopped
-        if self._closed:
-            raise ProducerClosed
+    def _unusable(self) -> OncelogError:
+        if self._stopped is None:
+            return ProducerClosed()
+        error = ProducerStopped(f"producer {self._name!r} stopped: {self._stopped}; open it again")
+        error.__cause__ = self._stopped
+        return error
 
     def _number(self, given: int | None) -> int:
         """The message's sequence id. Taken under the same lock that queues it: the order of the one is the order of the other."""
@@ -330,11 +332,15 @@ class Producer(Generic[R]):
         return given
 
     def _close_batch(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._batch.payloads:
-                self._queue.append(self._batch)
-                self._batch = Batch()
-            self._due = None
+                self._end_batch()
+
+    def _end_batch(self) -> None:
+        self._queue.append(self._batch)
+        self._batch = Batch()
+        self._condition = threading.Condition()
+        self._due = None
 
     def _wake_sender(self) -> None:
         if self._thread is None:
@@ -351,9 +357,7 @@ class Producer(Generic[R]):
                         return
                     left = None if self._due is None else self._due - time.monotonic()
                     if left is not None and left <= 0:
-                        self._queue.append(self._batch)
-                        self._batch = Batch()
-                        self._due = None
+                        self._end_batch()
                     else:
                         self._changed.wait(left)
             self._drain()
@@ -409,36 +413,23 @@ class Producer(Generic[R]):
             attempt += 1
 
     def _settle(self, batch: Batch, runs: list[ReceiptRun]) -> None:
-        at = 0
-        waiters = batch.waiters
-        for run in runs:
-            for index in range(run.count):
-                waiters[at].set_result(Receipt(run, index))
-                at += 1
         last = Receipt(runs[-1], runs[-1].count - 1)
         if self._last_sequence_id is None or last.sequence_id > self._last_sequence_id:
             self._last_sequence_id = last.sequence_id
             self._last_message_id = last.message_id
-        self._ended(len(waiters))
+        settle(batch.waiters, [Receipt(run, at) for run in runs for at in range(run.count)])
+        self._ended(len(batch.waiters))
 
     def _fail(self, batch: Batch, error: OncelogError) -> None:
         if self._failure is None:
             self._failure = error
-        for waiter in batch.waiters:
-            waiter.set_exception(error)
+        settle_failed(batch.waiters, error)
         self._ended(len(batch.waiters))
 
     def _ended(self, count: int) -> None:
         with self._changed:
             self._pending -= count
             self._changed.notify_all()
-
-
-class _Outcome(Future[Receipt]):
-    """A message that is queued cannot be taken back: what was sent may be on disk already."""
-
-    def cancel(self) -> bool:
-        return False
 
 
 def _check_sequence_id(sequence_id: int) -> None:
