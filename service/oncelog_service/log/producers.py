@@ -81,7 +81,7 @@ class Producers:
         """Raises ProducerFenced if a newer incarnation was opened, InvalidRequest if this epoch was never handed out."""
         row = self._rows.get(name)
         current = 0 if row is None or row.epoch is None else row.epoch
-        if epoch is None or epoch == current:
+        if epoch is None or epoch == current > 0:
             return
         if epoch > current or epoch < 1:
             raise InvalidRequest(f"epoch {epoch} of producer {name!r} was never handed out; open the producer")

@@ -1,0 +1,23 @@
+"""One service for the whole module: what is asked of it here is refused and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rest.talk import Topic
+from tests.support import RunningService, running_service
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[RunningService]:
+    with running_service(
+        max_request_bytes=100_000, max_messages=100, max_wait_ms=1_000, header_timeout_seconds=0.4, body_timeout_seconds=0.4
+    ) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def topic(shared: RunningService) -> Topic:
+    return Topic(shared.url, "refusals")

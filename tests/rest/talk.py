@@ -1,0 +1,185 @@
+"""How the tests here speak to a service: over real HTTP, and over bare sockets where a client library would not."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from oncelog.wire.codec import encode
+from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
+
+TIMEOUT = 20
+
+
+class Topic:
+    """One topic of a running service."""
+
+    def __init__(self, url: str, name: str = "t", namespace: str = "default", create: bool = True, **properties: str) -> None:
+        self.base = url
+        self.url = f"{url}/v1/namespaces/{namespace}/topics/{name}"
+        self.session = requests.Session()
+        self.session.trust_env = False
+        if create:
+            answer = self.request("PUT", "", json=properties)
+            assert answer.status_code in (200, 409), answer.text
+
+    def request(self, method: str, path: str, **options: Any) -> requests.Response:
+        return self.session.request(method, self.url + path, timeout=TIMEOUT, **options)
+
+    def post(self, path: str, body: bytes, media: str = JSON) -> requests.Response:
+        return self.request("POST", path, data=body, headers={"content-type": media})
+
+    def publish(self, *messages: str, **fields: Any) -> requests.Response:
+        return self.request("POST", "/publish", json={"messages": list(messages), **fields})
+
+    def send(self, producer: str, *sequence_ids: int, payload: str = "m{}", **fields: Any) -> list[dict[str, Any]]:
+        """Publish one message per sequence id, which must succeed; one receipt per message."""
+        messages = [payload.format(sequence_id) for sequence_id in sequence_ids]
+        answer = self.publish(*messages, producer=producer, sequenceIds=list(sequence_ids), **fields)
+        assert answer.status_code == 200, answer.text
+        return receipts(answer)
+
+    def poll(self, **fields: Any) -> requests.Response:
+        return self.request("POST", "/poll", json=fields)
+
+    def read(self, **fields: Any) -> list[dict[str, Any]]:
+        answer = self.poll(**fields)
+        assert answer.status_code == 200, answer.text
+        messages: list[dict[str, Any]] = answer.json()
+        return messages
+
+    def payloads(self, **fields: Any) -> list[str]:
+        return [message["payload"] for message in self.read(**fields)]
+
+    def stats(self) -> dict[str, Any]:
+        answer = self.request("GET", "/stats")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def open(self, name: str | None, nonce: str, gaps: str = "allow") -> dict[str, Any]:
+        answer = self.request("POST", "/producers", json={"name": name, "nonce": nonce, "gaps": gaps})
+        assert answer.status_code == 200, answer.text
+        opened: dict[str, Any] = answer.json()
+        return opened
+
+    def verify(self) -> dict[str, Any]:
+        answer = self.request("POST", "/verify")
+        assert answer.status_code == 200, answer.text
+        last: dict[str, Any] = json.loads(answer.content.splitlines()[-1])
+        return last
+
+
+def hex_id(message_id: str) -> str:
+    """The 40 hex digits of a message id in Avro's JSON encoding."""
+    return message_id.encode("latin-1").hex()
+
+
+def receipts(answer: requests.Response) -> list[dict[str, Any]]:
+    """One receipt per message, from the runs that are answered."""
+    found = []
+    for run in answer.json()["receipts"]:
+        message_id = run["messageId"] and hex_id(run["messageId"]["bytes"])
+        sequence_id, offset = (run[name] and run[name]["long"] for name in ("sequenceId", "offset"))
+        found += [
+            {
+                "status": run["status"],
+                "id": message_id and f"{int(message_id, 16) + (step << 80):040x}",
+                "sequence_id": None if sequence_id is None else sequence_id + step,
+                "offset": None if offset is None else offset + step,
+            }
+            for step in range(run["count"])
+        ]
+    return found
+
+    def open(self, name: str | None, nonce: str, gaps: str = "allow") -> dict[str, Any]:
+        answer = self.request("POST", "/producers", json={"name": name, "nonce": nonce, "gaps": gaps})
+        assert answer.status_code == 200, answer.text
+        opened: dict[str, Any] = answer.json()
+        return opened
+
+    def verify(self) -> dict[str, Any]:
+        answer = self.request("POST", "/verify")
+        assert answer.status_code == 200, answer.text
+        last: dict[str, Any] = json.loads(answer.content.splitlines()[-1])
+        return last
+
+
+def hex_id(message_id: str) -> str:
+    """The 40 hex digits of a message id in Avro's JSON encoding."""
+    return message_id.encode("latin-1").hex()
+
+
+def receipts(answer: requests.Response) -> list[dict[str, Any]]:
+    """One receipt per message, from the runs that are answered."""
+    found = []
+    for run in answer.json()["receipts"]:
+        message_id = run["messageId"] and hex_id(run["messageId"]["bytes"])
+        sequence_id, offset = (run[name] and run[name]["long"] for name in ("sequenceId", "offset"))
+        for step in range(run["count"]):
+            found.append(
+                {
+                    "status": run["status"],
+                    "id": message_id and f"{int(message_id, 16) + (step << 80):040x}",
+                    "sequence_id": None if sequence_id is None else sequence_id + step,
+                    "offset": None if offset is None else offset + step,
+                }
+            )
+    return found
+
+
+def without_status(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in each.items() if name != "status"} for each in found]
+
+
+def assert_problem(answer: requests.Response, status: int, code: str, definite: bool = True) -> dict[str, Any]:
+    """The answer is exactly this problem, with everything a client needs to go on."""
+    assert answer.status_code == status, (answer.status_code, answer.text)
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = answer.json()
+    assert (problem["status"], problem["code"], problem["definite"]) == (status, code, definite), problem
+    assert isinstance(problem["detail"], str)
+    assert problem["detail"]
+    assert problem["title"]
+    return problem
+
+
+def avro_publish(*messages: bytes, media: str = AVRO, **fields: Any) -> bytes:
+    return encode("PublishRequest", media, {"transactionWritePointer": None, "messages": list(messages), **fields})
+
+
+def avro_poll(media: str = AVRO, **fields: Any) -> bytes:
+    record = {"startFrom": None, "inclusive": True, "limit": None, "transaction": None, **fields}
+    return encode("ConsumeRequest", media, record)
+
+
+MEDIA = (AVRO, ONCELOG_AVRO, JSON)
+
+
+@contextmanager
+def connected(url: str) -> Any:
+    """A bare connection."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT) as connection:
+        yield connection
+
+
+def head(method: str, path: str, *headers: str) -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: oncelog", *headers, "", ""]).encode("latin-1")
+
+
+def read_answer(stream: Any) -> tuple[int, dict[str, str], bytes]:
+    """One answer with a declared length from a socket's file; status 0 when the connection was closed instead."""
+    line = stream.readline()
+    if not line:
+        return 0, {}, b""
+    headers = {}
+    while (text := stream.readline().strip()) != b"":
+        name, _, value = text.decode("latin-1").partition(":")
+        headers[name.lower()] = value.strip()
+    return int(line.split()[1]), headers, stream.read(int(headers.get("content-length", "0")))
