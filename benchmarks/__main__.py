@@ -1,0 +1,66 @@
+"""Runs the measurements, prints a table, writes JSON. Never a test: these machines are noisy, and only ratios in one run count."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
+
+RESULTS = Path(__file__).with_name("results")
+
+
+def main() -> None:
+    """The whole, or what --only names."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=6, help="of load for each figure (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="through the SDK (default %(default)s)")
+    parser.add_argument("--large", type=int, default=10_000_000, help="messages of the large topic (default %(default)s)")
+    parser.add_argument("--only", choices=["publish", "sdk", "large"], action="append")
+    args = parser.parse_args()
+    console = Console()
+    chosen = args.only or ["publish", "sdk", "large"]
+    rows: list[Row] = []
+    where = machine()
+    if "publish" in chosen:
+        if shutil.which("wrk") is None:
+            console.print("[yellow]wrk is not installed (Debian: apt-get install wrk); the publish rates are left out[/]")
+        else:
+            with console.status("publishing with wrk, oncelog and bare in turns"):
+                rows += publish_rates(args.seconds)
+    if "sdk" in chosen:
+        with console.status(f"{args.messages:,} messages through the SDK"):
+            rows += sdk_rates(args.messages)
+    if "large" in chosen:
+        with console.status(f"{args.large:,} messages, SIGKILL, open"):
+            rows += ten_million(args.large)
+    _print(console, rows, where)
+    RESULTS.mkdir(exist_ok=True)
+    now = datetime.now(UTC)
+    path = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
+    path.write_text(json.dumps({"at": now.isoformat(), "machine": where, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    console.print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def _print(console: Console, rows: list[Row], where: dict[str, str]) -> None:
+    table = Table(title="oncelog", caption=", ".join(f"{name} {value}" for name, value in where.items()))
+    table.add_column("what")
+    table.add_column("figure", justify="right")
+    table.add_column("unit")
+    table.add_column("target")
+    for row in rows:
+        figure = f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:,.2f}"
+        mark = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}[row.met]
+        table.add_row(row.what, figure, row.unit, f"{row.target} {mark}".strip())
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""The measurements. Each returns rows of (what, figure, unit, target) and knows nothing of tables."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from oncelog import Client, Producer, Reader
+from oncelog.wire.codec import encode_consume_request
+from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.requests import ConsumeRequest
+
+PAYLOAD = b"a" * 100
+_SCRIPT = Path(__file__).with_name("publish.lua")
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    what: str
+    value: float
+    unit: str
+    target: str = ""
+    met: bool | None = None
+
+
+@dataclass
+class Load:
+    """What wrk reported."""
+
+    requests_per_second: float
+    p50_ms: float
+
+
+class Server:
+    """A server process on a port and a directory of its own."""
+
+    def __init__(self, command: list[str], url: str, ready: str) -> None:
+        self._command = command
+        self.url = url
+        self._ready = ready
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                requests.get(self.url + self._ready, timeout=1)
+                return
+            except requests.RequestException:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(60)
+
+    def resident_mb(self, what: str = "VmRSS") -> float:
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"{what}:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) / 1024
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def oncelog_server(data: Path) -> Server:
+    port = _free_port()
+    command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(port), "--store", f"leveldb://{data}"]
+    return Server(command, f"http://127.0.0.1:{port}", "/healthz")
+
+
+def bare_server(data: Path) -> Server:
+    port = _free_port()
+    return Server([sys.executable, "-m", "benchmarks.bare", str(data), str(port)], f"http://127.0.0.1:{port}", "/")
+
+
+@contextmanager
+def running(kind: str) -> Iterator[Server]:
+    """A fresh server, gone at the end with all it wrote."""
+    home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
+    server = (oncelog_server if kind == "oncelog" else bare_server)(home / "data")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def wrk(url: str, connections: int, messages: int, named: bool, seconds: int) -> Load:
+    """Publish load from wrk. Raises RuntimeError if an answer was not 2xx."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(_SCRIPT), url, "--"]
+    command += [str(messages), str(len(PAYLOAD)), "named" if named else "unnamed", str(connections)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if "Non-2xx" in out:
+        raise RuntimeError(out)
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", out)
+    p50 = re.search(r"50%\s+([\d.]+)(us|ms|s)", out)
+    assert rate is not None and p50 is not None
+    return Load(float(rate[1]), float(p50[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[p50[2]])
+
+
+def publish_rates(seconds: int) -> list[Row]:
+    """Single and batched publishes, oncelog with everything on against the bare baseline, in turns."""
+    shapes = [
+        ("single publishes, 1 connection", 1, 1),
+        ("single publishes, 64 connections", 64, 1),
+        ("requests of 1,000, 8 connections", 8, 1000),
+    ]
+    rows: list[Row] = []
+    for what, connections, messages in shapes:
+        found: dict[str, list[Load]] = {"bare": [], "oncelog": [], "oncelog without names": []}
+        for _ in range(2):
+            for kind, loads in found.items():
+                with running("bare" if kind == "bare" else "oncelog") as server:
+                    url = server.url + "/publish"
+                    if kind != "bare":
+                        Client(server.url).create_topic("bench")
+                        url = server.url + "/v1/namespaces/default/topics/bench/publish"
+                    loads.append(wrk(url, connections, messages, kind != "oncelog without names", seconds))
+        best = {kind: max(loads, key=lambda load: load.requests_per_second) for kind, loads in found.items()}
+        for kind, load in best.items():
+            rows.append(Row(f"{what}: {kind}", load.requests_per_second * messages, "messages/s"))
+        rows.append(Row(f"{what}: oncelog p50", best["oncelog"].p50_ms, "ms"))
+        share = best["oncelog"].requests_per_second / best["bare"].requests_per_second
+        rows.append(Row(f"{what}: share of bare", share * 100, "%", "≥ 50 %", share >= 0.5))
+        if messages > 1:
+            cost = 1 - best["oncelog"].requests_per_second / best["oncelog without names"].requests_per_second
+            rows.append(Row("deduplication costs of batched throughput", cost * 100, "%", "≤ 15 %", cost <= 0.15))
+    return rows
+
+
+def sdk_rates(messages: int) -> list[Row]:
+    """What a Python program gets: send_async, send, Reader, raw poll."""
+    with running("oncelog") as server, Client(server.url) as client:
+        client.create_topic("bench")
+        with Producer("bench", name="bench", client=client) as producer:
+            began = time.perf_counter()
+            for _ in range(messages):
+                producer.send_async(PAYLOAD)
+            producer.flush()
+            asynchronous = messages / (time.perf_counter() - began)
+            spans = []
+            for _ in range(1_000):
+                began = time.perf_counter()
+                producer.send(PAYLOAD)
+                spans.append(time.perf_counter() - began)
+        p50 = statistics.median(spans) * 1000
+        began = time.perf_counter()
+        with Reader("bench", client=client, timeout=0) as reader:
+            count = sum(1 for _ in reader)
+        read = count / (time.perf_counter() - began)
+        raw = _raw_poll(server.url)
+    return [
+        Row("Producer.send_async", asynchronous, "messages/s", "≥ 150,000", asynchronous >= 150_000),
+        Row("Producer.send, one at a time, p50", p50, "ms", "< 1.5", p50 < 1.5),
+        Row("Reader", read, "messages/s", "≥ 150,000", read >= 150_000),
+        Row("poll, raw body from the store", raw, "messages/s", "≥ 400,000", raw >= 400_000),
+    ]
+
+
+def _raw_poll(url: str) -> float:
+    """Pages of 10,000 from the oldest on, bodies not decoded but for the position at their end."""
+    session = requests.Session()
+    request = ConsumeRequest(limit=10_000)
+    messages = 0
+    began = time.perf_counter()
+    while True:
+        answer = session.post(
+            url + "/v1/namespaces/default/topics/bench/poll",
+            data=encode_consume_request(request),
+            headers={"content-type": ONCELOG_AVRO},
+            timeout=30,
+        )
+        body = answer.content
+        if body[:1] == b"\x00":
+            return messages / (time.perf_counter() - began)
+        messages += _count(body)
+        request = ConsumeRequest(start_from=body[-20:], inclusive=False, limit=10_000)
+
+
+def _count(body: bytes) -> int:
+    value = shift = 0
+    for byte in body:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 128:
+            return value >> 1
+    raise ValueError("no count")
+
+
+def ten_million(messages: int) -> list[Row]:
+    """Opening a large topic after SIGKILL, and the memory of a service that holds it."""
+    home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
+    server = oncelog_server(home / "data")
+    try:
+        server.start()
+        with Client(server.url) as client:
+            client.create_topic("bench")
+            with Producer("bench", name="bench", client=client) as producer:
+                for _ in range(messages):
+                    producer.send_async(PAYLOAD)
+            peak = server.resident_mb("VmHWM")
+            server.end(signal.SIGKILL)
+            began = time.perf_counter()
+            server.start()
+            started = time.perf_counter() - began
+            began = time.perf_counter()
+            stats = client.stats("bench")
+            opened = time.perf_counter() - began
+            if stats.upcoming_offset != messages:
+                raise RuntimeError(f"{stats.upcoming_offset} messages instead of {messages}")
+            with Reader("bench", client=client, timeout=0) as reader:
+                for _ in reader:
+                    pass
+            resident = server.resident_mb()
+        size = sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) / 2**20
+    finally:
+        server.end(signal.SIGKILL)
+        shutil.rmtree(home, ignore_errors=True)
+    label = f"{messages:,} messages"
+    return [
+        Row(f"{label}: opening the topic after SIGKILL", opened, "s", "< 2", opened < 2),
+        Row(f"{label}: start of the service after SIGKILL", started, "s"),
+        Row(f"{label}: resident after reading all", resident, "MB", "< 300", resident < 300),
+        Row(f"{label}: peak while they were published", peak, "MB", "< 300", peak < 300),
+        Row(f"{label}: on disk", size, "MB"),
+    ]
+
+
+def machine() -> dict[str, str]:
+    """What this ran on."""
+    cpu = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
+    return {
+        "cpu": cpu[1] if cpu else "unknown",
+        "cores": str(os.cpu_count()),
+        "python": sys.version.split()[0],
+        "load at the start": f"{os.getloadavg()[0]:.2f}",
+    }
