@@ -169,4 +169,4 @@ class Core(RuleBasedStateMachine):
 
 
 TestCore = Core.TestCase
-TestCore.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCore.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

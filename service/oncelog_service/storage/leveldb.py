@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import plyvel
@@ -68,11 +68,18 @@ class LevelDBStore:
             iterator = self._db.iterator(
                 start=prefix + start, stop=prefix + stop, reverse=reverse, verify_checksums=True, fill_cache=False
             )
+            last = None
             try:
-                for key, value in iterator:
-                    yield key[1:], value
+                for last, value in iterator:
+                    yield last[1:], value
             finally:
                 iterator.close()
+            self._check_end(prefix + start, prefix + stop, last, reverse)
+            if reverse and last is None and start < stop:
+                # plyvel takes a reverse scan whose only row is the one at `start` for an empty one.
+                only = self._db.get(prefix + start, verify_checksums=True)
+                if only is not None:
+                    yield start, only
 
     def write(self, batches: Sequence[Batch]) -> None:
         if self._failed or self._db.closed:
@@ -97,6 +104,19 @@ class LevelDBStore:
         self._failed = True
         self._reads.close()
         self._db.close()
+
+    def _check_end(self, start: bytes, stop: bytes, last: bytes | None, reverse: bool) -> None:
+        """Raises plyvel.CorruptionError if a scan ended behind ``last`` because of damage.
+
+        plyvel's iterator ends where LevelDB's is no longer valid and does not ask for its status: a damaged block behind
+        which there is nothing was answered as if it were empty. The raw iterator asks after every step.
+        """
+        with closing(self._db.raw_iterator(verify_checksums=True, fill_cache=False)) as raw:
+            raw.seek(last or (stop if reverse else start))
+            if reverse:
+                _ = raw.prev() if raw.valid() else raw.seek_to_last()
+            elif last is not None and raw.valid():
+                raw.next()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
