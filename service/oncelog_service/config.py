@@ -1,4 +1,4 @@
-"""Settings: each an option of `oncelog serve` and an ONCELOG_… variable. The table in docs/settings.md is checked against this."""
+"""Settings: each an option of `oncelog serve` and an ONCELOG_… variable. The table in docs/settings.md is checked against it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_DATA = "oncelog-data"
 class Settings(BaseSettings):
     """How a service runs."""
 
-    model_config = SettingsConfigDict(env_prefix="ONCELOG_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="ONCELOG_", extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
     """Address to listen on."""

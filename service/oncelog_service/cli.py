@@ -1,6 +1,0 @@
-"""`oncelog`."""
-
-import sys
-
-
-def main() -> None: ...

@@ -1,0 +1,48 @@
+"""`oncelog`: serve, and all one does with a running service. One file per noun; docs/cli.md is complete, a test says so."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import oncelog
+from oncelog_service.cli import namespace, producer, publish, read, serve, status, topic, verify
+
+app = typer.Typer(
+    name="oncelog",
+    help="A log where every message lands once.",
+    no_args_is_help=True,
+    # A traceback with the values of all variables would show the token.
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version and end.", callback=lambda on: _version(on))
+    ] = False,
+) -> None:
+    """A log where every message lands once."""
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"oncelog {oncelog.__version__}")
+        raise typer.Exit
+
+
+serve.register(app)
+app.add_typer(topic.group, name="topic")
+publish.register(app)
+read.register(app)
+app.add_typer(producer.group, name="producer")
+app.add_typer(namespace.group, name="namespace")
+verify.register(app)
+status.register(app)
+
+
+def main() -> None:
+    """The entry point."""
+    app(prog_name="oncelog")

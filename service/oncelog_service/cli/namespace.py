@@ -1,0 +1,46 @@
+"""`oncelog namespace …`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.models import NamespacePolicies
+from oncelog_service.cli.session import Session, command
+from oncelog_service.cli.values import Policy
+
+group = typer.Typer(help="List namespaces; show and set what holds for their topics.", no_args_is_help=True)
+
+_WORDS = {None: Policy.INHERIT, True: Policy.ON, False: Policy.OFF}
+
+
+@command(group, "list", namespaced=False)
+def list_(session: Session) -> None:
+    """List every namespace that has a topic or a policy."""
+    names = session.client.namespaces()
+    session.out.table(names, ["namespace"], [[name] for name in names])
+
+
+@command(group, "show", namespaced=False)
+def show(session: Session, name: Annotated[str, typer.Argument(help="Name of the namespace.")] = DEFAULT_NAMESPACE) -> None:
+    """Show what holds for the namespace's topics that do not say otherwise."""
+    policies = session.client.policies(name)
+    value = {"namespace": name, **policies.model_dump(mode="json")}
+    session.out.table(value, ["", name], [("deduplication", _WORDS[policies.deduplication].value)])
+
+
+@command(group, "set", namespaced=False)
+def set_(
+    session: Session,
+    name: Annotated[str, typer.Argument(help="Name of the namespace.", show_default=False)],
+    deduplication: Annotated[
+        Policy, typer.Option("--deduplication", help="Refuse duplicates; inherit: as the service says.", show_default=False)
+    ],
+) -> None:
+    """Set what holds for the namespace's topics that do not say otherwise."""
+    policies = NamespacePolicies(deduplication=deduplication.value_on_wire)
+    session.client.set_policies(policies, name)
+    value = {"namespace": name, **policies.model_dump(mode="json")}
+    session.out.result(value, f"namespace {name}: deduplication {deduplication.value}")

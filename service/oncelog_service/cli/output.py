@@ -1,0 +1,99 @@
+"""How a command prints: on stdout the result, as text or as JSON and nothing else; on stderr all the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from oncelog.errors import ConnectionFailed, OncelogError
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where results go."""
+
+    as_json: bool
+
+    def result(self, value: object, text: str) -> None:
+        """The result of a command: ``value`` as one line of JSON, or ``text``."""
+        print(json.dumps(value) if self.as_json else text)
+
+    def table(self, value: object, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """``value`` as one line of JSON, or a table: drawn on a terminal, else lines of fields with tabs between them."""
+        if self.as_json:
+            print(json.dumps(value))
+        elif sys.stdout.isatty():
+            table = Table(*columns)
+            for row in rows:
+                table.add_row(*(Text(_shown(field), overflow="fold") for field in row))
+            Console().print(table)
+        else:
+            for row in [columns, *rows]:
+                print("\t".join(_shown(field) for field in row))
+
+    def error(self, error: OncelogError, facts: Mapping[str, object]) -> None:
+        """Why it did not happen, and whether that is certain."""
+        problem = error.to_problem()
+        if error.status is None:
+            del problem["status"]  # only the SDK raises it: there was no answer that had one
+        if isinstance(error, ConnectionFailed) and error.definite:
+            problem["detail"] += "; is it running? `oncelog serve` starts one"
+        certainty = (
+            "definite: it was not done"
+            if error.definite
+            else "not definite: it may have been done; repeat it (a publish: under the same sequence ids)"
+        )
+        self.failure({**problem, **facts}, f"error: {problem['detail']} [{error.code}]\n{certainty}")
+
+    def failure(self, problem: Mapping[str, object], text: str) -> None:
+        """Anything else that went wrong."""
+        print(json.dumps(problem) if self.as_json else text, file=sys.stderr)
+
+    def note(self, text: str) -> None:
+        """Something worth knowing beside the result; nothing with --json."""
+        if not self.as_json:
+            print(text, file=sys.stderr)
+
+
+def progress_bar(as_json: bool, text: str) -> Progress:
+    """A bar on stderr; nothing where that is no terminal. ``text``: of the last column, with the task's fields."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn(text, markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=as_json or not console.is_terminal,
+    )
+
+
+def forget_stdout() -> None:
+    """After whoever read it has gone: else Python complains at exit about what it could not write."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case True:
+            return "yes"
+        case False:
+            return "no"
+        case _:
+            return str(value)

@@ -1,0 +1,133 @@
+"""`oncelog serve`: every setting an option. What is not given comes from ONCELOG_… in the environment, else it is the default."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import inspect
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Optional
+from urllib.parse import unquote, urlsplit
+
+import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from oncelog.errors import TopicDamaged
+from oncelog_service.cli.output import Output
+from oncelog_service.cli.session import ERROR, Json, as_command
+from oncelog_service.cli.values import Switch
+from oncelog_service.config import Settings
+from oncelog_service.storage.port import StoreDamaged, StoreError
+from oncelog_service.storage.rows import RowDamaged
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command, its options made from the fields of Settings."""
+    options = [_option(name, field) for name, field in Settings.model_fields.items()]
+    options.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, annotation=Json, default=False))
+    as_command(app, "serve", serve, options, serve.__doc__ or "")
+
+
+def serve(as_json: bool, **given: Any) -> None:
+    """Run a service until Ctrl-C or SIGTERM. Prints its URL and where its data lies; logs to stderr."""
+    settings = settings_from({name: value for name, value in given.items() if value is not None})
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Until the server listens to signals itself, and again after it, SIGTERM is what Ctrl-C is: the store gets closed.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    detail = _served(settings, lambda url: _announce(url, settings, as_json))
+    if detail is not None:
+        Output(as_json).failure({"title": "Cannot serve", "code": "cannot_serve", "detail": detail}, f"error: {detail}")
+        raise typer.Exit(ERROR)
+
+
+def settings_from(given: dict[str, object]) -> Settings:
+    """Settings with these options. Raises BadParameter for a value, of an option or of the environment, that is none."""
+    try:
+        return Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        source = flag(name) if name in given else f"ONCELOG_{name.upper()}"
+        raise typer.BadParameter(first["msg"].removeprefix("Value error, "), param_hint=source) from None
+
+
+def flag(name: str) -> str:
+    """The option of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def data_of(store: str) -> str:
+    """Where a store lies, for people: the absolute path of its directory."""
+    parts = urlsplit(store)
+    return str(Path(unquote(parts.netloc + parts.path)).absolute()) if parts.scheme == "leveldb" else store
+
+
+def why_not_open(error: Exception, store: str) -> str:
+    """One sentence on a store that could not be opened."""
+    where = data_of(store)
+    if isinstance(error, StoreDamaged | RowDamaged | TopicDamaged):
+        return f"the store {where} is damaged: {error}"
+    if "/LOCK: " in str(error):
+        return f"the store {where} is in use by another process"
+    return f"the store {where} cannot be opened: {error}"
+
+
+def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
+    """Serve; None after a clean stop, else a sentence that says why it could not."""
+    # Loaded here: no other command needs a web server.
+    from oncelog_service.app import check_exposure
+    from oncelog_service.app import serve as run_service
+
+    try:
+        check_exposure(settings)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--host") from None
+    try:
+        _run(run_service(settings, on_ready))
+    except KeyboardInterrupt:
+        return None
+    except OSError as error:
+        address = f"{settings.host}:{settings.port}"
+        if error.errno == errno.EADDRINUSE:
+            return f"{address} is taken by another process; choose another --port"
+        return f"cannot listen on {address}: {error.strerror or error}"
+    except (StoreError, RowDamaged, TopicDamaged) as error:
+        return why_not_open(error, settings.store)
+    return None
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
+
+
+def _announce(url: str, settings: Settings, as_json: bool) -> None:
+    data = data_of(settings.store)
+    line = json.dumps({"url": url, "store": settings.store, "data": data}) if as_json else f"oncelog serves {url}, data in {data}"
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        logging.getLogger(__name__).warning("stdout cannot be written: %s", error)
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    default = "" if field.default is None or field.default_factory is not None else f", default {_shown(field.default)}"
+    text = f"{field.description} (env ONCELOG_{name.upper()}{default})"
+    kind = Switch if field.annotation is bool else field.annotation if field.annotation in (int, float) else str
+    annotation = Annotated[Optional[kind], typer.Option(flag(name), help=text, show_default=False)]  # type: ignore[valid-type]  # noqa: UP045
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
+
+
+def _shown(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)

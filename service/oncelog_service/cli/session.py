@@ -1,0 +1,109 @@
+"""What every command that talks to a service shares: its options, its connection, and how it ends."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from oncelog import Client
+from oncelog.errors import OncelogError
+from oncelog.wire.media import DEFAULT_NAMESPACE, DEFAULT_URL
+from oncelog_service.cli.output import Output, forget_stdout
+
+OK, ERROR, FAILED, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes. FAILED: a verification that found problems; a command line that cannot be understood ends so too."""
+
+PATIENCE_SECONDS = 1.0
+"""How long a short command tries again. Somebody waits for it; 15 s of silence, the SDK's, would be no answer."""
+
+Url = Annotated[str | None, typer.Option("--url", help=f"URL of the service (env ONCELOG_URL, default {DEFAULT_URL}).")]
+Token = Annotated[str | None, typer.Option("--token", help="Bearer token (env ONCELOG_TOKEN).")]
+Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of the topic.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout and nothing else there; errors as problem JSON on stderr.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of a command."""
+
+    client: Client
+    namespace: str
+    out: Output
+    facts: dict[str, object] = field(default_factory=dict)
+    """What is known when it ends early; goes into the problem JSON."""
+    so_far: Callable[[], str] = lambda: "nothing was changed"
+    """What was done, for when it is interrupted."""
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Ask on stderr unless ``yes``; ends the command with 1 if the answer is no."""
+        if not yes and not typer.confirm(question, err=True):
+            self.out.note("nothing was done")
+            raise typer.Exit(ERROR)
+
+
+def command(
+    group: typer.Typer, name: str, *, namespaced: bool = True, patience: float = PATIENCE_SECONDS
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command. Its first parameter, a Session, gives way to --url, --token, --json and (if namespaced) --namespace."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        shared = [_option("namespace", Namespace, DEFAULT_NAMESPACE)] if namespaced else []
+        shared += [_option("url", Url, None), _option("token", Token, None), _option("as_json", Json, False)]
+
+        def run(url: str | None, token: str | None, as_json: bool, **given: Any) -> None:
+            namespace = given.pop("namespace") if namespaced else DEFAULT_NAMESPACE
+            session = Session(_client(url, token, patience), namespace, Output(as_json))
+            with ending(session):
+                function(session, **given)
+
+        as_command(group, name, run, own + shared, function.__doc__ or "")
+        return function
+
+    return register
+
+
+def as_command(group: typer.Typer, name: str, run: Callable[..., None], parameters: list[inspect.Parameter], doc: str) -> None:
+    """Register ``run`` as a command with these parameters, which typer reads from a function's signature."""
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    run.__doc__ = doc
+    group.command(name, help=inspect.cleandoc(doc))(run)
+
+
+@contextmanager
+def ending(session: Session) -> Iterator[None]:
+    """Turn what a command raises into what it prints and its exit code."""
+    try:
+        with session.client:
+            yield
+    except BrokenPipeError:
+        forget_stdout()  # whoever reads has enough (`| head`): not a fault
+        raise typer.Exit(OK) from None
+    except OncelogError as error:
+        session.out.error(error, session.facts)
+        raise typer.Exit(ERROR) from None
+    except KeyboardInterrupt:
+        detail = session.so_far()
+        problem = {"title": "Interrupted", "code": "interrupted", "detail": detail, **session.facts}
+        session.out.failure(problem, f"interrupted: {detail}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _client(url: str | None, token: str | None, patience: float) -> Client:
+    try:
+        return Client(url, token=token, retry=patience)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+
+
+def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -1,0 +1,95 @@
+"""`oncelog topic …`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oncelog_service.cli.session import Session, Topic, Yes, command
+from oncelog_service.cli.values import Policy, parse_properties
+
+group = typer.Typer(help="Create, list, show, update and delete topics.", no_args_is_help=True)
+
+Properties = Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; repeatable.")]
+Ttl = Annotated[int | None, typer.Option("--ttl", min=1, help="Seconds that messages live.")]
+Deduplication = Annotated[
+    Policy | None, typer.Option("--deduplication", help="Refuse duplicates here; inherit: as the namespace says.")
+]
+
+_COUNTED = "generation"
+"""The one property that the service sets itself."""
+
+
+@command(group, "create")
+def create(
+    session: Session,
+    topic: Topic,
+    properties: Properties = None,
+    ttl: Ttl = None,
+    deduplication: Deduplication = None,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave a topic that exists as it is; exit 0.")] = False,
+) -> None:
+    """Create a topic."""
+    chosen = _overlaid({}, properties, ttl, deduplication)
+    session.client.create_topic(topic, chosen, session.namespace, exist_ok=exist_ok)
+    session.out.result({"namespace": session.namespace, "topic": topic}, f"topic {session.namespace}/{topic} is there")
+
+
+@command(group, "list")
+def list_(session: Session) -> None:
+    """List the topics of a namespace."""
+    names = session.client.topics(session.namespace)
+    session.out.table(names, ["topic"], [[name] for name in names])
+
+
+@command(group, "show")
+def show(session: Session, topic: Topic) -> None:
+    """Show a topic's properties, and where its log begins and ends."""
+    properties = session.client.topic(topic, session.namespace).properties
+    stats = session.client.stats(topic, session.namespace).model_dump(mode="json")
+    value = {"namespace": session.namespace, **stats, "properties": properties}
+    rows = [(name.replace("_", " "), field) for name, field in stats.items()]
+    rows += [(f"property {name}", text) for name, text in sorted(properties.items()) if name != _COUNTED]
+    session.out.table(value, ["", f"{session.namespace}/{topic}"], rows)
+
+
+@command(group, "update")
+def update(
+    session: Session,
+    topic: Topic,
+    properties: Properties = None,
+    ttl: Ttl = None,
+    deduplication: Deduplication = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Drop the properties that are not named.")] = False,
+) -> None:
+    """Change a topic's properties; those that are not named stay as they are."""
+    if not replace and not properties and ttl is None and deduplication is None:
+        raise typer.BadParameter("nothing to change: name a --property, --ttl or --deduplication, or --replace all")
+    present = {} if replace else session.client.topic(topic, session.namespace).properties
+    present.pop(_COUNTED, None)
+    chosen = _overlaid(present, properties, ttl, deduplication)
+    session.client.update_topic(topic, chosen, session.namespace)
+    value = {"namespace": session.namespace, "topic": topic, "properties": chosen}
+    session.out.result(value, f"topic {session.namespace}/{topic} is updated")
+
+
+@command(group, "delete")
+def delete(session: Session, topic: Topic, yes: Yes = False) -> None:
+    """Delete a topic with its messages and producers."""
+    session.confirm(f"Delete topic {session.namespace}/{topic} with all its messages?", yes)
+    session.client.delete_topic(topic, session.namespace)
+    session.out.result({"namespace": session.namespace, "deleted": topic}, f"topic {session.namespace}/{topic} is deleted")
+
+
+def _overlaid(
+    present: dict[str, str], properties: list[str] | None, ttl: int | None, deduplication: Policy | None
+) -> dict[str, str]:
+    chosen = {**present, **parse_properties(properties or [])}
+    if ttl is not None:
+        chosen["ttl"] = str(ttl)
+    if deduplication is Policy.INHERIT:
+        chosen.pop("deduplication", None)
+    elif deduplication is not None:
+        chosen["deduplication"] = "true" if deduplication is Policy.ON else "false"
+    return chosen

@@ -1,0 +1,71 @@
+"""How values are written on the command line. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import typer
+
+from oncelog import MessageId
+from oncelog.reader import Start
+
+
+class Switch(StrEnum):
+    """On or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class Policy(StrEnum):
+    """On, off, or what holds one level up."""
+
+    ON = "on"
+    OFF = "off"
+    INHERIT = "inherit"
+
+    @property
+    def value_on_wire(self) -> bool | None:
+        """True, False, or None to inherit."""
+        return None if self is Policy.INHERIT else self is Policy.ON
+
+
+def parse_properties(texts: Sequence[str]) -> dict[str, str]:
+    """``name=value`` each. Raises BadParameter."""
+    pairs = [text.partition("=") for text in texts]
+    for text, (name, equals, _) in zip(texts, pairs, strict=True):
+        if not name or not equals:
+            raise typer.BadParameter(f"a property is name=value, not {text!r}", param_hint="--property")
+    return {name: value for name, _, value in pairs}
+
+
+def parse_start(text: str, inclusive: bool) -> Start:
+    """``earliest``, ``latest``, a message id of 40 hex digits, an offset, or an ISO time. Raises BadParameter."""
+    start = _start(text)
+    if inclusive and not isinstance(start, MessageId):
+        raise typer.BadParameter(
+            "goes with a message id; an offset or a time includes the message there", param_hint="--inclusive"
+        )
+    return start
+
+
+def _start(text: str) -> Start:
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if re.fullmatch(r"[0-9a-fA-F]{40}", text):
+        return MessageId.parse(text)
+    if re.fullmatch(r"[0-9]{1,19}", text) and int(text) < 2**63:
+        return int(text)
+    try:
+        return datetime.fromisoformat(text).astimezone()  # without a zone: this machine's
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text!r} is neither earliest, latest, a message id of 40 hex digits, an offset, nor an ISO time such as "
+            "2026-01-31T12:00:00Z",
+            param_hint="--from",
+        ) from None
