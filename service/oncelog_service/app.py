@@ -64,11 +64,12 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
 def _uvicorn_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         build_app(service),
-        http=guarded_protocol(settings.header_timeout_seconds),
+        http=guarded_protocol(settings.header_timeout_seconds, settings.body_timeout_seconds),
         ws="none",
         lifespan="off",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         log_config=None,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,

@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     """Port to listen on; 0 takes a free one."""
     store: str = Field(default_factory=lambda: f"leveldb://{Path(DEFAULT_DATA).absolute()}")
     """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, memory://. Default: ./oncelog-data."""
-    token: str | None = None
+    token: str | None = Field(default=None, min_length=1)
     """Bearer token that every request must carry; required to listen on more than this machine."""
     deduplication: bool = True
     """What holds for topics where neither topic nor namespace says."""

@@ -28,6 +28,11 @@ def encode_varint(rest: int) -> bytes:
     return bytes(out)
 
 
+def encode_optional_long(value: int | None) -> bytes:
+    """Avro's ``["null", "long"]``."""
+    return NULL_BRANCH if value is None else VALUE_BRANCH + encode_long(value)
+
+
 def decode_long(data: bytes, at: int) -> tuple[int, int]:
     """The ``long`` that begins at ``at``, and where it ends. Raises IndexError when the bytes end first."""
     shift = value = 0

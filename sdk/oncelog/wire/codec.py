@@ -15,10 +15,17 @@ import fastavro
 
 from oncelog.errors import InvalidMessageId, InvalidRequest, UnsupportedMediaType
 from oncelog.message_id import SIZE
-from oncelog.wire.avro_parts import NULL_BRANCH, VALUE_BRANCH, encode_array, encode_bytes
+from oncelog.wire.avro_parts import (
+    NULL_BRANCH,
+    VALUE_BRANCH,
+    encode_array,
+    encode_bytes,
+    encode_long,
+    encode_optional_long,
+)
 from oncelog.wire.json_encoding import JsonMismatch, from_json, to_json
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
-from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun
+from oncelog.wire.requests import STORED, ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun
 
 
 def _load(flavour: str, name: str) -> tuple[Any, Any]:
@@ -129,6 +136,8 @@ def encode_publish_request(request: PublishRequest) -> bytes:
 
 def encode_publish_response(media: str, response: PublishResponse) -> bytes:
     """The answer in the media type of the request."""
+    if media == ONCELOG_AVRO:
+        return _join_publish_response(response)
     record: dict[str, Any] = {
         "transactionWritePointer": response.write_pointer,
         "startTimestamp": response.start_timestamp,
@@ -148,6 +157,26 @@ def encode_publish_response(media: str, response: PublishResponse) -> bytes:
             for run in response.receipts
         ]
     return encode("PublishResponse", media, record)
+
+
+def _join_publish_response(response: PublishResponse) -> bytes:
+    """What fastavro would write, joined from parts: answers of one receipt are most of the answers, and this takes a third."""
+    receipts = [
+        (b"\x00" if run.status == STORED else b"\x02")
+        + encode_long(run.count)
+        + encode_optional_long(run.sequence_id)
+        + (NULL_BRANCH if run.message_id is None else VALUE_BRANCH + encode_bytes(run.message_id))
+        + encode_optional_long(run.offset)
+        for run in response.receipts
+    ]
+    head = (
+        encode_optional_long(response.write_pointer),
+        encode_long(response.start_timestamp),
+        encode_long(response.start_sequence_id),
+        encode_long(response.end_timestamp),
+        encode_long(response.end_sequence_id),
+    )
+    return b"".join((*head, *encode_array(receipts, len(receipts))))
 
 
 def decode_publish_response(body: bytes) -> list[ReceiptRun]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import lt
 
 from oncelog.errors import InvalidRequest, NotSupported, RequestTooLarge
 from oncelog.wire.models import PRODUCER_PATTERN
@@ -52,9 +53,9 @@ def check_sequence_ids(sequence_ids: Sequence[int] | None) -> None:
         raise InvalidRequest("a named producer numbers its messages: sequenceIds is missing")
     if sequence_ids[0] < 0 or sequence_ids[-1] > MAX_SEQUENCE_ID:
         raise InvalidRequest(f"sequence ids are 0 to {MAX_SEQUENCE_ID}")
-    for before, behind in pairwise(sequence_ids):
-        if behind <= before:
-            raise InvalidRequest(f"sequenceIds must strictly increase inside a request: {behind} follows {before}")
+    if not all(map(lt, sequence_ids, islice(sequence_ids, 1, None))):
+        before, behind = next(pair for pair in pairwise(sequence_ids) if pair[1] <= pair[0])
+        raise InvalidRequest(f"sequenceIds must strictly increase inside a request: {behind} follows {before}")
 
 
 def check_consume(request: ConsumeRequest, max_wait: int) -> None:

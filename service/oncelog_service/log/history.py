@@ -16,7 +16,9 @@ from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import Row, RowDamaged, decode_row
 
 FURTHER_ROWS = 1_000
-"""How many rows beyond the newest request are looked at for originals: some milliseconds at the most."""
+"""How many rows beyond the newest request, and as many as were asked for, are looked at for originals."""
+FURTHER_REQUESTS = 64
+"""… and in how many requests: each costs a seek, and a repeat of old messages should not cost more than storing them did."""
 
 
 def requests_of(store: Store, prefix: bytes, newest: bytes) -> Iterator[list[Row]]:
@@ -44,7 +46,12 @@ def requests_of(store: Store, prefix: bytes, newest: bytes) -> Iterator[list[Row
 
 
 def find_originals(
-    store: Store, prefix: bytes, newest: bytes, sequence_ids: Sequence[int], further_rows: int = FURTHER_ROWS
+    store: Store,
+    prefix: bytes,
+    newest: bytes,
+    sequence_ids: Sequence[int],
+    further_rows: int = FURTHER_ROWS,
+    further_requests: int = FURTHER_REQUESTS,
 ) -> dict[int, Row]:
     """sequence id → stored row, for those of the rising ``sequence_ids`` that are cheaply found. Raises TopicDamaged."""
     wanted = set(sequence_ids)
@@ -56,7 +63,7 @@ def find_originals(
                 found.setdefault(row.sequence_id, row)
         room -= len(request) if number else 0
         oldest = request[-1].sequence_id
-        if room <= 0 or len(found) == len(wanted) or oldest is None or oldest <= sequence_ids[0]:
+        if room <= 0 or number >= further_requests or len(found) == len(wanted) or oldest is None or oldest <= sequence_ids[0]:
             break
     return found
 

@@ -132,7 +132,7 @@ class Producers:
         original = None
         if mark is not None and sequence_id <= mark.sequence_id:
             newest = mark.message_id[:ROW_ID_SIZE]
-            rows = await read(find_originals, self._store, self._prefix, newest, [sequence_id], _WHY_ROWS)
+            rows = await read(find_originals, self._store, self._prefix, newest, [sequence_id], _WHY_ROWS, _WHY_ROWS)
             original = rows.get(sequence_id)
         verdict = self._dedup.judge(name, [sequence_id])
         where = None if original is None else f"a message with this id is stored at offset {original.offset}"

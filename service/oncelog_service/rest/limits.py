@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from http import HTTPStatus
 
 from starlette.types import Receive, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from oncelog.errors import InvalidRequest, Overloaded, RequestTimeout, RequestTooLarge
+from oncelog.errors import InvalidRequest, OncelogError, Overloaded, RequestTimeout, RequestTooLarge
 from oncelog.wire.media import PROBLEM
 from oncelog_service.config import Settings
 
@@ -52,23 +53,20 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings, in_fligh
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(settings.body_timeout_seconds):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestTimeout("the connection ended before the body did")
-                part: bytes = message.get("body", b"")
-                if size + len(part) > settings.max_request_bytes:
-                    raise _too_large(settings)
-                in_flight.take(len(part))
-                size += len(part)
-                parts.append(part)
-                if not message.get("more_body"):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-    except BaseException as error:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RequestTimeout("the connection ended before the body did")
+            part: bytes = message.get("body", b"")
+            if size + len(part) > settings.max_request_bytes:
+                raise _too_large(settings)
+            in_flight.take(len(part))
+            size += len(part)
+            parts.append(part)
+            if not message.get("more_body"):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+    except BaseException:
         in_flight.give_back(size)
-        if isinstance(error, TimeoutError):
-            raise RequestTimeout(f"the body did not arrive within {settings.body_timeout_seconds:g} s") from None
         raise
 
 
@@ -77,13 +75,17 @@ def _too_large(settings: Settings) -> RequestTooLarge:
     return RequestTooLarge(f"the body is larger than {limit} bytes; send fewer messages at once", limit=limit)
 
 
-def guarded_protocol(head_timeout_seconds: float) -> type[HttpToolsProtocol]:
-    """uvicorn's HTTP protocol, with a bound on the size of a request's head and on the time it may take to arrive."""
+def guarded_protocol(head_timeout_seconds: float, body_timeout_seconds: float) -> type[HttpToolsProtocol]:
+    """uvicorn's HTTP protocol, with a bound on the size of a request's head, and on the time head and body may take to arrive.
+
+    The timers live here and not around the handlers: a body that arrives in one piece with its head, as nearly all do, costs none.
+    """
 
     class GuardedProtocol(HttpToolsProtocol):
-        """Closes a connection whose request head is too large or too slow."""
+        """Closes a connection whose request is too slow or has too large a head."""
 
         _awaits_head = True
+        _body_timer: asyncio.TimerHandle | None = None
         _head_bytes = 0
         _head_timer: asyncio.TimerHandle | None = None
 
@@ -93,6 +95,7 @@ def guarded_protocol(head_timeout_seconds: float) -> type[HttpToolsProtocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            self._stop_body_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -101,18 +104,24 @@ def guarded_protocol(head_timeout_seconds: float) -> type[HttpToolsProtocol]:
                 if self._head_timer is None:
                     self._start_timer()
             super().data_received(data)
-            if self._awaits_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            if not self._awaits_head:
+                if self._body_timer is None:
+                    self._body_timer = self.loop.call_later(body_timeout_seconds, self._body_too_slow)
+            elif self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response(_HEAD_TOO_LARGE)
 
         def send_400_response(self, msg: str) -> None:
             """As a problem, but only where it cannot be taken for the answer to an earlier request on the connection."""
+            self._refuse(InvalidRequest(msg))
+
+        def _refuse(self, error: OncelogError) -> None:
             cycle = self.cycle
             waits = cycle is not None and not cycle.response_complete
             if not waits or (cycle.more_body and not cycle.response_started and not self.pipeline):
-                body = json.dumps(InvalidRequest(msg).to_problem()).encode() + b"\n"
+                body = json.dumps(error.to_problem()).encode() + b"\n"
                 head = (
-                    f"HTTP/1.1 400 Bad Request\r\ncontent-type: {PROBLEM}\r\ncontent-length: {len(body)}\r\n"
-                    "connection: close\r\n\r\n"
+                    f"HTTP/1.1 {error.status} {HTTPStatus(error.status or 400).phrase}\r\ncontent-type: {PROBLEM}\r\n"
+                    f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
                 )
                 self.transport.write(head.encode() + body)
             self.transport.close()
@@ -132,6 +141,7 @@ def guarded_protocol(head_timeout_seconds: float) -> type[HttpToolsProtocol]:
         def on_message_complete(self) -> None:
             self._awaits_head = True
             self._head_bytes = 0
+            self._stop_body_timer()
             super().on_message_complete()
 
         def _head_size(self) -> int:
@@ -144,6 +154,16 @@ def guarded_protocol(head_timeout_seconds: float) -> type[HttpToolsProtocol]:
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
+
+        def _stop_body_timer(self) -> None:
+            if self._body_timer is not None:
+                self._body_timer.cancel()
+                self._body_timer = None
+
+        def _body_too_slow(self) -> None:
+            self._body_timer = None
+            if not self.transport.is_closing():
+                self._refuse(RequestTimeout(f"the body did not arrive within {body_timeout_seconds:g} s"))
 
         def _too_slow(self) -> None:
             self._head_timer = None
