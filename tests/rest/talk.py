@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -62,7 +63,7 @@ class Topic:
         found: dict[str, Any] = answer.json()
         return found
 
-    def open(self, name: str | None, nonce: str, gaps: str = "allow") -> dict[str, Any]:
+    def open_producer(self, name: str | None, nonce: str, gaps: str = "allow") -> dict[str, Any]:
         answer = self.request("POST", "/producers", json={"name": name, "nonce": nonce, "gaps": gaps})
         assert answer.status_code == 200, answer.text
         opened: dict[str, Any] = answer.json()
@@ -97,41 +98,6 @@ def receipts(answer: requests.Response) -> list[dict[str, Any]]:
         ]
     return found
 
-    def open(self, name: str | None, nonce: str, gaps: str = "allow") -> dict[str, Any]:
-        answer = self.request("POST", "/producers", json={"name": name, "nonce": nonce, "gaps": gaps})
-        assert answer.status_code == 200, answer.text
-        opened: dict[str, Any] = answer.json()
-        return opened
-
-    def verify(self) -> dict[str, Any]:
-        answer = self.request("POST", "/verify")
-        assert answer.status_code == 200, answer.text
-        last: dict[str, Any] = json.loads(answer.content.splitlines()[-1])
-        return last
-
-
-def hex_id(message_id: str) -> str:
-    """The 40 hex digits of a message id in Avro's JSON encoding."""
-    return message_id.encode("latin-1").hex()
-
-
-def receipts(answer: requests.Response) -> list[dict[str, Any]]:
-    """One receipt per message, from the runs that are answered."""
-    found = []
-    for run in answer.json()["receipts"]:
-        message_id = run["messageId"] and hex_id(run["messageId"]["bytes"])
-        sequence_id, offset = (run[name] and run[name]["long"] for name in ("sequenceId", "offset"))
-        for step in range(run["count"]):
-            found.append(
-                {
-                    "status": run["status"],
-                    "id": message_id and f"{int(message_id, 16) + (step << 80):040x}",
-                    "sequence_id": None if sequence_id is None else sequence_id + step,
-                    "offset": None if offset is None else offset + step,
-                }
-            )
-    return found
-
 
 def without_status(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in each.items() if name != "status"} for each in found]
@@ -162,7 +128,7 @@ MEDIA = (AVRO, ONCELOG_AVRO, JSON)
 
 
 @contextmanager
-def connected(url: str) -> Any:
+def connected(url: str) -> Iterator[socket.socket]:
     """A bare connection."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT) as connection:

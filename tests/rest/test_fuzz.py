@@ -1,0 +1,116 @@
+"""No input yields a 5xx: random bytes, random JSON and damaged good requests, in every media type, on every address."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import requests
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from oncelog.wire.codec import avro_source
+from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, PROBLEM
+from oncelog_service.rest.routes import Route
+from oncelog_service.rest.table import ROUTES
+from tests.rest.talk import MEDIA, TIMEOUT, Topic, avro_poll, avro_publish
+from tests.support import RunningService
+
+MEDIA_OR_NOT = st.sampled_from([*MEDIA, "application/json; charset=utf-16", "", "text/plain"])
+NUMBERS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, -1, 2**31, 2**63 - 1, 2**63, -(2**63)])
+TEXT = st.text(st.characters(codec=None), max_size=20)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = st.sampled_from(
+    [field["name"] for name in ("PublishRequest", "ConsumeRequest") for field in avro_source(JSON, name)["fields"]]
+    + ["name", "nonce", "gaps", "ttl", "deduplication", "generation"]
+)
+NEARLY_RIGHT = st.dictionaries(FIELDS, VALUES, max_size=5).map(lambda changed: {"messages": ["a", "b"], **changed})
+TAGS = st.sampled_from(["long", "bytes", "array", "null", "string", "int", "map"])
+GOOD_AVRO = st.sampled_from(
+    [
+        avro_publish(b"payload", b""),
+        avro_publish(b"p", media=ONCELOG_AVRO, producer="q", sequenceIds=[5], keys=[b"k"], properties=[{"a": "b"}], ttls=[9]),
+        avro_publish(b"p", media=ONCELOG_AVRO, producer="q", sequenceIds=[2**63 - 1]),
+        avro_poll(startFrom=bytes(20), limit=5),
+        avro_poll(startFrom=1_700_000_000_000),
+        avro_poll(ONCELOG_AVRO, startFrom=bytes(20), limit=5, wait=1),
+        avro_poll(ONCELOG_AVRO, startOffset=1),
+    ]
+)
+
+
+@st.composite
+def damaged_avro(draw: st.DrawFn) -> bytes:
+    body = bytearray(draw(GOOD_AVRO))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(body)))
+        kind = draw(st.sampled_from(["flip", "cut", "insert"]))
+        if kind == "flip" and at < len(body):
+            body[at] = draw(st.integers(0, 255))
+        elif kind == "cut":
+            del body[at : at + draw(st.integers(1, 5))]
+        else:
+            body[at:at] = draw(st.binary(max_size=12))
+    return bytes(body)
+
+
+BODIES = (
+    st.binary(max_size=200)
+    | damaged_avro()
+    | VALUES.map(lambda value: json.dumps(value).encode())
+    | NEARLY_RIGHT.map(lambda value: json.dumps(value).encode())
+    | st.builds(lambda tag, value: json.dumps({"messages": ["a"], "epoch": {tag: value}}).encode(), TAGS, VALUES)
+)
+NAMES = st.sampled_from(["default", "fuzz", "p"]) | st.text(min_size=1, max_size=10)
+
+
+def check(answer: requests.Response) -> None:
+    assert answer.status_code < 500, answer.text
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == PROBLEM
+        problem = answer.json()
+        assert problem["status"] == answer.status_code
+        assert problem["definite"] is True
+        assert problem["code"]
+
+
+@settings(max_examples=250)
+@given(st.sampled_from([route for route in ROUTES if route.method in ("POST", "PUT")]), MEDIA_OR_NOT, BODIES)
+@example(ROUTES[0], JSON, b"[" * 900 + b"]" * 900)
+def test_no_body_yields_a_5xx(shared: RunningService, topic: Topic, route: Route, media: str, body: bytes) -> None:
+    fuzzed = Topic(shared.url, "fuzz")
+    path = route.path.format(namespace="default", topic="fuzz", producer="p")
+    headers = {"content-type": media} if media else {}
+    check(topic.session.request(route.method, shared.url + path, data=body, headers=headers, timeout=TIMEOUT))
+    fuzzed.session.close()
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(ROUTES), NAMES, NAMES, NAMES, st.dictionaries(st.sampled_from(["limit", "after", "sequenceId"]), TEXT))
+def test_no_address_yields_a_5xx(
+    shared: RunningService, topic: Topic, route: Route, namespace: str, name: str, producer: str, query: dict[str, str]
+) -> None:
+    names = {"namespace": namespace, "topic": name, "producer": producer}
+    path = route.path.format(**{part: quote(value.encode("utf-8", "surrogatepass"), safe="") for part, value in names.items()})
+    asked = "&".join(f"{key}={quote(value.encode('utf-8', 'surrogatepass'))}" for key, value in query.items())
+    answer = topic.session.request(route.method, f"{shared.url}{path}?{asked}", data=b"", timeout=TIMEOUT)
+    check(answer)
+
+
+@settings(max_examples=150)
+@given(st.sampled_from([AVRO, ONCELOG_AVRO]), st.sampled_from(["/publish", "/poll"]), damaged_avro())
+def test_no_damaged_avro_yields_a_5xx_and_what_is_accepted_reads_back(
+    shared: RunningService, topic: Topic, media: str, path: str, body: bytes
+) -> None:
+    """Damage can leave another good request; whatever was accepted, the log must still be whole."""
+    fuzzed = Topic(shared.url, "fuzz")
+    check(fuzzed.post(path, body, media))
+    for each in MEDIA:
+        answer = fuzzed.post("/poll", b'{"limit": 100000}' if each == JSON else avro_poll(each, limit=100_000), each)
+        assert answer.status_code == 200, answer.text
+    fuzzed.session.close()

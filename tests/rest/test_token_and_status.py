@@ -1,0 +1,157 @@
+"""The token, and what the service says of itself."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from oncelog_service.app import check_exposure
+from oncelog_service.config import Settings
+from oncelog_service.rest.table import ROUTES
+from oncelog_service.storage.memory import Disk, MemoryStore
+from tests.rest.talk import TIMEOUT, Topic, assert_problem
+from tests.support import RunningService, running_service
+
+METHODS = {"get", "put", "post", "delete"}
+
+
+def get(url: str, **headers: str) -> requests.Response:
+    session = requests.Session()
+    session.trust_env = False
+    return session.get(url, headers=headers, timeout=TIMEOUT)
+
+
+def test_without_the_token_nothing_is_answered_but_health() -> None:
+    with running_service(token="s3cret") as service:
+        for path in ("/v1/namespaces", "/metrics", "/docs", "/openapi.json", "/nothing"):
+            for headers in (
+                {},
+                {"Authorization": "Bearer wrong"},
+                {"Authorization": "Bearer s3cret2"},
+                {"Authorization": "s3cret"},
+            ):
+                answer = get(service.url + path, **headers)
+                assert_problem(answer, 401, "unauthorized")
+                assert answer.headers["www-authenticate"] == "Bearer"
+        assert get(service.url + "/healthz").status_code == 200
+        assert get(service.url + "/v1/namespaces", Authorization="Bearer s3cret").json() == []
+
+
+def test_a_body_without_the_token_changes_nothing() -> None:
+    with running_service(token="s3cret") as service:
+        path = service.url + "/v1/namespaces/default/topics/t"
+        assert_problem(requests.put(path, json={}, timeout=TIMEOUT), 401, "unauthorized")
+        assert_problem(get(path, Authorization="Bearer s3cret"), 404, "topic_not_found")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_others_are_let_in_only_with_a_token(host: str) -> None:
+    with pytest.raises(ValueError, match="token"):
+        check_exposure(Settings(host=host, store="memory://"))
+    check_exposure(Settings(host=host, store="memory://", token="t"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_this_machine_needs_no_token(host: str) -> None:
+    check_exposure(Settings(host=host, store="memory://"))
+
+
+def test_an_empty_token_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCELOG_TOKEN", "")
+    with pytest.raises(ValueError, match="token"):
+        check_exposure(Settings(host="0.0.0.0", store="memory://"))
+
+
+def test_openapi_lists_every_address_with_all_that_it_needs(shared: RunningService) -> None:
+    described = get(shared.url + "/openapi.json").json()
+    assert re.fullmatch(r"3\.1\.\d+", described["openapi"])
+    assert {"title", "version"} <= described["info"].keys()
+    schemas = described["components"]["schemas"]
+    operations = {(method.upper(), path) for path, each in described["paths"].items() for method in each}
+    assert operations == {(route.method, route.path) for route in ROUTES}
+    ids = [operation["operationId"] for each in described["paths"].values() for operation in each.values()]
+    assert len(ids) == len(set(ids))
+    for path, each in described["paths"].items():
+        assert each.keys() <= METHODS
+        for operation in each.values():
+            assert operation["summary"]
+            assert operation["description"]
+            in_path = {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "path"}
+            assert in_path == set(re.findall(r"{(\w+)}", path))
+            assert all(re.fullmatch(r"[1-5]\d\d", status) for status in operation["responses"])
+            assert all(response["description"] for response in operation["responses"].values())
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', get(shared.url + "/openapi.json").text))
+    assert references
+    assert references <= schemas.keys()
+
+
+def test_the_docs_show_every_address(shared: RunningService) -> None:
+    answer = get(shared.url + "/docs")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    for route in ROUTES:
+        assert route.path in answer.text, route.path
+        assert route.summary in answer.text.replace("&#x27;", "'"), route.summary
+    assert "<script" not in answer.text
+    assert not re.findall(r'(?:src|href)="https?://', answer.text), "nothing is loaded from elsewhere"
+
+
+def test_the_metrics_can_be_read_and_count() -> None:
+    with running_service() as service:
+        topic = Topic(service.url)
+        topic.send("p", 0, 1, 2)
+        topic.send("p", 1, 2, 3)
+        answer = get(service.url + "/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        families = list(text_string_to_metric_families(answer.text))
+        assert all(family.documentation for family in families)
+        values = {sample.name: sample.value for family in families for sample in family.samples}
+        assert values["oncelog_messages_total"] == 4
+        assert values["oncelog_duplicates_total"] == 2
+        assert values["oncelog_store_open"] == 1
+        assert values["oncelog_open_topics"] == 1
+
+
+def test_health_is_bad_while_the_store_is_failed_and_good_after() -> None:
+    disk = Disk()
+    allowed = [True]
+
+    def open_store() -> MemoryStore:
+        if not allowed[0]:
+            raise_store_error()
+        return MemoryStore(disk)
+
+    with running_service(open_store=open_store) as service:
+        topic = Topic(service.url)
+        allowed[0] = False
+        disk.before_sync = no_space
+        assert_problem(topic.publish("x"), 503, "storage_failed", definite=False)
+        answer = get(service.url + "/healthz")
+        problem = assert_problem(answer, 503, "storage_unavailable")
+        assert "No space left" in problem["detail"]
+        assert answer.headers["retry-after"] == "1"
+        assert_problem(topic.publish("x"), 503, "storage_unavailable")
+        assert_problem(topic.poll(), 503, "storage_unavailable")
+        assert "oncelog_store_open 0.0" in get(service.url + "/metrics").text
+        disk.before_sync = None
+        allowed[0] = True
+        deadline = time.monotonic() + 20
+        while get(service.url + "/healthz").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert topic.publish("x").status_code == 200
+        assert "oncelog_store_failures_total 1.0" in get(service.url + "/metrics").text
+
+
+def raise_store_error() -> None:
+    from oncelog_service.storage.port import StoreError
+
+    raise StoreError("No space left on device")
+
+
+def no_space(_: object) -> None:
+    raise OSError(28, "No space left on device")
