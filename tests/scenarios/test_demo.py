@@ -1,0 +1,50 @@
+"""`make demo` itself, on fewer flights: its own proof decides."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+
+
+def test_the_demo_proves_that_every_flight_is_there_once_although_everything_is_killed() -> None:
+    done = subprocess.run([sys.executable, DEMO, "--rows", "20000"], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Each of the 20,000 flights is there exactly once, in order." in done.stdout
+    assert done.stdout.count("proved:") == 3
+    assert "kill -9 service" in done.stdout
+
+
+def test_an_interrupted_demo_leaves_no_process_and_no_files_behind(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, DEMO], env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "kill -9 reader" in line:
+                break
+        children = _children(demo.pid)
+        assert len(children) >= 2, "the service and a producer should be running"
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) == 130
+    assert [pid for pid in children if _runs(pid)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def _children(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def _runs(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.05)
+    return True
