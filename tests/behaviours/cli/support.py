@@ -1,0 +1,72 @@
+"""The real command line in processes of its own, and the same in this process where no signal is at stake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from oncelog import Client, Reader
+from oncelog.errors import ProducerNotFound
+from oncelog_service.cli import app
+
+ONCELOG = [sys.executable, "-m", "oncelog_service"]
+
+
+def run(*arguments: str, url: str | None = None, stdin: str | bytes = b"", env: dict[str, str] | None = None) -> Result:
+    """Run in this process."""
+    environment = {**({} if url is None else {"ONCELOG_URL": url}), **(env or {})}
+    return CliRunner().invoke(app, list(arguments), input=stdin, env=environment, prog_name="oncelog")
+
+
+def value(result: Result) -> Any:
+    """The JSON that a successful run printed, and nothing else."""
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@contextmanager
+def process(*arguments: str, url: str | None = None, cwd: Path | None = None, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run as a process with pipes; killed at the end if it still runs."""
+    environment = {**os.environ, **({} if url is None else {"ONCELOG_URL": url}), **env}
+    pipe = subprocess.PIPE
+    running = subprocess.Popen([*ONCELOG, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd=cwd)
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            running.kill()
+        running.communicate()
+
+
+def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for something; fails when it does not come."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def last_persisted(url: str, topic: str, producer: str) -> int:
+    """-1 when there is nothing."""
+    with Client(url) as client:
+        try:
+            last = client.producer(topic, producer).last_persisted
+        except ProducerNotFound:
+            return -1
+        return -1 if last is None else last
+
+
+def payloads(url: str, topic: str) -> list[bytes]:
+    """Everything in the topic, in order."""
+    with Reader(topic, url=url, timeout=0) as reader:
+        return [message.payload for message in reader]

@@ -1,0 +1,117 @@
+"""`oncelog read`: from anywhere, once or for ever, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import signal
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from oncelog import Client, Producer
+from tests.behaviours.cli.support import process, run
+from tests.support import RunningService
+
+
+@pytest.fixture
+def topic(running: RunningService) -> str:
+    """A topic with ten messages of one producer."""
+    with Client(running.url) as client:
+        client.create_topic("t")
+        with Producer[bytes]("t", name="p", client=client) as producer:
+            producer.send_batch([b"%d" % number for number in range(9)])
+            producer.send(b"\xff\xfe", key=b"\xfe", properties={"a": "b"})
+    return running.url
+
+
+def _read(url: str, *arguments: str) -> list[bytes]:
+    result = run("read", "t", *arguments, url=url)
+    assert result.exit_code == 0, result.output
+    return result.stdout_bytes.split(b"\n")[:-1]
+
+
+def _objects(url: str, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in _read(url, "--json", *arguments)]
+
+
+def test_every_message_is_a_line_in_order(topic: str) -> None:
+    assert _read(topic) == [*(b"%d" % number for number in range(9)), b"\xff\xfe"]
+
+
+def test_the_json_of_a_message_says_everything(topic: str) -> None:
+    first, *_, last = _objects(topic)
+    assert first["payload"] == "0"
+    assert (first["offset"], first["producer"], first["sequence_id"], first["key"], first["properties"]) == (0, "p", 0, None, {})
+    assert len(first["message_id"]) == 40
+    assert datetime.fromisoformat(first["publish_time"]).timestamp() * 1000 == pytest.approx(first["publish_timestamp"])
+    assert (last["payload_base64"], last["key_base64"], last["properties"]) == ("//4=", "/g==", {"a": "b"})
+    assert "payload" not in last
+
+
+def test_reading_begins_where_it_is_told_to(topic: str) -> None:
+    objects = _objects(topic)
+    third = objects[3]["message_id"]
+    assert _read(topic, "--from", "earliest", "--limit", "2") == [b"0", b"1"]
+    assert _read(topic, "--from", "latest") == []
+    assert _read(topic, "--from", "7")[:2] == [b"7", b"8"]
+    assert _read(topic, "--from", third)[0] == b"4"
+    assert _read(topic, "--from", third, "--inclusive")[0] == b"3"
+    at = datetime.fromisoformat(objects[-1]["publish_time"])
+    assert _read(topic, "--from", at.isoformat())[-1] == b"\xff\xfe"
+    assert _read(topic, "--from", (at + timedelta(seconds=1)).isoformat()) == []
+    assert _read(topic, "--from", (at - timedelta(hours=1)).isoformat())[0] == b"0"
+
+
+def test_a_start_that_is_none_is_a_usage_error(topic: str) -> None:
+    for arguments in (
+        ["--from", "yesterday"],
+        ["--from", "-1"],
+        ["--from", "3", "--inclusive"],
+        ["--inclusive"],
+        ["--limit", "0"],
+    ):
+        assert run("read", "t", *arguments, url=topic).exit_code == 2, arguments
+
+
+def test_an_offset_beyond_the_log_is_refused_with_what_would_be_right(topic: str) -> None:
+    result = run("read", "t", "--from", "11", "--json", url=topic)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    problem = json.loads(result.stderr)
+    assert (problem["code"], problem["upcoming"]) == ("offset_out_of_range", 10)
+
+
+def test_following_prints_what_comes_and_ctrl_c_says_where_to_go_on(topic: str) -> None:
+    with process("read", "t", "--from", "8", "--follow", url=topic) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"8\n"
+        assert reader.stdout.readline() == b"\xff\xfe\n"
+        for payload in ("new", "newer"):
+            assert run("publish", "t", payload, url=topic).exit_code == 0
+            assert reader.stdout.readline() == payload.encode() + b"\n"
+        reader.send_signal(signal.SIGINT)
+        _, err = reader.communicate(timeout=30)
+    assert reader.returncode == 130
+    text = err.decode()
+    assert text.startswith("interrupted: 4 messages were read, the last at offset 11; go on with --from ")
+    assert _read(topic, "--from", text.split()[-1]) == []
+    assert _read(topic, "--from", text.split()[-1], "--inclusive") == [b"newer"]
+
+
+def test_following_ends_at_the_limit(topic: str) -> None:
+    assert _read(topic, "--follow", "--limit", "3") == [b"0", b"1", b"2"]
+
+
+def test_whoever_has_read_enough_may_leave(topic: str) -> None:
+    """`oncelog read … | head`: no complaint, no traceback."""
+    with Producer[bytes]("t", url=topic) as producer:
+        for _ in range(50_000):
+            producer.send_async(b"x" * 100)
+    with process("read", "t", url=topic) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"0\n"
+        reader.stdout.close()
+        assert reader.stderr is not None
+        assert reader.stderr.read() == b""
+        assert reader.wait(30) == 0

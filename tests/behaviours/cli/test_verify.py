@@ -1,0 +1,87 @@
+"""`oncelog verify`: of a running service and of a stopped one; exits with 2 when anything is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog_service.storage.open import store_opener
+from oncelog_service.storage.port import Batch, Table
+from tests.behaviours.cli.support import run, value
+from tests.support import running_service
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A stopped store with the topics default/a, default/b, other/c of twenty messages each."""
+    store = f"leveldb://{tmp_path}/data"
+    with running_service(store) as service:
+        for namespace, topic in (("default", "a"), ("default", "b"), ("other", "c")):
+            where = ("--namespace", namespace)
+            run("topic", "create", topic, *where, url=service.url)
+            messages = [str(number) for number in range(20)]
+            assert run("publish", topic, *messages, "--producer", "p", *where, url=service.url).exit_code == 0
+    return store
+
+
+def _lose_a_message(store: str, topic: str) -> None:
+    """What a failing disk or a clumsy hand does: a row in the middle is gone."""
+    opened = store_opener(store)()
+    keys = [key for key, _ in opened.scan(Table.MESSAGE, b"", b"\xff") if topic.encode() in key[:15]]
+    assert len(keys) == 20
+    batch = Batch()
+    batch.delete(Table.MESSAGE, keys[7])
+    opened.write([batch])
+    opened.close()
+
+
+def _verified(found: list[dict[str, Any]]) -> list[tuple[str, str, int, bool]]:
+    return sorted((each["namespace"], each["topic"], each["messages"], each["ok"]) for each in found)
+
+
+ALL = [("default", "a", 20, True), ("default", "b", 20, True), ("other", "c", 20, True)]
+
+
+def test_a_sound_store_is_found_sound_running_and_stopped(store: str) -> None:
+    assert _verified(value(run("verify", "--store", store, "--json"))) == ALL
+    with running_service(store) as service:
+        assert _verified(value(run("verify", "--json", url=service.url))) == ALL
+        assert run("verify", url=service.url).stdout.count("yes") == 3
+
+
+def test_topics_and_namespaces_can_be_chosen(store: str) -> None:
+    assert _verified(value(run("verify", "b", "--store", store, "--json"))) == ALL[1:2]
+    assert _verified(value(run("verify", "c", "--namespace", "other", "--store", store, "--json"))) == ALL[2:]
+    assert _verified(value(run("verify", "--namespace", "default", "--store", store, "--json"))) == ALL[:2]
+    with running_service(store) as service:
+        assert _verified(value(run("verify", "b", "--json", url=service.url))) == ALL[1:2]
+        assert _verified(value(run("verify", "--namespace", "other", "--json", url=service.url))) == ALL[2:]
+
+
+def test_a_lost_message_is_found_running_and_stopped(store: str) -> None:
+    _lose_a_message(store, "b")
+    for again in range(2):  # the first one stopped the store cleanly; that must not have covered anything up
+        result = run("verify", "--store", store)
+        assert result.exit_code == 2, again
+        assert result.stdout.count("yes") == 2
+        assert "default/b: " in result.stderr
+    with running_service(store) as service:
+        assert run("verify", "b", "--json", url=service.url).exit_code == 2
+        assert run("verify", "a", url=service.url).exit_code == 0
+
+
+def test_a_store_in_use_or_not_there_is_refused_and_none_is_made(store: str, tmp_path: Path) -> None:
+    with running_service(store):
+        result = run("verify", "--store", store)
+        assert result.exit_code == 1
+        assert result.stderr == f"error: the store {tmp_path}/data is in use by another process\n"
+    assert run("verify", "--store", f"leveldb://{tmp_path}/missing").exit_code == 2
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_topic_that_is_not_there_is_an_error(store: str) -> None:
+    assert run("verify", "nowhere", "--store", store).exit_code == 1
+    with running_service(store) as service:
+        assert run("verify", "nowhere", url=service.url).exit_code == 1
