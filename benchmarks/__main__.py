@@ -1,4 +1,7 @@
-"""Runs the measurements, prints a table, writes JSON. Never a test: these machines are noisy, and only ratios in one run count."""
+"""Runs the measurements, prints a table, writes JSON.
+
+Never a test: machines are noisy, and only ratios in one run count.
+"""
 
 from __future__ import annotations
 

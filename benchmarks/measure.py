@@ -122,7 +122,8 @@ def wrk(url: str, connections: int, messages: int, named: bool, seconds: int) ->
         raise RuntimeError(out)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", out)
     p50 = re.search(r"50%\s+([\d.]+)(us|ms|s)", out)
-    assert rate is not None and p50 is not None
+    assert rate is not None
+    assert p50 is not None
     return Load(float(rate[1]), float(p50[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[p50[2]])
 
 

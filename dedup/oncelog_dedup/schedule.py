@@ -1,8 +1,8 @@
 """When a snapshot is due. Told the time, never asking it.
 
 Two rules. It is *wanted* after ``every_messages`` messages or after ``every_seconds`` seconds with at least one message. It is
-*affordable* when the messages since the last snapshot are at least as many as the producers it will hold: then snapshots write at most
-one map entry per message, however many producers there are. With 100,000 producers a snapshot every 1,000 messages
+*affordable* when the messages since the last snapshot are at least as many as the producers it will hold: then snapshots write
+at most one map entry per message, however many producers there are. With 100,000 producers a snapshot every 1,000 messages
 would write 100 entries per message; replay after a crash is bounded by the same number instead.
 """
 

@@ -45,7 +45,7 @@ def publish(
     session: Session,
     topic: Topic,
     messages: Annotated[
-        list[str] | None, typer.Argument(metavar="[MESSAGE]...", help="Messages; - or none: one a line from stdin.")
+        list[str] | None, typer.Argument(metavar="MESSAGE", help="Messages; - or none: one a line from stdin.")
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", help="One message a line of this file.", show_default=False)] = None,
     producer: Annotated[str | None, typer.Option("--producer", help="Name to publish under.", show_default=False)] = None,

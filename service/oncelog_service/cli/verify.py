@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def verify(
     session: Session,
-    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics; all if none is named.")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.")] = None,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", help="Of the topics; without any topic named: all namespaces.", show_default=False),
@@ -134,8 +134,10 @@ async def _in_store(service: Service, name: Name, bar: Progress) -> Verification
     except TopicDamaged as damage:
         return _damaged(name, damage)
     total = log.position.upcoming_offset - log.earliest_offset
+    steps = verify_log(service.store, log)
     findings = Findings()
-    for findings in verify_log(service.store, log):
+    while (found := await read(next, steps, None)) is not None:  # in between, Ctrl-C gets its turn
+        findings = found
         bar.update(task, completed=findings.messages, total=total, messages=findings.messages)
     return verification(*name, log.row.generation, findings)
 

@@ -22,7 +22,7 @@ FURTHER_REQUESTS = 64
 
 
 def requests_of(store: Store, prefix: bytes, newest: bytes) -> Iterator[list[Row]]:
-    """The requests of the producer whose newest message has the row id ``newest``: each newest message first, newest request first.
+    """The requests of the producer whose newest message has the row id ``newest``, the newest first, and so within each.
 
     Ends where the log begins or retention has been. Raises TopicDamaged.
     """
@@ -32,8 +32,9 @@ def requests_of(store: Store, prefix: bytes, newest: bytes) -> Iterator[list[Row
         with closing(store.scan(Table.MESSAGE, prefix, prefix + after(row_id), reverse=True)) as rows:
             for key, data in rows:
                 row = _decode(key[len(prefix) :], data)
-                if not request and row.row_id != row_id:
-                    return
+                if row.row_id != row_id if not request else row.offset != request[-1].offset - 1:
+                    # Retention deletes from the beginning: where an older row is still there, nothing newer may be missing.
+                    raise TopicDamaged(f"a message is missing between offset {row.offset} and the one at {row_id.hex()}")
                 request.append(row)
                 if row.previous is not None:
                     break

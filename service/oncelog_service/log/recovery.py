@@ -14,7 +14,7 @@ from oncelog_dedup import Entry, Position, ReplayError, SequenceMap, Snapshot, S
 from oncelog_service.log.scan import after, earliest_offset, row_before, rows_from
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import ProducerRow, RowDamaged, decode_record, decode_row, offset_of
+from oncelog_service.storage.rows import ProducerRow, RowDamaged, decode_record, decode_row, intact, offset_of
 
 
 @dataclass(slots=True)
@@ -111,6 +111,8 @@ def last_timestamp(store: Store, prefix: bytes) -> int:
 
 def _check_end(store: Store, prefix: bytes, earliest: int, snapshot_offset: int) -> None:
     last = row_before(store, prefix, AFTER_ANY)
+    if last is not None and not intact(last[1]):
+        raise TopicDamaged(f"the row at {last[0].hex()}, the last one, does not match its checksum or is of an unknown version")
     end = earliest if last is None else offset_of(last[1]) + 1
     if end < snapshot_offset:
         raise TopicDamaged(f"the log ends before offset {end}, but a snapshot knows of messages up to offset {snapshot_offset}")

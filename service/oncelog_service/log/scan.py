@@ -138,7 +138,7 @@ def rows_from(store: Store, prefix: bytes, start: bytes) -> Rows:
                 raise _damaged(begin)
             yield from checked(found, prefix, offset_of(first[1]) + 1)
         elif first is not None:
-            if offset_of(first[1]) != earliest and earliest_offset(store, prefix) != earliest:
+            if intact(first[1]) and offset_of(first[1]) != earliest and earliest_offset(store, prefix) != earliest:
                 continue
             yield from checked(chain((first,), found), prefix, earliest)
         return

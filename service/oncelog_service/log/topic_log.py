@@ -170,7 +170,8 @@ class TopicLog:
             original = rows.get(sequence_id)
             if original is not None and original.payload != payload:
                 raise SequenceReused(
-                    f"sequence id {sequence_id} of producer {producer!r} is stored at offset {original.offset} with another payload",
+                    f"sequence id {sequence_id} of producer {producer!r} is stored at offset {original.offset} "
+                    "with another payload",
                     producer=producer,
                     sequence_id=sequence_id,
                     message_id=original.message_id.hex(),
@@ -265,7 +266,8 @@ class TopicLog:
         timestamp, _ = split_row_id(row_id)
         if self.row.generation > 1 and timestamp < self.row.created:
             raise StaleMessageId(
-                f"message id {message_id.hex()} is older than generation {self.row.generation} of the topic; start from the oldest",
+                f"message id {message_id.hex()} is older than generation {self.row.generation} of the topic; "
+                "start from the oldest",
                 generation=self.row.generation,
             )
         return row_id if inclusive and not any(in_row) else after(row_id)

@@ -78,7 +78,7 @@ def _too_large(settings: Settings) -> RequestTooLarge:
 def guarded_protocol(head_timeout_seconds: float, body_timeout_seconds: float) -> type[HttpToolsProtocol]:
     """uvicorn's HTTP protocol, with a bound on the size of a request's head, and on the time head and body may take to arrive.
 
-    The timers live here and not around the handlers: a body that arrives in one piece with its head, as nearly all do, costs none.
+    The timers live here and not around the handlers: a body that arrives in one piece with its head, as most do, costs none.
     """
 
     class GuardedProtocol(HttpToolsProtocol):

@@ -12,8 +12,8 @@ A row of the Message Table, version 1, big-endian::
     end-4   4     CRC-32 of everything before it, little-endian
 
 * The message is encoded once, when it is published, and its bytes are reused by cache and poll.
-* The checksum is the row's own: deduplication makes a hole permanent, so one must never go unnoticed. Stored little-endian behind its
-  own bytes, the CRC of the whole row is one constant, so that checking needs no slice.
+* The checksum is the row's own: deduplication makes a hole permanent, so one must never go unnoticed. Stored little-endian
+  behind its own bytes, the CRC of the whole row is one constant, so that checking needs no slice.
 * PREVIOUS stands on the first row of each request of a named producer: with it the requests of a producer form a chain from
   the newest to the oldest, which finds the original of a repeated message without an index row per message.
 * TTL says that the message has a time to live of its own. GROUP is kept for a row whose payloads lie in the Payload Table
@@ -23,7 +23,8 @@ The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_de
 
     TOPIC      {"version": 1, "generation": int, "created": ms, "last_timestamp": ms, "deleted": bool, "properties": {str: str}}
     NAMESPACE  {"version": 1, "policies": {"deduplication": bool | null}}
-    PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse", "forgotten_below": offset}
+    PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
+                "forgotten_below": offset}
     TRIM       {"version": 1, "earliest_offset": int}
 """
 
