@@ -95,13 +95,13 @@ def test_an_option_beats_the_environment_beats_the_default(monkeypatch: pytest.M
 
 def test_options_and_environment_reach_the_service(tmp_path: Path) -> None:
     arguments = ("serve", "--port", "0", "--json", "--store", "memory://", "--deduplication", "off", "--token", "s3cret")
-    with process(*arguments, cwd=tmp_path, ONCELOG_DEDUPLICATION="on", ONCELOG_MAX_MESSAGES="3") as service:
+    with process(*arguments, cwd=tmp_path, ONCELOG_DEDUPLICATION="on", ONCELOG_MAX_REQUEST_BYTES="1024") as service:
         url = _ready(service)["url"]
         assert run("topic", "create", "t", url=url).exit_code == 1
         assert run("topic", "create", "t", "--token", "s3cret", url=url).exit_code == 0
         with Client(url, token="s3cret") as client:
             assert client.stats("t").deduplication is False
-        refused = run("publish", "t", *"abcd", "--json", url=url, env={"ONCELOG_TOKEN": "s3cret"})
+        refused = run("publish", "t", "x" * 2_000, "--json", url=url, env={"ONCELOG_TOKEN": "s3cret"})
         assert (refused.exit_code, json.loads(refused.stderr)["code"]) == (1, "request_too_large")
     assert list(tmp_path.iterdir()) == []
 
