@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from oncelog.errors import InvalidRequest, TopicDamaged, TopicExists, TopicNotFound
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic
@@ -56,7 +57,7 @@ class Topics:
         self._policies = _read_policies(store)
         self._opening: dict[TopicName, asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
-        self._locks: dict[TopicName, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
 
     # --- the resource
 
@@ -180,9 +181,8 @@ class Topics:
             yield split_topic_key(key), _topic_row(data)
 
     async def close(self) -> None:
-        """Close every open topic with a snapshot."""
-        for log in list(self._open.values()):
-            await log.close()
+        """Close every open topic with a snapshot; all of them share a few writes."""
+        await asyncio.gather(*(log.close() for log in self._open.values()))
 
     def abandon(self) -> None:
         """After the store has failed."""
@@ -217,11 +217,11 @@ class Topics:
     @asynccontextmanager
     async def _locked(self, name: TopicName) -> AsyncIterator[None]:
         """One change, or one recovery, of a topic at a time."""
-        lock = self._locks.setdefault(name, asyncio.Lock())
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
         async with lock:
             yield
-        if not lock.locked() and not lock._waiters:
-            self._locks.pop(name, None)
 
 
 def _topic_row(data: bytes) -> TopicRow:
