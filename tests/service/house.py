@@ -1,0 +1,96 @@
+"""One topic's log over the memory store: filled, opened, closed, crashed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from oncelog.wire.requests import PublishRequest
+from oncelog_service.clock import Clock
+from oncelog_service.log.cache import RecentMessages
+from oncelog_service.log.recovery import recover
+from oncelog_service.log.topic_log import Limits, TopicLog
+from oncelog_service.log.writer import Writer
+from oncelog_service.storage.keys import generation_key, row_id, topic_key
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.rows import Columns, TopicRow, encode_rows
+from tests.support import ManualClock
+
+PREFIX = generation_key(topic_key("default", "orders"), 1)
+OTHER = generation_key(topic_key("default", "orders-2"), 1)
+BEGIN = 1_790_000_000_000
+
+
+@dataclass
+class House:
+    log: TopicLog
+    store: MemoryStore
+    writer: Writer
+
+
+def crashed(disk: Disk) -> Disk:
+    """The disk as a crash at this moment leaves it."""
+    copy = Disk()
+    copy.tables = {table: dict(rows) for table, rows in disk.tables.items()}
+    return copy
+
+
+@asynccontextmanager
+async def opened(
+    disk: Disk, clock: Clock | None = None, limits: Limits | None = None, deduplication: bool = True, clean: bool = True
+) -> AsyncIterator[House]:
+    """The log recovered from ``disk``, closed at the end; without ``clean`` as if the process had gone."""
+    store = MemoryStore(disk)
+    writer = Writer(store, lambda _: None)
+    cache = RecentMessages(2**20).topic()
+    row = TopicRow(1, 0)
+    try:
+        recovered = recover(store, PREFIX)
+        log = TopicLog(
+            PREFIX,
+            row,
+            10**12,
+            recovered,
+            store,
+            writer,
+            cache,
+            clock or ManualClock(),
+            limits or Limits(),
+            lambda: deduplication,
+        )
+        yield House(log, store, writer)
+        if clean:
+            await log.close()
+    finally:
+        if not clean:
+            store.close()
+        await writer.close()
+        store.close()
+
+
+def numbered(payloads: Iterable[bytes], producer: str, first: int) -> PublishRequest:
+    """A request whose sequence ids leave nothing out."""
+    bodies = list(payloads)
+    return PublishRequest(bodies, producer, sequence_ids=list(range(first, first + len(bodies))))
+
+
+def fill(disk: Disk, requests: Sequence[Columns], prefix: bytes = PREFIX, step_ms: int = 1) -> list[bytes]:
+    """Write the requests as a log would, ``step_ms`` apart; returns the row ids."""
+    store, offset, ids = MemoryStore(disk), 0, []
+    for number, columns in enumerate(requests):
+        run = [row_id(BEGIN + number * step_ms, each) for each in range(len(columns.payloads))]
+        batch = Batch()
+        batch.put_run(Table.MESSAGE, prefix, run, encode_rows(columns, run, offset))
+        store.write([batch])
+        offset += len(run)
+        ids += run
+    return ids
+
+
+def flip(disk: Disk, table: Table, key: bytes, at: int = -10) -> None:
+    """Turn one bit of a stored value."""
+    value = bytearray(disk.tables[table][key])
+    value[at] ^= 0x10
+    disk.tables[table][key] = bytes(value)

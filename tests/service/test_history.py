@@ -1,0 +1,113 @@
+"""The originals of repeated messages are found along the chain of a producer's requests."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.errors import TopicDamaged
+from oncelog_service.log.history import find_originals, requests_of
+from oncelog_service.storage.keys import row_id
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Table
+from oncelog_service.storage.rows import Columns
+from tests.service.house import BEGIN, PREFIX, fill, flip
+
+Log = dict[str, list[tuple[int, bytes]]]
+"""producer → (sequence id, row id), oldest first."""
+
+
+def chained(requests: list[tuple[str | None, list[int]]], disk: Disk | None = None) -> tuple[Disk, Log, list[bytes]]:
+    """A log of such requests, with the chain that publishing makes."""
+    disk = disk or Disk()
+    newest: dict[str, bytes] = {}
+    log: Log = {}
+    columns = []
+    for number, (producer, sequence_ids) in enumerate(requests):
+        ids = [row_id(BEGIN + number, each) for each in range(len(sequence_ids))]
+        bodies = [b"%d" % each for each in sequence_ids]
+        if producer is None:
+            columns.append(Columns(bodies))
+        else:
+            columns.append(Columns(bodies, producer, sequence_ids, previous=newest.get(producer)))
+            newest[producer] = ids[-1]
+            log.setdefault(producer, []).extend(zip(sequence_ids, ids, strict=True))
+    return disk, log, fill(disk, columns)
+
+
+TWO = [("a", [0, 1]), ("b", [0, 1, 2]), (None, [9, 9]), ("a", [2, 3, 4]), ("b", [3]), ("a", [7, 9])]
+
+
+def test_a_producers_requests_come_newest_first_and_nobody_elses() -> None:
+    disk, log, _ = chained(TWO)
+    requests = list(requests_of(MemoryStore(disk), PREFIX, log["a"][-1][1]))
+    assert [[row.sequence_id for row in request] for request in requests] == [[9, 7], [4, 3, 2], [1, 0]]
+    assert {row.producer for request in requests for row in request} == {"a"}
+
+
+def test_the_originals_of_a_retry_are_found() -> None:
+    disk, log, ids = chained(TWO)
+    found = find_originals(MemoryStore(disk), PREFIX, log["a"][-1][1], [2, 3, 4, 5])
+    assert {each: (row.payload, row.row_id, ids.index(row.row_id)) for each, row in found.items()} == {
+        each: (b"%d" % each, dict(log["a"])[each], ids.index(dict(log["a"])[each])) for each in (2, 3, 4)
+    }
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(1, 5), st.integers(1, 3)), min_size=1, max_size=15),
+    st.sets(st.integers(0, 60), min_size=1, max_size=10),
+)
+def test_every_original_is_found_where_it_is(requests: list[tuple[str | None, int, int]], wanted: set[int]) -> None:
+    upcoming: dict[str | None, int] = {}
+    numbered = []
+    for producer, count, step in requests:
+        begin = upcoming.get(producer, 0)
+        numbered.append((producer, [begin + number * step for number in range(count)]))
+        upcoming[producer] = begin + count * step
+    disk, log, _ = chained(numbered)
+    for entries in log.values():
+        found = find_originals(MemoryStore(disk), PREFIX, entries[-1][1], sorted(wanted))
+        assert {each: row.row_id for each, row in found.items()} == {each: at for each, at in entries if each in wanted}
+
+
+def test_the_newest_request_is_always_looked_through_whole() -> None:
+    disk, log, _ = chained([("a", list(range(500))), ("a", list(range(500, 3_000)))])
+    found = find_originals(MemoryStore(disk), PREFIX, log["a"][-1][1], list(range(500, 3_000)), further_rows=0)
+    assert len(found) == 2_500
+
+
+def test_how_far_the_walk_goes_beyond_it_is_bounded() -> None:
+    disk, log, _ = chained([("a", [number]) for number in range(100)])
+    store, newest = MemoryStore(disk), log["a"][-1][1]
+    assert find_originals(store, PREFIX, newest, [0], further_rows=10, further_requests=100) == {}
+    assert find_originals(store, PREFIX, newest, [0], further_rows=100, further_requests=10) == {}
+    assert set(find_originals(store, PREFIX, newest, [95], further_rows=10, further_requests=10)) == {95}
+    assert set(find_originals(store, PREFIX, newest, [0], further_rows=100, further_requests=100)) == {0}
+
+
+@pytest.mark.parametrize("trimmed", range(1, 13))
+def test_what_retention_deleted_is_not_found_and_is_no_error(trimmed: int) -> None:
+    disk, log, ids = chained(TWO)
+    for each in ids[:trimmed]:
+        del disk.tables[Table.MESSAGE][PREFIX + each]
+    for entries in log.values():
+        found = find_originals(MemoryStore(disk), PREFIX, entries[-1][1], list(range(10)))
+        assert {each: row.row_id for each, row in found.items()} == {each: at for each, at in entries if at in ids[trimmed:]}
+
+
+@pytest.mark.parametrize("missing", [2, 3, 5, 9, 12])
+def test_a_message_missing_on_the_way_is_refused_and_never_answered_from_others(missing: int) -> None:
+    """With the first row of a request gone, the walk would go on in the request before it: another producer's."""
+    disk, log, ids = chained([("c", [0, 1]), *TWO])
+    producer = next(name for name, entries in log.items() if ids[missing] in dict(map(reversed, entries)))
+    del disk.tables[Table.MESSAGE][PREFIX + ids[missing]]
+    with pytest.raises(TopicDamaged):
+        find_originals(MemoryStore(disk), PREFIX, log[producer][-1][1], list(range(10)))
+
+
+def test_a_damaged_message_on_the_way_is_refused() -> None:
+    disk, log, _ = chained(TWO)
+    flip(disk, Table.MESSAGE, PREFIX + log["a"][3][1])
+    with pytest.raises(TopicDamaged):
+        find_originals(MemoryStore(disk), PREFIX, log["a"][-1][1], [0])

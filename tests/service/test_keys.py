@@ -1,0 +1,97 @@
+"""Keys sort as what they stand for, and no topic's key begins another's."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog_service.storage.keys import (
+    AFTER_ANY,
+    FIRST_ROW_ID,
+    ROW_ID_SIZE,
+    SEQ_BYTES,
+    SNAPSHOT_SLOTS,
+    generation_key,
+    prefix_end,
+    row_id,
+    split_row_id,
+    split_topic_key,
+    timestamp_prefix,
+    topic_key,
+)
+
+namespaces = st.from_regex(r"[A-Za-z0-9_]{1,12}", fullmatch=True)
+topics = st.from_regex(r"[A-Za-z0-9_.\-]{1,12}", fullmatch=True)
+timestamps, seq_ids = st.integers(0, 2**62), st.integers(0, 65_535)
+ids = st.tuples(timestamps, seq_ids)
+generations = st.integers(1, 2**31 - 1)
+
+
+@given(namespaces, topics)
+def test_a_topic_key_reads_back(namespace: str, topic: str) -> None:
+    assert split_topic_key(topic_key(namespace, topic)) == (namespace, topic)
+
+
+@given(st.tuples(namespaces, topics, generations), st.tuples(namespaces, topics, generations))
+def test_no_topics_generation_begins_anothers_keys(one: tuple[str, str, int], other: tuple[str, str, int]) -> None:
+    first, second = (generation_key(topic_key(*each[:2]), each[2]) for each in (one, other))
+    assert first.startswith(second) == (one == other)
+
+
+@given(ids)
+def test_a_row_id_reads_back_also_from_a_message_id(each: tuple[int, int]) -> None:
+    assert len(row_id(*each)) == ROW_ID_SIZE
+    assert split_row_id(row_id(*each)) == each
+    assert split_row_id(row_id(*each) + bytes(10)) == each
+
+
+@given(ids, ids)
+def test_row_ids_sort_by_time_then_by_counter(one: tuple[int, int], other: tuple[int, int]) -> None:
+    assert (row_id(*one) < row_id(*other)) == (one < other)
+
+
+@given(ids)
+def test_every_row_id_lies_between_the_ends(each: tuple[int, int]) -> None:
+    assert FIRST_ROW_ID <= row_id(*each) < AFTER_ANY
+    assert row_id(*each).startswith(timestamp_prefix(each[0]))
+    assert timestamp_prefix(each[0]) <= row_id(*each) < timestamp_prefix(each[0] + 1)
+
+
+@given(namespaces, topics, st.tuples(generations, timestamps, seq_ids), st.tuples(generations, timestamps, seq_ids))
+def test_a_topics_keys_sort_by_generation_first(
+    namespace: str, topic: str, one: tuple[int, int, int], other: tuple[int, int, int]
+) -> None:
+    keys = [generation_key(topic_key(namespace, topic), each[0]) + row_id(*each[1:]) for each in (one, other)]
+    assert (keys[0] < keys[1]) == (one < other)
+
+
+@given(st.binary(min_size=1, max_size=6).filter(lambda each: any(byte != 0xFF for byte in each)), st.binary(max_size=8))
+def test_the_end_of_a_prefix_lies_right_behind_its_keys(prefix: bytes, key: bytes) -> None:
+    assert prefix <= prefix + key < prefix_end(prefix)
+    assert (prefix <= key < prefix_end(prefix)) == key.startswith(prefix)
+
+
+def test_every_counter_has_its_two_bytes() -> None:
+    assert len(SEQ_BYTES) == 65_536
+    assert all(before < behind for before, behind in pairwise(SEQ_BYTES))
+    assert {len(each) for each in SEQ_BYTES} == {2}
+
+
+def test_the_two_slots_of_snapshots_are_two() -> None:
+    assert len(set(SNAPSHOT_SLOTS)) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "golden"),
+    [
+        (topic_key("default", "orders"), "64656661756c743a6f72646572733a"),
+        (generation_key(topic_key("a", "b"), 1), "613a623a00000001"),
+        (row_id(1_790_000_000_000, 258), "000001a0c4506c000102"),
+        (row_id(0, 65_535), "0000000000000000ffff"),
+    ],
+)
+def test_the_layout_of_keys_never_changes(key: bytes, golden: str) -> None:
+    assert key.hex() == golden
