@@ -75,7 +75,7 @@ def publish(
     }
     with Interrupts() as interrupts, _source(messages or [], file, interrupts) as (lines, size):
         with interrupts.let_through():
-            gaps = "allow" if resume or _follows_on(session, topic, producer, sequence_id) else "allow"
+            gaps = "refuse" if resume or _follows_on(session, topic, producer, sequence_id) else "allow"
             opened: Producer[bytes] = Producer(
                 topic,
                 name=producer,
