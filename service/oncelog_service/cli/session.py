@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,8 +44,8 @@ class Session:
 
     def confirm(self, question: str, yes: bool) -> None:
         """Ask on stderr unless ``yes``; ends the command with 1 if the answer is no."""
-        if not yes and not typer.confirm(question, err=True):
-            self.out.note("nothing was done")
+        if not yes and not _asked(question):
+            self.out.failure({"title": "Declined", "code": "declined", "detail": "nothing was done"}, "nothing was done")
             raise typer.Exit(ERROR)
 
 
@@ -85,6 +86,7 @@ def ending(session: Session) -> Iterator[None]:
     try:
         with session.client:
             yield
+        sys.stdout.flush()
     except BrokenPipeError:
         forget_stdout()  # whoever reads has enough (`| head`): not a fault
         raise typer.Exit(OK) from None
@@ -96,6 +98,15 @@ def ending(session: Session) -> Iterator[None]:
         problem = {"title": "Interrupted", "code": "interrupted", "detail": detail, **session.facts}
         session.out.failure(problem, f"interrupted: {detail}")
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _asked(question: str) -> bool:
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort as abort:  # typer makes Ctrl-C and the end of input the same
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        return False
 
 
 def _client(url: str | None, token: str | None, patience: float) -> Client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
@@ -53,6 +54,11 @@ def test_a_topic_is_deleted_only_after_a_yes(url: str) -> None:
     for answer in ("n\n", "\n", ""):
         assert run("topic", "delete", "t", url=url, stdin=answer).exit_code == 1
         assert value(run("topic", "list", "--json", url=url)) == ["t"]
+    with process("topic", "delete", "t", url=url) as deletion:
+        assert deletion.stderr is not None
+        assert deletion.stderr.read(6) == b"Delete"
+        deletion.send_signal(signal.SIGINT)
+        assert deletion.wait(30) == 130
     with process("topic", "delete", "t", "--json", url=url) as deletion:
         out, err = deletion.communicate(b"y\n", timeout=30)
     assert json.loads(out)["deleted"] == "t"  # the question is not part of the result

@@ -116,3 +116,9 @@ def test_whoever_has_read_enough_may_leave(topic: str) -> None:
         assert reader.stderr is not None
         assert reader.stderr.read() == b""
         assert reader.wait(30) == 0
+    with process("producer", "list", "t", url=topic) as short:
+        assert short.stdout is not None
+        assert short.stderr is not None
+        short.stdout.close()
+        assert short.stderr.read() == b""
+        assert short.wait(30) == 0
