@@ -5,7 +5,7 @@ A producer's row on disk holds its epoch; how far it has come is not stored ther
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Literal
@@ -31,8 +31,18 @@ _WHY_ROWS = 100_000
 class Producers:
     """Works on the event loop that owns the topic, on the same maps as the publish path."""
 
-    def __init__(self, prefix: bytes, rows: dict[str, ProducerRow], dedup: Deduplicator, store: Store, writer: Writer) -> None:
+    def __init__(
+        self,
+        prefix: bytes,
+        rows: dict[str, ProducerRow],
+        dedup: Deduplicator,
+        store: Store,
+        writer: Writer,
+        upcoming_offset: Callable[[], int],
+    ) -> None:
+        """``upcoming_offset`` says where the persisted log ends now."""
         self._prefix = prefix
+        self._upcoming_offset = upcoming_offset
         self._rows = rows
         self._dedup = dedup
         self._store = store
@@ -71,9 +81,9 @@ class Producers:
         while self._dedup.in_flight(name):
             await self._writer.settled()
         row = self._rows.get(name, ProducerRow())
-        mark = self._dedup.last_persisted(name)
+        # Not the newest mark's offset: with deduplication off, lower ids may lie behind it, and would be back after a restart.
+        below = self._upcoming_offset()
         self._dedup.forget(name)
-        below = row.forgotten_below if mark is None else mark.offset + 1
         epoch = None if row.epoch is None else row.epoch + 1
         await self._write(name, ProducerRow(epoch=epoch, forgotten_below=below))
 

@@ -76,7 +76,7 @@ class TopicLog:
         """Just behind the last persisted message."""
         self.deduplication = deduplication
         self.dedup = Deduplicator(recovered.marks)
-        self.producers = Producers(prefix, recovered.producers, self.dedup, store, writer)
+        self.producers = Producers(prefix, recovered.producers, self.dedup, store, writer, lambda: self.position.upcoming_offset)
         self.snapshots = Snapshots(
             prefix,
             recovered.snapshots,

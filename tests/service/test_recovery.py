@@ -1,0 +1,259 @@
+"""What is folded from disk is exactly what was known; a topic of which only half can be known is not opened."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oncelog.errors import TopicDamaged
+from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
+from oncelog_dedup import START, Mark, SequenceMap, Snapshot
+from oncelog_service.log.recovery import Recovered, last_timestamp, recover
+from oncelog_service.log.topic_log import Limits
+from oncelog_service.storage.keys import SNAPSHOT_SLOTS
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Table
+from oncelog_service.storage.rows import Columns, encode_rows, message_id_of
+from tests.service.house import BEGIN, PREFIX, crashed, fill, flip, numbered, opened
+from tests.support import ManualClock
+
+SLOTS = [PREFIX + slot for slot in SNAPSHOT_SLOTS]
+FEW = Limits(snapshot_messages=10)
+
+
+def recovered(disk: Disk) -> Recovered:
+    return recover(MemoryStore(disk), PREFIX)
+
+
+def written(messages: int = 47, trimmed: int = 0) -> Disk:
+    """A topic that two producers and some unnamed ones have published to, left without a clean stop."""
+
+    async def scenario() -> Disk:
+        disk = Disk()
+        async with opened(disk, ManualClock(BEGIN), FEW, clean=False) as house:
+            ids = []
+            for number in range(messages):
+                request = PublishRequest([b"x"]) if number % 5 == 4 else numbered([b"x"], "ab"[number % 2], number)
+                await house.log.publish(request)
+                ids.append(house.log.position.last_message_id or b"")
+            await asyncio.sleep(0.06)
+            if trimmed:
+                await house.log.trim([each[:10] for each in ids[:trimmed]])
+            return crashed(disk)
+
+    return asyncio.run(scenario())
+
+
+def slots(disk: Disk) -> list[int]:
+    """The upcoming offset of the snapshot in each slot."""
+    return [Snapshot.from_bytes(disk.tables[Table.SNAPSHOT][key]).position.upcoming_offset for key in SLOTS]
+
+
+def test_a_topic_that_was_never_written_to_is_empty() -> None:
+    found = recovered(Disk())
+    assert (found.marks, found.position, found.replayed, found.snapshots) == (SequenceMap(), START, 0, [None, None])
+
+
+def test_snapshot_and_replay_give_what_the_whole_log_gives() -> None:
+    disk = written()
+    with_snapshots = recovered(disk)
+    disk.tables[Table.SNAPSHOT].clear()
+    whole = recovered(disk)
+    assert (with_snapshots.marks, with_snapshots.position) == (whole.marks, whole.position)
+    assert 0 < with_snapshots.replayed < whole.replayed == 47
+    assert {name: mark.sequence_id for name, mark in whole.marks.items()} == {"a": 46, "b": 45}
+
+
+def test_the_newest_of_two_snapshots_is_used() -> None:
+    disk = written()
+    assert recovered(disk).replayed == 47 - max(slots(disk))
+    assert min(slots(disk)) < max(slots(disk))
+
+
+def test_a_damaged_newest_snapshot_costs_a_longer_replay_and_nothing_else() -> None:
+    disk = written()
+    whole, older = recovered(disk), min(slots(disk))
+    flip(disk, Table.SNAPSHOT, SLOTS[slots(disk).index(max(slots(disk)))])
+    found = recovered(disk)
+    assert (found.marks, found.position) == (whole.marks, whole.position)
+    assert found.replayed == 47 - older
+    assert sorted(each is None for each in found.snapshots) == [False, True]
+
+
+def test_two_damaged_snapshots_cost_the_fold_of_the_whole_log() -> None:
+    disk = written()
+    whole = recovered(disk)
+    for key in SLOTS:
+        flip(disk, Table.SNAPSHOT, key)
+    found = recovered(disk)
+    assert (found.marks, found.position, found.replayed) == (whole.marks, whole.position, 47)
+
+
+def test_the_damaged_slot_is_the_next_one_to_be_written() -> None:
+    disk = written()
+    damaged = slots(disk).index(max(slots(disk)))
+    kept = min(slots(disk))
+    flip(disk, Table.SNAPSHOT, SLOTS[damaged])
+
+    async def scenario() -> None:
+        async with opened(disk):
+            pass
+
+    asyncio.run(scenario())
+    assert slots(disk)[damaged] == 47
+    assert slots(disk)[1 - damaged] == kept
+
+
+def test_a_trimmed_log_is_known_from_either_snapshot() -> None:
+    disk = written(trimmed=30)
+    whole = recovered(written())
+    assert min(slots(disk)) >= 30
+    for key in (None, *SLOTS):
+        one = crashed(disk)
+        if key is not None:
+            flip(one, Table.SNAPSHOT, key)
+        found = recovered(one)
+        assert (found.marks, found.position, found.earliest_offset) == (whole.marks, whole.position, 30)
+
+
+def test_a_trimmed_log_without_a_valid_snapshot_is_not_opened() -> None:
+    disk = written(trimmed=30)
+    for key in SLOTS:
+        flip(disk, Table.SNAPSHOT, key)
+    with pytest.raises(TopicDamaged, match="no valid snapshot"):
+        recovered(disk)
+
+
+def test_a_log_trimmed_to_its_end_keeps_every_sequence_id() -> None:
+    disk = written(trimmed=47)
+    assert not disk.tables[Table.MESSAGE]
+
+    async def scenario() -> None:
+        async with opened(disk) as house:
+            receipts = (await house.log.publish(numbered([b"x"] * 3, "a", 45))).receipts
+            assert [(each.status, each.count, each.offset) for each in receipts] == [(DUPLICATE, 2, None), (STORED, 1, 47)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 20, -1])
+@pytest.mark.parametrize("number", [0, 1, 30, 46])
+def test_a_row_that_cannot_be_read_keeps_the_topic_closed(number: int, at: int) -> None:
+    disk = written()
+    key = sorted(disk.tables[Table.MESSAGE])[number]
+    disk.tables[Table.SNAPSHOT].clear()
+    flip(disk, Table.MESSAGE, key, at)
+    with pytest.raises(TopicDamaged):
+        recovered(disk)
+
+
+@pytest.mark.parametrize("row", [b"", b"\x01\xff", b"\xff" * 90, bytes(90)], ids=range(4))
+@pytest.mark.parametrize("number", [0, 46])
+def test_rubbish_instead_of_a_row_keeps_the_topic_closed(number: int, row: bytes) -> None:
+    disk = written()
+    disk.tables[Table.MESSAGE][sorted(disk.tables[Table.MESSAGE])[number]] = row
+    disk.tables[Table.SNAPSHOT].clear()
+    with pytest.raises(TopicDamaged):
+        recovered(disk)
+
+
+def test_a_damaged_last_row_is_noticed_also_when_the_snapshot_covers_it() -> None:
+    disk = written(40)
+    assert max(slots(disk)) == 40
+    flip(disk, Table.MESSAGE, max(disk.tables[Table.MESSAGE]))
+    with pytest.raises(TopicDamaged):
+        recovered(disk)
+
+
+@pytest.mark.parametrize("number", [0, 1, 30, 45])
+def test_a_missing_message_keeps_the_topic_closed(number: int) -> None:
+    disk = written()
+    disk.tables[Table.SNAPSHOT].clear()
+    del disk.tables[Table.MESSAGE][sorted(disk.tables[Table.MESSAGE])[number]]
+    with pytest.raises(TopicDamaged):
+        recovered(disk)
+
+
+def test_a_log_that_ends_before_its_snapshot_is_not_opened() -> None:
+    disk = written(40)
+    del disk.tables[Table.MESSAGE][max(disk.tables[Table.MESSAGE])]
+    with pytest.raises(TopicDamaged, match="the log ends before offset 39"):
+        recovered(disk)
+
+
+@pytest.mark.parametrize("table", [Table.PRODUCER, Table.TRIM])
+def test_a_small_record_that_cannot_be_read_keeps_the_topic_closed(table: Table) -> None:
+    disk = written()
+    disk.tables[table][PREFIX + (b"a" if table is Table.PRODUCER else b"")] = b'{"version":1,'
+    with pytest.raises(TopicDamaged):
+        recovered(disk)
+
+
+def test_a_forgotten_producer_stays_forgotten_and_the_new_ids_count() -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        async with opened(disk, clean=False) as house:
+            await house.log.publish(numbered([b"x"] * 9, "p", 0))
+            await house.log.producers.forget("p")
+            await house.log.publish(numbered([b"y"] * 2, "p", 0))
+            live = house.log.dedup.persisted.copy()
+        assert recovered(disk).marks == live
+        assert live.get("p") == recovered(disk).marks.get("p")
+        assert live.get("p").sequence_id == 1  # type: ignore[union-attr]
+
+    asyncio.run(scenario())
+
+
+def test_forgetting_holds_also_for_ids_that_did_not_rise_while_deduplication_was_off() -> None:
+    """Live and after a restart the same: otherwise a message that is new now would be "a duplicate" then."""
+
+    async def scenario() -> None:
+        disk = Disk()
+        async with opened(disk, deduplication=False, clean=False) as house:
+            await house.log.publish(numbered([b"x"], "p", 100))
+            await house.log.publish(numbered([b"x"], "p", 5))
+            await house.log.producers.forget("p")
+            assert house.log.dedup.last_persisted("p") is None
+        assert recovered(disk).marks.get("p") is None
+
+    asyncio.run(scenario())
+
+
+def test_the_last_timestamp_is_known_of_a_log_that_cannot_be_opened() -> None:
+    disk = written()
+    store = MemoryStore(disk)
+    assert last_timestamp(store, PREFIX) == BEGIN
+    disk.tables[Table.MESSAGE].clear()
+    assert last_timestamp(MemoryStore(disk), PREFIX) == BEGIN, "the snapshots know it too"
+    assert last_timestamp(MemoryStore(Disk()), PREFIX) == 0
+
+
+def test_a_hundred_thousand_producers_survive_a_restart() -> None:
+    count = 100_000
+    disk = Disk()
+    names = [f"producer-{number:06}" for number in range(count)]
+    ids = fill(disk, [Columns([b"x"], name, [number % 7]) for number, name in enumerate(names)])
+    expected = SequenceMap({name: Mark(at % 7, message_id_of(ids[at]), at) for at, name in enumerate(names)})
+
+    async def scenario() -> None:
+        async with opened(disk) as house:  # folds the whole log; the clean stop leaves a snapshot
+            assert house.log.replayed == count
+            assert house.log.dedup.persisted == expected
+        async with opened(disk, clean=False) as house:
+            assert house.log.replayed == 0
+            assert house.log.dedup.persisted == expected
+            for at in (0, 50_000, count - 1):
+                receipts = (await house.log.publish(numbered([b"x", b"new"], names[at], at % 7))).receipts
+                assert [(each.status, each.offset == at) for each in receipts] == [(DUPLICATE, True), (STORED, False)]
+
+    asyncio.run(scenario())
+    assert recovered(disk).replayed == 3
+
+
+def test_a_row_written_by_hand_is_one_the_fold_understands() -> None:
+    disk = Disk()
+    (each,) = fill(disk, [Columns([b"x"], "p", [0])])
+    (row,) = encode_rows(Columns([b"x"], "p", [0]), [each], 0)
+    assert disk.tables[Table.MESSAGE] == {PREFIX + each: row}
+    assert recovered(disk).marks == SequenceMap({"p": Mark(0, message_id_of(each), 0)})

@@ -1,0 +1,197 @@
+"""Snapshots are written in turn, never ahead of their map, and cost at most one entry per message."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from oncelog.errors import StorageFailed, StorageUnavailable
+from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
+from oncelog_dedup import Entry, Snapshot, replay
+from oncelog_service.log.recovery import recover
+from oncelog_service.log.topic_log import Limits
+from oncelog_service.storage.keys import ROW_ID_SIZE
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.rows import decode_row
+from tests.service.house import PREFIX, crashed, numbered, opened
+from tests.support import ManualClock
+
+FEW = Limits(snapshot_messages=10, snapshot_seconds=5.0)
+
+
+def log_of(disk: Disk) -> list[Entry]:
+    rows = [decode_row(key[-ROW_ID_SIZE:], data) for key, data in sorted(disk.tables[Table.MESSAGE].items())]
+    return [Entry(row.offset, row.message_id, row.producer, row.sequence_id) for row in rows]
+
+
+def snapshots_of(disk: Disk) -> list[Snapshot]:
+    return [Snapshot.from_bytes(data) for data in disk.tables[Table.SNAPSHOT].values()]
+
+
+class Watched:
+    """A disk that keeps a copy of itself, as a crash would leave it, at each write, and the snapshots written to it."""
+
+    def __init__(self, every: int = 1) -> None:
+        self.disk = Disk()
+        self.moments: list[Disk] = []
+        self.snapshots: list[Snapshot] = []
+        self.every = every
+        self.disk.before_sync = self._before_sync
+
+    def _before_sync(self, batches: Sequence[Batch]) -> None:
+        if self.disk.writes % self.every == 0:
+            self.moments.append(crashed(self.disk))
+        for batch in batches:
+            self.snapshots += [Snapshot.from_bytes(value) for table, _, value in batch.puts if table is Table.SNAPSHOT]
+
+
+def test_a_snapshot_is_the_fold_of_exactly_the_messages_below_its_position_at_every_moment() -> None:
+    """A crash at any write: each snapshot on disk agrees with the log beside it, and recovery finds the same map."""
+
+    async def scenario() -> Watched:
+        watched, rng = Watched(), random.Random(5)
+        clock = ManualClock()
+        async with opened(watched.disk, clock, FEW) as house:
+            upcoming = dict.fromkeys("abcdefg", 0)
+            for _ in range(60):
+                requests = []
+                for name in rng.sample("abcdefg", rng.randint(1, 5)):
+                    count = rng.randint(1, 4)
+                    requests.append(house.log.publish(numbered([b"x"] * count, name, upcoming[name])))
+                    upcoming[name] += count
+                requests.append(house.log.publish(PublishRequest([b"unnamed"])))
+                await asyncio.gather(*requests)
+                clock.advance(rng.randint(0, 900))
+        watched.moments.append(crashed(watched.disk))
+        return watched
+
+    watched = asyncio.run(scenario())
+    assert len(watched.snapshots) > 20
+    for moment in watched.moments:
+        log = log_of(moment)
+        for snapshot in snapshots_of(moment):
+            upto = snapshot.position.upcoming_offset
+            assert upto <= len(log), "a snapshot is never ahead of the log"
+            folded = replay(None, log[:upto])
+            assert (snapshot.marks, snapshot.position) == (folded.marks, folded.position)
+        whole = replay(None, log)
+        recovered = recover(MemoryStore(moment), PREFIX)
+        assert (recovered.marks, recovered.position) == (whole.marks, whole.position)
+
+
+def test_two_snapshots_are_kept_the_newest_and_the_one_before() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        async with opened(watched.disk, limits=FEW, clean=False) as house:
+            for number in range(60):
+                await house.log.publish(numbered([b"x"], "p", number))
+            await asyncio.sleep(0.1)
+        taken = [each.position.upcoming_offset for each in watched.snapshots]
+        assert len(taken) >= 4
+        assert taken == sorted(taken)
+        assert sorted(each.position.upcoming_offset for each in snapshots_of(watched.disk)) == taken[-2:]
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_comes_with_time_too() -> None:
+    async def scenario() -> None:
+        disk, clock = Disk(), ManualClock()
+        async with opened(disk, clock, FEW, clean=False) as house:
+            await house.log.publish(numbered([b"x"], "p", 0))
+            house.log.snapshots.begin_if_due()
+            await asyncio.sleep(0.1)
+            assert snapshots_of(disk) == []
+            clock.advance(5_000)
+            house.log.snapshots.begin_if_due()
+            await asyncio.sleep(0.1)
+            assert [each.position.upcoming_offset for each in snapshots_of(disk)] == [1]
+            assert (house.log.snapshots.newest, house.log.snapshots.behind) == (1, 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("producers", [1, 50, 300, 2_500])
+def test_snapshots_write_at_most_one_entry_per_message(producers: int) -> None:
+    """However many producers there are. The bound on what a restart replays is the same number."""
+
+    async def scenario() -> None:
+        watched = Watched(every=10**9)
+        messages = 0
+        async with opened(watched.disk, limits=FEW, clean=False) as house:
+            for round_number in range(6):
+                for begin in range(0, producers, 50):
+                    names = [f"p{number}" for number in range(begin, min(producers, begin + 50))]
+                    await asyncio.gather(*(house.log.publish(numbered([b"x"], name, round_number)) for name in names))
+                    messages += len(names)
+                    assert sum(len(each.marks) for each in watched.snapshots) <= messages
+            for _ in range(200):  # a large map is encoded on a thread and joins a later write
+                await asyncio.sleep(0.005)
+            written = sum(len(each.marks) for each in watched.snapshots)
+            assert written <= messages
+            if producers > 1:
+                assert written >= producers, "it does not get there by writing none"
+            assert house.log.snapshots.behind <= max(2 * producers, 2 * FEW.snapshot_messages)
+
+    asyncio.run(scenario())
+
+
+def test_after_a_clean_stop_nothing_is_replayed_and_without_news_nothing_is_written() -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        async with opened(disk) as house:
+            await house.log.publish(numbered([b"x"] * 3, "p", 0))
+        async with opened(disk) as house:
+            assert house.log.replayed == 0
+            before = disk.writes
+        assert disk.writes == before
+
+    asyncio.run(scenario())
+
+
+def test_retention_deletes_nothing_that_is_not_in_both_snapshots() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        async with opened(watched.disk, clean=False) as house:
+            for number in range(8):
+                await house.log.publish(numbered([b"x"], "p", number))
+            ids = [key[-ROW_ID_SIZE:] for key in sorted(watched.disk.tables[Table.MESSAGE])]
+            assert await house.log.trim(ids[:5]) == 5
+            assert house.log.snapshots.covered_by_both >= 5
+        for moment in [*watched.moments, watched.disk]:
+            assert recover(MemoryStore(moment), PREFIX).position.upcoming_offset in range(9)
+            if moment.tables[Table.TRIM]:
+                assert [each.position.upcoming_offset for each in snapshots_of(moment)] == [8, 8]
+                assert len(moment.tables[Table.MESSAGE]) == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("on_disk_all_the_same", [False, True])
+def test_a_failed_write_leaves_no_snapshot_of_what_is_not_there(on_disk_all_the_same: bool) -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        async with opened(disk, limits=FEW, clean=False) as house:
+            await house.log.publish(numbered([b"x"] * 15, "p", 0))
+            await asyncio.sleep(0.1)
+
+            def fail(_: object) -> None:
+                raise OSError("no space left on device")
+
+            disk.before_sync, disk.fail_after_apply = fail, on_disk_all_the_same
+            with pytest.raises(StorageFailed):
+                await house.log.publish(numbered([b"x"] * 15, "p", 15))
+            with pytest.raises((StorageFailed, StorageUnavailable)):
+                await house.log.snapshots.take()
+            disk.before_sync = None
+        async with opened(disk, limits=FEW) as house:
+            receipts = (await house.log.publish(numbered([b"x"] * 15, "p", 15))).receipts
+            status = DUPLICATE if on_disk_all_the_same else STORED
+            assert [(each.status, each.count, each.offset) for each in receipts] == [(status, 15, 15)]
+            assert house.log.position.upcoming_offset == 30
+
+    asyncio.run(scenario())
