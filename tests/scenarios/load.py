@@ -1,0 +1,165 @@
+"""Load on a service that is killed meanwhile: producers on threads or as a process of their own, and a reader that follows."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from oncelog import Message, Producer, Reader, Receipt
+
+
+def payload_of(producer: str, sequence_id: int) -> bytes:
+    """What this message says: recomputed wherever it turns up, so that no message can pass for another."""
+    return f"{producer}:{sequence_id}:".encode() + b"." * (sequence_id * 7919 % 150)
+
+
+class Writer(threading.Thread):
+    """A named producer on a thread of its own. Publishes until told to stop; notes every receipt."""
+
+    def __init__(self, url: str, topic: str, name: str, seed: int) -> None:
+        super().__init__(name=f"writer-{name}")
+        self.producer_name = name
+        self.acknowledged: dict[int, Receipt] = {}
+        """By sequence id, the first receipt of each message."""
+        self.repeated: list[Receipt] = []
+        """Receipts of messages that were acknowledged before and sent again."""
+        self.failure: BaseException | None = None
+        self._url = url
+        self._topic = topic
+        self._random = random.Random(f"{seed}-{name}")
+        self._enough = threading.Event()
+        self._next = 0
+        """The sequence id that has not been sent yet."""
+        self._allowed = 0
+
+    def allow(self, more: int) -> None:
+        """Go on up to so many sequence ids further: load for the kills, but not more than can be read and compared."""
+        self._allowed = self._next + more
+
+    def enough(self) -> None:
+        """Finish what is under way and end."""
+        self._enough.set()
+
+    def run(self) -> None:
+        size = self._random.choice([1, 7, 100, 1_000])
+        try:
+            with Producer(
+                self._topic, name=self.producer_name, url=self._url, batch_max_messages=size, linger=0.002, delivery_timeout=60
+            ) as producer:
+                while not self._enough.is_set():
+                    if self._next < self._allowed:
+                        self.publish(producer)
+                    time.sleep(0.005)
+                self.finish(producer)
+        except BaseException as error:
+            self.failure = error
+
+    def publish(self, producer: Producer[bytes]) -> None:
+        """A little more."""
+        raise NotImplementedError
+
+    def finish(self, producer: Producer[bytes]) -> None:
+        """Take what is outstanding."""
+
+    def _payload(self, sequence_id: int) -> bytes:
+        return payload_of(self.producer_name, sequence_id)
+
+    def _note(self, receipt: Receipt) -> None:
+        self.acknowledged[receipt.sequence_id] = receipt
+
+
+class OneByOne(Writer):
+    """Blocking sends under ids of its own that leave gaps; now and then the same message again."""
+
+    def publish(self, producer: Producer[bytes]) -> None:
+        number = self._next
+        self._note(producer.send(self._payload(number), sequence_id=number, key=b"one"))
+        if self._random.random() < 0.1:
+            self.repeated.append(producer.send(self._payload(number), sequence_id=number, key=b"one"))
+        self._next = number + self._random.choice([1, 1, 1, 5])
+
+
+class Streaming(Writer):
+    """send_async far ahead of the receipts; the SDK numbers the messages from 0."""
+
+    def __init__(self, url: str, topic: str, name: str, seed: int) -> None:
+        super().__init__(url, topic, name, seed)
+        self._waiting: deque[Future[Receipt]] = deque()
+
+    def publish(self, producer: Producer[bytes]) -> None:
+        for _ in range(self._random.choice([1, 10, 50])):
+            self._waiting.append(producer.send_async(self._payload(self._next)))
+            self._next += 1
+        while self._waiting and (self._waiting[0].done() or len(self._waiting) > 1_000):
+            self._note(self._waiting.popleft().result())
+
+    def finish(self, producer: Producer[bytes]) -> None:
+        producer.flush()
+        while self._waiting:
+            self._note(self._waiting.popleft().result())
+
+
+class InBatches(Writer):
+    """Batches of all sizes; each begins with some messages that the batch before it had, so that part of it is a duplicate."""
+
+    def publish(self, producer: Producer[bytes]) -> None:
+        again = min(self._next, self._random.choice([0, 0, 1, 10]))
+        numbers = range(self._next - again, self._next + self._random.choice([1, 20, 300]))
+        receipts = producer.send_batch([self._payload(number) for number in numbers], sequence_ids=numbers)
+        self.repeated += receipts[:again]
+        for receipt in receipts[again:]:
+            self._note(receipt)
+        self._next = numbers.stop
+
+
+class Follower(threading.Thread):
+    """A reader that is there all the time. Keeps everything it was given."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        super().__init__(name="follower")
+        self.messages: list[Message] = []
+        self.failure: BaseException | None = None
+        self._url = url
+        self._topic = topic
+        self._until: Callable[[int], bool] = lambda _: False
+
+    def read_until(self, count: int) -> None:
+        """End once so many messages were read and no more come."""
+        self._until = lambda read: read >= count
+
+    def run(self) -> None:
+        try:
+            with Reader(self._topic, url=self._url) as reader:
+                while True:
+                    found = reader.read(700, timeout=0.2)
+                    self.messages += found
+                    if not found and self._until(len(self.messages)):
+                        return
+        except BaseException as error:
+            self.failure = error
+
+
+def publish_rows(url: str, topic: str, name: str, rows: int) -> None:
+    """Publish rows 0 … rows - 1, but for those that are there already; a line on stdout for each acknowledged row."""
+    waiting: deque[Future[Receipt]] = deque()
+
+    def tell() -> None:
+        sys.stdout.write(f"{waiting.popleft().result().sequence_id}\n")
+        sys.stdout.flush()
+
+    with Producer(topic, name=name, url=url, batch_max_messages=20) as producer:
+        for row in producer.resume(range(rows), sequence_id=lambda row: row):
+            waiting.append(producer.send_async(payload_of(name, row), sequence_id=row))
+            while waiting and (waiting[0].done() or len(waiting) > 100):
+                tell()
+        while waiting:
+            tell()
+
+
+if __name__ == "__main__":
+    publish_rows(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -1,0 +1,98 @@
+"""What a restart costs: nothing after a clean stop; after kill -9 at most the messages since the newest snapshot."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from oncelog import Client, Producer
+from oncelog.errors import OncelogError
+from tests.scenarios.judge import check_maps, check_order, check_prefix, read_log
+from tests.scenarios.load import payload_of
+from tests.support import ServiceProcess
+
+TOPIC = "t"
+
+
+def test_after_a_clean_stop_nothing_is_replayed(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path / "log") as service, Client(service.url) as client:
+        client.create_topic(TOPIC)
+        for name in ("a", "b"):
+            with Producer(TOPIC, name=name, url=service.url) as producer:
+                producer.send_batch([payload_of(name, number) for number in range(1_234)])
+        before = read_log(service.url, TOPIC)
+        assert service.stop() == 0
+        service.start()
+        assert client.stats(TOPIC).replayed == 0
+        after = read_log(service.url, TOPIC)
+        assert len(before) == len(after) == 2 * 1_234
+        check_prefix(before, after)
+        check_maps(client, TOPIC, after)
+        with Producer(TOPIC, name="a", url=service.url) as producer:
+            assert producer.send(payload_of("a", 1_234)).offset == len(after)
+
+
+def test_after_a_kill_at_most_the_messages_since_the_newest_snapshot_are_replayed(tmp_path: Path) -> None:
+    _kill_while_publishing(tmp_path, messages=20_000, kills=3)
+
+
+@pytest.mark.slow
+def test_after_a_kill_300_000_messages_are_not_replayed_but_only_those_since_the_newest_snapshot(tmp_path: Path) -> None:
+    _kill_while_publishing(tmp_path, messages=300_000, kills=6)
+
+
+def _kill_while_publishing(tmp_path: Path, messages: int, kills: int, snapshot_messages: int = 1_000, request: int = 400) -> None:
+    with ServiceProcess(tmp_path / "log", snapshot_messages=snapshot_messages) as service, Client(service.url) as client:
+        client.create_topic(TOPIC)
+        loader = threading.Thread(target=_publish, args=(service.url, messages, request))
+        loader.start()
+        try:
+            for number in range(1, kills + 1):
+                goal = messages * number // (kills + 1) + random.randrange(request)
+                while client.stats(TOPIC).upcoming_offset < goal:
+                    pass
+                service.kill()
+                service.start()
+                stats = client.stats(TOPIC)
+                assert stats.upcoming_offset >= goal
+                assert 0 <= stats.replayed <= snapshot_messages + request, f"at {stats.upcoming_offset} messages"
+        finally:
+            loader.join(120)
+        log = read_log(service.url, TOPIC)
+        check_order(log)
+        assert len(log) == messages
+        check_maps(client, TOPIC, log)
+
+
+def _publish(url: str, messages: int, request: int) -> None:
+    with Producer(TOPIC, name="p", url=url, batch_max_messages=request) as producer:
+        for number in range(messages):
+            producer.send_async(payload_of("p", number))
+
+
+def test_a_producer_waits_for_a_service_that_is_down_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path / "log") as service, Client(service.url) as client:
+        client.create_topic(TOPIC)
+        with Producer(TOPIC, name="p", url=service.url) as producer:
+            producer.send(payload_of("p", 0))
+            service.kill()
+            waiting = [producer.send_async(payload_of("p", number)) for number in range(1, 50)]
+            service.start()
+            assert [future.result(30).offset for future in waiting] == list(range(1, 50))
+
+
+def test_a_producer_gives_up_after_its_delivery_timeout_and_says_that_the_outcome_is_open(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path / "log") as service, Client(service.url) as client:
+        client.create_topic(TOPIC)
+        producer = Producer(TOPIC, name="p", url=service.url, delivery_timeout=0.5)
+        producer.send(payload_of("p", 0))
+        service.kill()
+        with pytest.raises(OncelogError):
+            producer.send(payload_of("p", 1))
+        service.start()
+        with Producer(TOPIC, name="p", url=service.url) as again:
+            assert again.last_sequence_id == 0
+            assert again.send(payload_of("p", 1)).offset == 1
