@@ -37,18 +37,15 @@ def _union_from_json(value: Any, branches: list[Any], path: str) -> Any:
         if "null" in branches:
             return None
         raise JsonMismatch(f"{path} must not be null")
-    if isinstance(value, dict) and len(value) == 1:
-        tag, inner = next(iter(value.items()))
-        for branch in branches:
-            if _name(branch) == tag:
-                return from_json(inner, branch, f"{path}.{tag}")
+    tag, inner = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else (None, None)
+    readings = [(inner, branch, f"{path}.{tag}") for branch in branches if _name(branch) == tag]
+    readings += [(value, branch, path) for branch in branches if branch != "null"]  # {"map": "b"} may be a map without its tag
     failures = []
-    for branch in branches:
+    for reading in readings:
         try:
-            return from_json(value, branch, path)
+            return from_json(*reading)
         except JsonMismatch as mismatch:
-            if branch != "null":
-                failures.append(str(mismatch))
+            failures.append(str(mismatch))
     raise JsonMismatch("; ".join(failures))
 
 
