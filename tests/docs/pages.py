@@ -1,0 +1,52 @@
+"""The pages of the documentation, taken apart: their code blocks, links and headings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of code."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{named(self.page)}:{self.line}"
+
+
+def named(page: Path) -> str:
+    """The page's path, as one says it."""
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[Block]:
+    """The page's fenced blocks, in order."""
+    text = page.read_text("utf-8")
+    return [
+        Block(page, text.count("\n", 0, found.start()) + 2, found[1].strip(), found[2].rstrip("\n"))
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def links(page: Path) -> list[str]:
+    """Where the page's links lead; what stands in code is none."""
+    prose = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text("utf-8")))
+    return _LINK.findall(prose)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,0 +1,125 @@
+"""Every block of code in the documentation runs, against a real service, in the order of its page."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, Block, blocks, named
+from tests.support import running_service
+
+DEFAULT_URL = "http://127.0.0.1:7070"
+NOT_RUN = {
+    "make ": "makes a virtual environment, or runs these tests",
+    "pip install ": "installs",
+    "oncelog serve": "runs until it is stopped; the test has a service of its own",
+    "cp -a ": "stands for a whole disk",
+}
+"""Commands of shell blocks that are not run, by how they begin, and why."""
+SHOWN_ONLY = {"text", "json", "ini"}
+"""Languages of blocks that show something. JSON right behind a command is held against what the command prints."""
+RUN_ELSEWHERE = {"docs/cli.md": "tests/cli", "docs/benchmarks.md": "make bench"}
+"""Pages that are kept true by something else."""
+
+_SAID = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
+
+
+def is_run(block: Block) -> bool:
+    """Whether a shell block is run; a block is run as a whole or not at all."""
+    commands = [line for line in block.text.splitlines() if line and not line.startswith((" ", "#"))]
+    left_out = [command for command in commands if command.startswith(tuple(NOT_RUN))]
+    assert not left_out or left_out == commands, f"{block} mixes commands that are run with such that are not"
+    return not left_out
+
+
+def run_python(block: Block, variables: dict[str, Any], url: str) -> None:
+    """Run the block; what it prints is what its comments say."""
+    code = compile("\n" * (block.line - 1) + block.text.replace(DEFAULT_URL, url), str(block.page), "exec")
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(code, variables)
+    said = _SAID.findall(block.text)
+    if said:
+        assert printed.getvalue().splitlines() == said, f"{block} prints something else than its comments say"
+
+
+def run_shell(block: Block, url: str) -> str:
+    """Run the block; what it prints."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-eu", "-c", block.text.replace(DEFAULT_URL, url)],
+        env={**os.environ, "PATH": path, "ONCELOG_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, f"{block} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def shape(value: Any) -> Any:
+    """The members of a JSON value, without what differs from run to run."""
+    if isinstance(value, dict):
+        return {name: shape(item) for name, item in value.items()}
+    return [shape(item) for item in value] if isinstance(value, list) else None
+
+
+RUNNABLE = [page for page in PAGES if named(page) not in RUN_ELSEWHERE and blocks(page)]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=named)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = blocks(page)
+    if any(block.language == "sh" and "curl" in block.text and is_run(block) for block in found) and not shutil.which("curl"):
+        pytest.skip("this page uses curl, which is not installed here")
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    variables: dict[str, Any] = {"__name__": "__main__"}
+    printed = None
+    with running_service(f"leveldb://{tmp_path / 'data'}") as service:
+        monkeypatch.setenv("ONCELOG_URL", service.url)
+        for block in found:
+            if block.language == "json" and printed is not None:
+                expected, actual = json.loads(block.text), json.loads(printed.splitlines()[-1])
+                assert shape(actual) == shape(expected), f"{block} is not what the command prints: {printed}"
+            printed = None
+            if block.language == "python":
+                run_python(block, variables, service.url)
+            elif block.language == "sh":
+                printed = run_shell(block, service.url) if is_run(block) else None
+            else:
+                assert block.language in SHOWN_ONLY, f"{block}: what is {block.language!r}?"
+
+
+def test_a_command_that_is_not_run_is_there_to_be_left_out() -> None:
+    commands = [line for page in RUNNABLE for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()]
+    unused = [begin for begin in NOT_RUN if not any(command.startswith(begin) for command in commands)]
+    assert not unused, f"no page has a command that begins with {unused}"
+
+
+def test_every_make_target_in_the_documentation_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for page in PAGES:
+        named_targets = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE))
+        assert named_targets <= targets, f"{named(page)} names targets that do not exist"
+
+
+def test_every_option_of_serve_in_the_documentation_exists() -> None:
+    from oncelog_service.config import Settings
+
+    options = {"--" + name.replace("_", "-") for name in Settings.model_fields} | {"--json"}
+    for page in PAGES:
+        for command in re.findall(r"(?:^|`)oncelog serve([^`\n]*)", page.read_text("utf-8"), re.MULTILINE):
+            used = set(re.findall(r"--[a-z-]+", command))
+            assert used <= options, f"{named(page)}: oncelog serve has no {used - options}"

@@ -1,0 +1,59 @@
+"""Nothing in the documentation leads nowhere, and nothing is found only by chance."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, anchors, links, named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{named(page)} links to {link}, which does not exist"
+        if anchor:
+            assert anchor in anchors(target), f"{named(page)} links to {link}, which is no heading there"
+
+
+def test_every_page_is_linked_from_another_one() -> None:
+    linked = {(page.parent / link.partition("#")[0]).resolve() for page in PAGES for link in links(page)}
+    assert [named(page) for page in PAGES if page not in linked and page.name != "README.md"] == []
+
+
+def test_every_decision_is_linked_from_the_architecture() -> None:
+    architecture = ROOT / "ARCHITECTURE.md"
+    linked = {(ROOT / link).resolve() for link in links(architecture)}
+    decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
+    assert decisions
+    assert [named(decision) for decision in decisions if decision not in linked] == []
+
+
+def test_decisions_are_numbered_without_a_gap_and_say_what_was_rejected() -> None:
+    decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
+    assert [decision.name[:4] for decision in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
+    for decision in decisions:
+        assert {"why", "rejected"} <= anchors(decision), f"{named(decision)} lacks a heading"
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    sources = [ROOT / "Makefile", ROOT / "pyproject.toml"]
+    sources += [
+        path for folder in ("sdk", "service", "dedup", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+    ]
+    for source in sources:
+        for name in re.findall(r"docs/(?:decisions/\d{4}|[a-z]+\.md)", source.read_text("utf-8")):
+            assert list(ROOT.glob(f"{name}*")), f"{named(source)} names {name}, which does not exist"
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    tree = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if ".venv" not in path.parts}
+    names = re.findall(r"`([a-z_/]+(?:\.py|/))`", (ROOT / "ARCHITECTURE.md").read_text("utf-8"))
+    assert names
+    assert [name for name in names if not any(f"/{path}".endswith("/" + name.rstrip("/")) for path in tree)] == []
