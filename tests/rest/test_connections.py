@@ -183,6 +183,32 @@ def test_a_long_poll_is_not_cut_by_the_timer_of_the_head(shared: RunningService,
     assert time.monotonic() - begun >= 0.85, "twice the time that a head may take"
 
 
+def poll_for(wait_ms: int, name: str) -> bytes:
+    body = b'{"wait": %d, "startFrom": %d}' % (wait_ms, 2**61)
+    path = f"/v1/namespaces/default/topics/{name}/poll"
+    return head("POST", path, f"content-type: {JSON}", f"content-length: {len(body)}") + body
+
+
+def test_a_long_poll_is_answered_although_a_half_sent_head_stands_behind_it(shared: RunningService, topic: Topic) -> None:
+    with connected(shared.url) as connection:
+        connection.sendall(poll_for(900, "refusals") + b"GET /hea")
+        assert read_answer(connection.makefile("rb"))[0] == 200
+
+
+def test_a_body_that_waits_behind_a_long_poll_is_not_called_slow() -> None:
+    with running_service(body_timeout_seconds=0.3) as service, ThreadPoolExecutor(1) as pool:
+        topic = Topic(service.url)
+        body = avro_publish(b"x" * 3_000_000)
+        path = "/v1/namespaces/default/topics/t/publish"
+        publish = head("POST", path, f"content-type: {AVRO}", f"content-length: {len(body)}") + body
+        with connected(service.url) as connection:
+            sending = pool.submit(connection.sendall, poll_for(1_000, "t") + publish)
+            stream = connection.makefile("rb")
+            assert [read_answer(stream)[0], read_answer(stream)[0]] == [200, 200]
+            sending.result(TIMEOUT)
+        assert topic.stats()["upcomingOffset"] == 1
+
+
 def test_a_long_poll_that_is_left_is_forgotten(shared: RunningService) -> None:
     topic = Topic(shared.url, "left")
     body = b'{"wait": 300}'

@@ -162,12 +162,16 @@ def guarded_protocol(head_timeout_seconds: float, body_timeout_seconds: float) -
 
         def _body_too_slow(self) -> None:
             self._body_timer = None
-            if not self.transport.is_closing():
+            if self.pipeline:  # an earlier request is still being answered and reading is paused: we are slow, not the client
+                self._body_timer = self.loop.call_later(body_timeout_seconds, self._body_too_slow)
+            elif not self.transport.is_closing():
                 self._refuse(RequestTimeout(f"the body did not arrive within {body_timeout_seconds:g} s"))
 
         def _too_slow(self) -> None:
             self._head_timer = None
-            if not self.transport.is_closing():
+            if self.cycle is not None and not self.cycle.response_complete:  # closing would cut off the answer before it
+                self._start_timer()
+            elif not self.transport.is_closing():
                 self.transport.close()
 
     return GuardedProtocol
