@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Mapping
 
 from oncelog.errors import InvalidRequest, NotSupported
+from oncelog_service.storage.rows import TopicRow
 
 TTL = "ttl"
 """Seconds that messages live, a whole number from 1; default a week, as in the TMS page."""
@@ -70,6 +71,14 @@ def shown_properties(properties: Mapping[str, str], generation: int) -> dict[str
 def ttl_ms(properties: Mapping[str, str]) -> int:
     """How long messages live, in milliseconds."""
     return int(properties.get(TTL, DEFAULT_TTL)) * 1000
+
+
+def live_from(row: TopicRow, now_ms: int) -> int:
+    """The first millisecond whose messages are young enough: published at t, a message lives before t + ttl.
+
+    And what had expired under an earlier, shorter ttl does not come back.
+    """
+    return max(0, row.expired_before, now_ms - ttl_ms(row.properties) + 1)
 
 
 def deduplicates(topic: Mapping[str, str], namespace: bool | None, service: bool) -> bool:

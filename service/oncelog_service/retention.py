@@ -14,7 +14,7 @@ from oncelog_service.clock import Clock
 from oncelog_service.log.reading import read
 from oncelog_service.log.scan import expired_row_ids
 from oncelog_service.log.writer import Writer
-from oncelog_service.properties import ttl_ms
+from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import generation_key, topic_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import TopicRow
@@ -65,11 +65,12 @@ class Retention:
         prefix = generation_key(topic_key(*name), row.generation)
         deleted = 0
         while True:
-            row_ids = await read(expired_row_ids, self._store, prefix, ttl_ms(row.properties), self._clock.now_ms(), SLICE)
+            now_ms = self._clock.now_ms()
+            row_ids = await read(expired_row_ids, self._store, prefix, live_from(row, now_ms), now_ms, SLICE)
             if not row_ids:
                 return deleted
             log = await self._topics.open(*name)
-            if log.prefix != prefix or log.row.properties != row.properties:
+            if log.prefix != prefix or log.row != row:
                 return deleted  # changed meanwhile; the next round sees the new row
             deleted += await log.trim(row_ids)
 

@@ -77,11 +77,13 @@ class Topics:
         """Replace all properties. Raises InvalidRequest, TopicNotFound."""
         async with self._locked((namespace, topic)):
             row = await self._existing(namespace, topic)
-            row = replace(row, properties=check_properties(properties, row.generation))
+            kept = check_properties(properties, row.generation)
+            expired_before = max(row.expired_before, self._clock.now_ms() - ttl_ms(row.properties) + 1)
+            row = replace(row, properties=kept, expired_before=expired_before)
             await self._write(namespace, topic, row)
             log = self._open.get((namespace, topic))
             if log is not None:
-                log.row, log.ttl_ms = row, ttl_ms(row.properties)
+                log.row = row
 
     async def get(self, namespace: str, topic: str) -> Topic:
         """Raises InvalidRequest, TopicNotFound."""
@@ -107,7 +109,7 @@ class Topics:
                 prefix = generation_key(topic_key(*name), row.generation)
                 last = await read(last_timestamp, self._store, prefix)
             last = max(last, row.created)
-            await self._write(namespace, topic, replace(row, deleted=True, properties={}, last_timestamp=last))
+            await self._write(namespace, topic, replace(row, deleted=True, properties={}, last_timestamp=last, expired_before=0))
 
     async def open(self, namespace: str, topic: str) -> TopicLog:
         """The topic's log, recovered when it is first used; everyone who asks meanwhile waits for the same recovery.
@@ -134,7 +136,6 @@ class Topics:
             log = TopicLog(
                 prefix,
                 row,
-                ttl_ms(row.properties),
                 recovered,
                 self._store,
                 self._writer,

@@ -45,13 +45,12 @@ async def opened(
     store = MemoryStore(disk)
     writer = Writer(store, lambda _: None)
     cache = RecentMessages(2**20).topic()
-    row = TopicRow(1, 0)
+    row = TopicRow(1, 0, {"ttl": str(10**9)})
     try:
         recovered = recover(store, PREFIX)
         log = TopicLog(
             PREFIX,
             row,
-            10**12,
             recovered,
             store,
             writer,

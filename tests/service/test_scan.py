@@ -248,8 +248,8 @@ def test_a_message_expires_with_the_first_millisecond_of_its_age() -> None:
     disk = Disk()
     (each,) = fill(disk, [Columns([b"x"], ttls=[2])])
     row = disk.tables[Table.MESSAGE][PREFIX + each]
-    assert not expired(each, row, 10**9, BEGIN + 1_999)
-    assert expired(each, row, 10**9, BEGIN + 2_000)
+    assert not expired(each, row, 0, BEGIN + 1_999)
+    assert expired(each, row, 0, BEGIN + 2_000)
     assert page(disk, ALL._replace(now_ms=BEGIN + 1_999)).messages
     assert not page(disk, ALL._replace(now_ms=BEGIN + 2_000)).messages
 
@@ -258,22 +258,22 @@ def test_a_messages_own_ttl_only_shortens_the_topics() -> None:
     disk = Disk()
     (each,) = fill(disk, [Columns([b"x"], ttls=[2])])
     row = disk.tables[Table.MESSAGE][PREFIX + each]
-    assert expired(each, row, 1_000, BEGIN + 1_000)
-    assert not expired(each, row, 1_000, BEGIN + 999)
+    assert expired(each, row, BEGIN + 1, BEGIN + 1_000)
+    assert not expired(each, row, BEGIN, BEGIN + 999)
 
 
 def test_only_the_beginning_of_a_log_is_given_to_retention() -> None:
     disk = Disk()
     ids = fill(disk, [Columns([b"x"], ttls=[ttl]) for ttl in (1, 1, 1, None, 1)])
     store = MemoryStore(disk)
-    assert expired_row_ids(store, PREFIX, 10**9, BEGIN + 500_000, 100) == ids[:3]
-    assert expired_row_ids(store, PREFIX, 10**9, BEGIN + 500_000, 2) == ids[:2]
-    assert expired_row_ids(store, PREFIX, 10**9, BEGIN + 999, 100) == []
-    assert expired_row_ids(store, PREFIX, 1_000, BEGIN + 500_000, 100) == ids
+    assert expired_row_ids(store, PREFIX, 0, BEGIN + 500_000, 100) == ids[:3]
+    assert expired_row_ids(store, PREFIX, 0, BEGIN + 500_000, 2) == ids[:2]
+    assert expired_row_ids(store, PREFIX, 0, BEGIN + 999, 100) == []
+    assert expired_row_ids(store, PREFIX, BEGIN + 499_001, BEGIN + 500_000, 100) == ids
 
 
 def test_retention_does_not_delete_what_lies_behind_a_hole() -> None:
     disk, ids = log_of(9)
     del disk.tables[Table.MESSAGE][PREFIX + ids[1]]
     with pytest.raises(TopicDamaged):
-        expired_row_ids(MemoryStore(disk), PREFIX, 1, BEGIN + 10_000, 100)
+        expired_row_ids(MemoryStore(disk), PREFIX, BEGIN + 10_000, BEGIN + 10_000, 100)

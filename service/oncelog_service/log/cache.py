@@ -26,6 +26,7 @@ class RecentMessages:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._order: deque[TopicCache] = deque()
+        self._stale = 0
         self.size = 0
         """Bytes held now, overhead included."""
 
@@ -38,6 +39,13 @@ class RecentMessages:
         self._order.append(cache)
         while self.size > self._max_bytes and self._order:
             self.size -= self._order.popleft()._drop_oldest()
+
+    def _cleared(self, blocks: Sequence[_Block]) -> None:
+        self.size -= sum(block.size for block in blocks)
+        self._stale += len(blocks)
+        if 2 * self._stale > len(self._order):  # so that a topic's end costs no walk over all turns, nor its turns stay for ever
+            self._order = deque(cache for cache in self._order if cache._blocks)
+            self._stale = 0
 
 
 class TopicCache:
@@ -69,11 +77,10 @@ class TopicCache:
             yield from zip(block.row_ids[at:], block.rows[at:], strict=True)
 
     def clear(self) -> None:
-        """Let everything go (the budget's queue keeps empty turns, which cost nothing)."""
-        for block in self._blocks:
-            self._budget.size -= block.size
-        self._blocks.clear()
+        """Let everything go."""
+        blocks, self._blocks = self._blocks, deque()
         self.messages = 0
+        self._budget._cleared(blocks)
 
     def _block_of(self, start: bytes) -> int:
         low, high = 0, len(self._blocks)

@@ -63,12 +63,10 @@ def after(row_id: bytes) -> bytes:
     return row_id + b"\x00"
 
 
-def expired(row_id: bytes, row: bytes, ttl_ms: int, now_ms: int) -> bool:
-    """Whether the message may not be delivered any more: from ``publish_timestamp + ttl`` on, that millisecond included."""
+def expired(row_id: bytes, row: bytes, live_from: int, now_ms: int) -> bool:
+    """Whether the message may not be delivered any more: it is older than its topic allows, or than it does itself."""
     timestamp, _ = split_row_id(row_id)
-    if row[1] & TTL:
-        ttl_ms = min(ttl_ms, ttl_of(row) * 1000)
-    return timestamp + ttl_ms <= now_ms
+    return timestamp < live_from or bool(row[1] & TTL and timestamp + ttl_of(row) * 1000 <= now_ms)
 
 
 def collect(rows: Iterable[tuple[bytes, bytes]], bounds: Bounds, encode: Encode) -> Page:
@@ -207,7 +205,7 @@ def read_page(store: Store, prefix: bytes, start: bytes, bounds: Bounds, encode:
         return collect(rows, bounds, encode)
 
 
-def expired_row_ids(store: Store, prefix: bytes, ttl_ms: int, now_ms: int, limit: int) -> list[bytes]:
+def expired_row_ids(store: Store, prefix: bytes, live_from: int, now_ms: int, limit: int) -> list[bytes]:
     """Row ids of the oldest messages, in order, as long as they are expired; at most ``limit``.
 
     Messages behind one that still lives stay: offsets are dense, so only the beginning of a log can go. Raises TopicDamaged.
@@ -215,7 +213,7 @@ def expired_row_ids(store: Store, prefix: bytes, ttl_ms: int, now_ms: int, limit
     row_ids: list[bytes] = []
     with closing(rows_from(store, prefix, FIRST_ROW_ID)) as rows:
         for row_id, row in rows:
-            if len(row_ids) == limit or not expired(row_id, row, ttl_ms, now_ms):
+            if len(row_ids) == limit or not expired(row_id, row, live_from, now_ms):
                 break
             row_ids.append(row_id)
     return row_ids

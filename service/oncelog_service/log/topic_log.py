@@ -29,6 +29,7 @@ from oncelog_service.log.scan import Bounds, Encode, Page, after, collect, find_
 from oncelog_service.log.snapshots import Snapshots
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.log.writer import Writer
+from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import Columns, Row, TopicRow, TrimRow, encode_record, encode_rows, message_id_of
@@ -55,7 +56,6 @@ class TopicLog:
         self,
         prefix: bytes,
         row: TopicRow,
-        ttl_ms: int,
         recovered: Recovered,
         store: Store,
         writer: Writer,
@@ -66,7 +66,6 @@ class TopicLog:
     ) -> None:
         """``prefix`` begins every key of this generation; ``deduplication`` says what holds for the topic at each request."""
         self.row = row
-        self.ttl_ms = ttl_ms
         self.prefix = prefix
         self.replayed = recovered.replayed
         self.earliest_offset = recovered.earliest_offset
@@ -118,6 +117,7 @@ class TopicLog:
             if known == len(request.payloads):
                 return PublishResponse(duplicates)
         self._check_open()
+        self._writer.check()  # what is stamped and pushed below must be submitted
         columns = self._columns(request, known)
         row_ids, first_offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
         rows = encode_rows(columns, row_ids, first_offset)
@@ -228,9 +228,8 @@ class TopicLog:
 
     async def _page(self, start: bytes, limit: int, encode: Encode) -> Page:
         now_ms = self._clock.now_ms()
-        # The first millisecond whose messages are young enough: published at t, a message lives before t + ttl.
-        # What was deleted stays so although the cache may still hold it and the ttl may have been raised since.
-        start = max(start, self._begin, timestamp_prefix(max(0, now_ms - self.ttl_ms + 1)))
+        # What was deleted stays so, although the cache may still hold it.
+        start = max(start, self._begin, timestamp_prefix(live_from(self.row, now_ms)))
         last_id = self.position.last_message_id
         if last_id is None or last_id[:ROW_ID_SIZE] < start:
             return Page([], None)

@@ -56,7 +56,7 @@ class Writer:
 
         The future raises StorageFailed (it may be on disk) or StorageUnavailable (it is not).
         """
-        self._check()
+        self.check()
         for lazy in self._lazy:
             self._queue.put(lazy)
         self._lazy.clear()
@@ -64,7 +64,7 @@ class Writer:
 
     def submit_lazily(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
         """The same for what nobody waits for: it joins the next write, or makes its own after a short while."""
-        self._check()
+        self.check()
         done: asyncio.Future[None] = self._loop.create_future()
         done.add_done_callback(_retrieve)
         self._lazy.append(_Submission(batch, on_written, done))
@@ -85,7 +85,8 @@ class Writer:
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises StorageUnavailable if a submission would."""
         if self._failure is not None:
             raise StorageUnavailable(f"the store failed and is being reopened: {self._failure}")
         if self._closed:

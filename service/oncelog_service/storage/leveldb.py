@@ -25,9 +25,9 @@ from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreDamaged,
 _WRITE_BUFFER = 16 * 2**20
 """LevelDB's default is 4 MiB; a group of requests can be half of that. Two buffers at most are held in memory."""
 _BLOCK_CACHE = 16 * 2**20
-_MAX_OPEN_FILES = 64
-"""Open table files are mapped and count as resident memory: 64 of 4 MiB bound it, 1,000 (the default) do not."""
-_MAX_FILE_SIZE = 4 * 2**20
+_MAX_OPEN_FILES = 74
+"""The fewest that LevelDB takes. Open table files are mapped and count as resident memory: 64 of 2 MiB and 10 others."""
+_MAX_FILE_SIZE = 2 * 2**20
 
 
 class LevelDBStore:

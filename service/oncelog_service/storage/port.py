@@ -80,7 +80,8 @@ class Store(Protocol):
         ...
 
     def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        """Rows with ``start <= key < stop``, rising (falling with ``reverse``), as of the call. Close it when leaving early."""
+        """Rows with ``start <= key < stop``, rising (falling with ``reverse``), as of its
+        first step. Close it when leaving early."""
         ...
 
     def write(self, batches: Sequence[Batch]) -> None:

@@ -21,7 +21,8 @@ A row of the Message Table, version 1, big-endian::
 
 The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_dedup/snapshot.py draws it)::
 
-    TOPIC      {"version": 1, "generation": int, "created": ms, "last_timestamp": ms, "deleted": bool, "properties": {str: str}}
+    TOPIC      {"version": 1, "generation": int, "created": ms, "last_timestamp": ms, "expired_before": ms,
+                "deleted": bool, "properties": {str: str}}
     NAMESPACE  {"version": 1, "policies": {"deduplication": bool | null}}
     PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
                 "forgotten_below": offset}
@@ -299,6 +300,8 @@ class TopicRow:
     deleted: bool = False
     last_timestamp: int = 0
     """Of a deleted generation: no message id of it is younger."""
+    expired_before: int = 0
+    """Milliseconds; what was published before this had expired when the ttl was changed, and stays so under a longer one."""
 
 
 @dataclass(frozen=True, slots=True)
