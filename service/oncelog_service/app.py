@@ -49,6 +49,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     try:
         await service.start()
         server = _Server(_uvicorn_config(service, settings))
+        server.before_shutdown = service.release
         task = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
@@ -79,6 +80,13 @@ def _uvicorn_config(service: Service, settings: Settings) -> uvicorn.Config:
 
 class _Server(uvicorn.Server):
     """uvicorn's server, told to stop by a signal without being killed by it a second time."""
+
+    before_shutdown: Callable[[], None] | None = None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.before_shutdown is not None:
+            self.before_shutdown()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: object) -> None:
         self.should_exit = True

@@ -46,6 +46,12 @@ class Service:
         """Open the store. Raises StoreError if that does not work; then nothing is left open."""
         await self._open()
 
+    def release(self) -> None:
+        """Before a stop: whoever waits for a message is told at once to try again; else the stop would wait for every reader."""
+        if self._topics is not None:
+            for log in self._topics.opened.values():
+                log.abandon()
+
     async def stop(self) -> None:
         """Finish what is in hand, leave a snapshot of every open topic, close the store."""
         self._reason = "the service is stopping"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from oncelog import Client, Producer
+from oncelog import Client, Producer, Reader
 from oncelog.errors import OncelogError
 from tests.scenarios.judge import check_maps, check_order, check_prefix, read_log
 from tests.scenarios.load import payload_of
@@ -33,6 +34,28 @@ def test_after_a_clean_stop_nothing_is_replayed(tmp_path: Path) -> None:
         check_maps(client, TOPIC, after)
         with Producer(TOPIC, name="a", url=service.url) as producer:
             assert producer.send(payload_of("a", 1_234)).offset == len(after)
+
+
+def test_a_stop_does_not_wait_for_readers_who_wait_and_they_go_on_when_the_service_is_back(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path / "log") as service, Client(service.url) as client:
+        client.create_topic(TOPIC)
+        read: list[bytes] = []
+        reader = threading.Thread(target=lambda: read.extend(_read_one(service.url)))
+        reader.start()
+        time.sleep(0.5)
+        began = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - began < 4, "uvicorn cuts off after 5 s what has not ended"
+        service.start()
+        with Producer(TOPIC, name="p", url=service.url) as producer:
+            producer.send(payload_of("p", 0))
+        reader.join(30)
+        assert read == [payload_of("p", 0)]
+
+
+def _read_one(url: str) -> list[bytes]:
+    with Reader(TOPIC, url=url) as reader:
+        return [message.payload for message in reader.read(1, timeout=25)]
 
 
 def test_after_a_kill_at_most_the_messages_since_the_newest_snapshot_are_replayed(tmp_path: Path) -> None:
