@@ -41,6 +41,8 @@ class Batch:
     waiters: list[Any] = field(default_factory=list)
     """Whoever is to be told about message i."""
     size: int = 0
+    done: bool = False
+    """Whether every message has its outcome and its callbacks have run."""
     extras: bool = False
     """Whether any message has a key, properties or a ttl."""
 
@@ -69,11 +71,14 @@ class Batch:
         """Whether a message with this id may follow in the same request."""
         return not self.sequence_ids or sequence_id > self.sequence_ids[-1]
 
-    def split(self) -> list[Batch]:
-        """One batch per message, in order."""
-        parts = []
-        for at in range(len(self.payloads)):
-            part = Batch()
+    def halves(self) -> tuple[Batch, Batch]:
+        """The first half of the messages and the rest, in order. One faulty message of 5,000 is alone after 13 of these."""
+        middle = len(self.payloads) // 2
+        return self._slice(0, middle), self._slice(middle, len(self.payloads))
+
+    def _slice(self, begin: int, end: int) -> Batch:
+        part = Batch()
+        for at in range(begin, end):
             part.add(
                 self.sequence_ids[at],
                 self.payloads[at],
@@ -82,8 +87,13 @@ class Batch:
                 self.properties[at],
                 self.ttls[at],
             )
-            parts.append(part)
-        return parts
+        return part
+
+    def mend(self) -> None:
+        """Drop the last message if :meth:`add` was interrupted half-way."""
+        whole = len(self.ttls)
+        for column in (self.payloads, self.sequence_ids, self.waiters, self.keys, self.properties):
+            del column[whole:]
 
     def request(self, producer: str, epoch: int) -> PublishRequest:
         """What travels."""

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -50,6 +50,7 @@ _PRODUCER = TypeAdapter(Producer)
 _WHY = TypeAdapter(Why)
 _POLICIES = TypeAdapter(NamespacePolicies)
 _VERIFICATION = TypeAdapter(Verification)
+_LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 PropertyValue = str | int | bool
 
@@ -127,7 +128,7 @@ class Client:
         """
         line = b"{}"
         for line in self._transport.lines("POST", _topic_path(namespace, topic) + "/verify"):
-            progress = json.loads(line)
+            progress = _parse(_LINE, line)
             if "of" in progress:
                 yield int(progress["messages"]), int(progress["of"])
         yield _parse(_VERIFICATION, line)
@@ -233,13 +234,16 @@ class Client:
     def _trying(self, call: Callable[[], T], idempotent: bool) -> T:
         end = time.monotonic() + self._retry
         attempt = 0
+        perhaps_done = False
         while True:
             try:
                 return call()
             except OncelogError as error:
                 wait = pause(attempt, random.random())
                 if not may_retry(error, idempotent) or time.monotonic() + wait > end:
+                    error.definite = error.definite and not perhaps_done  # an earlier try may have got through
                     raise
+                perhaps_done = perhaps_done or not error.definite
             time.sleep(wait)
             attempt += 1
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from concurrent.futures._base import FINISHED, PENDING
+from concurrent.futures._base import FINISHED, LOGGER, PENDING
+from copy import copy
 from itertools import repeat
 
 from oncelog.errors import OncelogError
@@ -18,6 +19,9 @@ from oncelog.receipt import Receipt
 
 class Outcome(Future[Receipt]):
     """What becomes of one message: its receipt, or the OncelogError that it met."""
+
+    awaited = False
+    """Whether the call that sent the message waits for it and so hears of its failure."""
 
     def __init__(self, condition: threading.Condition) -> None:
         # All attributes of Future.__init__, with the batch's condition for its own. Its docstring forbids calling it from
@@ -37,10 +41,13 @@ class Outcome(Future[Receipt]):
         """The receipt. Raises the message's OncelogError, or TimeoutError."""
         error = self.exception(timeout)
         if error is not None:
+            # A copy: raising the batch's one error for each of its messages would make its traceback longer every time.
+            raised = copy(error).with_traceback(None)
+            raised.__cause__ = error.__cause__
             try:
-                raise error
+                raise raised
             finally:
-                del error
+                del error, raised
         assert self._result is not None
         return self._result
 
@@ -53,10 +60,15 @@ class Outcome(Future[Receipt]):
 
 
 def settle(outcomes: Sequence[Outcome], receipts: Iterable[Receipt | None], error: OncelogError | None = None) -> None:
-    """Give each outcome its receipt, or all of them the error, and tell whoever waits. All share one condition."""
+    """Give each outcome its receipt, or all of them the error, and tell whoever waits. All share one condition.
+
+    An outcome that is settled already stays as it is, so that an interrupted call can be made again.
+    """
     condition = outcomes[0]._condition
     with condition:
         for outcome, receipt in zip(outcomes, receipts, strict=False):
+            if outcome._state == FINISHED:
+                continue
             outcome._result = receipt
             outcome._exception = error
             outcome._state = FINISHED
@@ -66,7 +78,16 @@ def settle(outcomes: Sequence[Outcome], receipts: Iterable[Receipt | None], erro
         condition.notify_all()
     for outcome in outcomes:
         if outcome._done_callbacks:
-            outcome._invoke_callbacks()  # type: ignore[attr-defined]
+            callbacks, outcome._done_callbacks = outcome._done_callbacks, []
+            for callback in callbacks:
+                _call(callback, outcome)
+
+
+def _call(callback: Callable[[Future[Receipt]], object], outcome: Outcome) -> None:
+    try:
+        callback(outcome)
+    except Exception:  # as Future does: whoever sends must not suffer from it
+        LOGGER.exception("exception calling callback for %r", outcome)
 
 
 def settle_failed(outcomes: Sequence[Outcome], error: OncelogError) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from oncelog.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, TakenIds
@@ -137,6 +138,7 @@ class Producer(Generic[R]):
         self._failure: OncelogError | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._drainer: int | None = None
 
     @property
     def name(self) -> str:
@@ -178,8 +180,9 @@ class Producer(Generic[R]):
         Raises:
             OncelogError: as the future of :meth:`send_async` would.
         """
+        self._may_wait()
         future = self._enqueue(value, sequence_id, key, properties, ttl, at_once=True)
-        self._drain()
+        self._drain(until=future)
         return future.result()
 
     def send_async(
@@ -200,14 +203,17 @@ class Producer(Generic[R]):
 
     def send_batch(self, values: Sequence[R | bytes], *, sequence_ids: Sequence[int] | None = None) -> list[Receipt]:
         """Send many messages and return when all are on disk; their receipts in the same order. Raises as :meth:`send`."""
+        self._may_wait()
         if sequence_ids is not None and len(sequence_ids) != len(values):
             raise InvalidRequest(f"{len(sequence_ids)} sequence ids for {len(values)} messages")
         numbers: Iterable[int | None] = [None] * len(values) if sequence_ids is None else sequence_ids
         futures = [
             self._enqueue(value, number, None, None, None, at_once=False) for value, number in zip(values, numbers, strict=True)
         ]
+        if not futures:
+            return []
         self._close_batch()
-        self._drain()
+        self._drain(until=futures[-1])
         return [future.result() for future in futures]
 
     def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
@@ -220,13 +226,19 @@ class Producer(Generic[R]):
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent so far has its outcome; raise the first failure since the last flush.
 
+        A failure that :meth:`send` raised has been told and is not raised again.
+
         Raises:
             OncelogError: that failure. TimeoutError: ``timeout`` seconds were not enough.
         """
-        self._close_batch()
-        self._drain()
+        self._may_wait()
+        last = self._close_batch()
+        if last is not None and timeout is None:
+            self._drain(until=last.waiters[-1])
         with self._changed:
-            if not self._changed.wait_for(lambda: self._pending == 0, timeout):
+            if last is not None and not last.done and timeout is not None:
+                self._wake_sender()  # it may need longer than the caller has
+            if not self._changed.wait_for(lambda: last is None or last.done, timeout):
                 raise TimeoutError(f"{self._pending} messages have no outcome yet")
             failure, self._failure = self._failure, None
         if failure is not None:
@@ -234,6 +246,7 @@ class Producer(Generic[R]):
 
     def close(self) -> None:
         """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same."""
+        self._may_wait()
         with self._changed:
             if self._closed:
                 return
@@ -242,8 +255,9 @@ class Producer(Generic[R]):
         try:
             self.flush()
         finally:
-            if self._thread is not None and self._thread is not threading.current_thread():
-                self._thread.join()
+            thread = self._thread
+            if thread is not None:
+                thread.join()
             if self._owns_client:
                 self._client.close()
 
@@ -269,10 +283,10 @@ class Producer(Generic[R]):
         at_once: bool,
     ) -> Outcome:
         payload = value if type(value) is bytes and self._codec is None else self._encode(value)
-        if isinstance(key, str):
-            key = key.encode()
+        if key is not None or properties is not None or ttl is not None:
+            key = _checked_extras(key, properties, ttl)
         with self._lock:
-            if self._pending >= self._max_pending:
+            if self._pending >= self._max_pending and self._drainer != threading.get_ident():
                 self._changed.wait_for(lambda: self._pending < self._max_pending or self._stopped or self._closed)
             if self._stopped is not None or self._closed:
                 raise self._unusable()
@@ -281,9 +295,14 @@ class Producer(Generic[R]):
                 self._end_batch()
             batch = self._batch
             outcome = Outcome(self._condition)
-            batch.add(number, payload, outcome, key, properties, ttl)
-            self._pending += 1
+            try:
+                batch.add(number, payload, outcome, key, properties, ttl)
+                self._pending += 1
+            except BaseException as error:
+                self._interrupted(error)
+                raise
             if at_once:
+                outcome.awaited = True
                 self._end_batch()
             elif batch.size >= self._limits.max_bytes or len(batch.payloads) >= self._limits.max_messages:
                 self._end_batch()
@@ -307,8 +326,16 @@ class Producer(Generic[R]):
         error.__cause__ = self._stopped
         return error
 
+    def _interrupted(self, error: BaseException) -> None:
+        """Ctrl-C between two statements: whether the message is queued cannot be told, so nothing may follow it."""
+        self._stopped = _interruption(error)
+        self._batch.mend()
+        self._pending = len(self._batch.waiters) + sum(len(batch.waiters) for batch in self._queue)
+
     def _number(self, given: int | None) -> int:
         """The message's sequence id. Taken under the same lock that queues it: the order of the one is the order of the other."""
+        if given is not None:
+            _check_sequence_id(given)
         numbers_itself = given is not None
         if self._numbers_itself is None:
             self._numbers_itself = numbers_itself
@@ -322,7 +349,6 @@ class Producer(Generic[R]):
             if number > MAX_SEQUENCE_ID:
                 raise InvalidRequest(f"producer {self._name!r} has used up its sequence ids")
             return number
-        _check_sequence_id(given)
         if given > self._opened_at and not self._taken.take(given):
             raise SequenceIdNotRising(
                 f"sequence id {given} was passed over: {self._taken.highest} was sent before it; nothing was sent",
@@ -331,10 +357,12 @@ class Producer(Generic[R]):
             )
         return given
 
-    def _close_batch(self) -> None:
+    def _close_batch(self) -> Batch | None:
+        """The last batch that is on its way; every message so far is in it or in one before it."""
         with self._lock:
             if self._batch.payloads:
                 self._end_batch()
+            return self._queue[-1] if self._queue else None
 
     def _end_batch(self) -> None:
         self._queue.append(self._batch)
@@ -354,51 +382,77 @@ class Producer(Generic[R]):
             with self._changed:
                 while not self._queue:
                     if self._closed:
+                        self._thread = None
                         return
                     left = None if self._due is None else self._due - time.monotonic()
                     if left is not None and left <= 0:
                         self._end_batch()
                     else:
                         self._changed.wait(left)
-            self._drain()
+            # What escapes from here has stopped the producer; the thread stays, so that whatever is queued is told so.
+            with suppress(BaseException):
+                self._drain()
 
     # --- the wire
 
-    def _drain(self) -> None:
-        """Send every queued batch, in order. Whoever comes while another thread sends waits, then finds the queue empty."""
-        with self._sending:
-            while True:
-                with self._lock:
-                    if not self._queue:
-                        return
-                    batch = self._queue.popleft()
+    def _may_wait(self) -> None:
+        """A callback of a future runs on the thread that sends; waiting there for what is to be sent would never end."""
+        if self._drainer == threading.get_ident():
+            raise RuntimeError(
+                "send, send_batch, flush and close wait and cannot be called by a future's callback; use send_async"
+            )
+
+    def _drain(self, until: Outcome | None = None) -> None:
+        """Send the queued batches, in order, up to the message ``until`` (None: all).
+
+        With ``until``, returns at once where another thread is sending: that one, or the sender's thread after it, gets there.
+
+        A batch leaves the queue when all its messages have their outcome. If Ctrl-C comes in between, it is delivered again:
+        as duplicates, or, once the producer is stopped, as failures. It is never passed over.
+        """
+        if not self._sending.acquire(blocking=until is None):
+            return
+        try:
+            self._drainer = threading.get_ident()
+            while self._queue and not (until is not None and until.done()):
+                batch = self._queue[0]
                 self._deliver(batch)
+                with self._changed:
+                    batch.done = True
+                    self._queue.popleft()
+                    self._pending -= len(batch.waiters)
+                    self._changed.notify_all()
+        finally:
+            self._drainer = None
+            self._sending.release()
+            if self._queue and until is not None:
+                with self._lock:
+                    self._wake_sender()
 
     def _deliver(self, batch: Batch) -> None:
         if self._stopped is not None:
             self._fail(batch, ProducerStopped(f"producer {self._name!r} stopped before this was sent: {self._stopped}"))
             return
         try:
-            runs = self._publish(batch)
+            self._settle(batch, self._publish(batch))
         except OncelogError as error:
             if len(batch.payloads) > 1 and isinstance(error, _ONE_MESSAGES_FAULT):
-                for part in batch.split():
+                for part in batch.halves():
                     self._deliver(part)
                 return
             if not isinstance(error, _ONE_MESSAGES_FAULT):
                 self._stopped = error
             self._fail(batch, error)
         except BaseException as error:
-            self._stopped = OncelogError(f"sending was interrupted: {error!r}", definite=False)
+            self._stopped = _interruption(error)
             self._fail(batch, self._stopped)
             raise
-        else:
-            self._settle(batch, runs)
 
     def _publish(self, batch: Batch) -> list[ReceiptRun]:
         request = batch.request(self._name, self._epoch)
         end = time.monotonic() + self._delivery_timeout
         attempt = 0
+        perhaps_stored = False
         while True:
             try:
                 runs = self._client.publish(self._topic, request, self._namespace)
@@ -408,7 +462,10 @@ class Producer(Generic[R]):
                 wait = pause(attempt, random.random())
                 # With its name and sequence ids a request can be repeated: what is there already is answered as a duplicate.
                 if not may_retry(error, idempotent=True) or time.monotonic() + wait > end:
+                    # Refused by a full store or a dead port now; an earlier try may have got through all the same.
+                    error.definite = error.definite and (not perhaps_stored or isinstance(error, _ONE_MESSAGES_FAULT))
                     raise
+                perhaps_stored = perhaps_stored or not error.definite
             time.sleep(wait)
             attempt += 1
 
@@ -418,23 +475,37 @@ class Producer(Generic[R]):
             self._last_sequence_id = last.sequence_id
             self._last_message_id = last.message_id
         settle(batch.waiters, [Receipt(run, at) for run in runs for at in range(run.count)])
-        self._ended(len(batch.waiters))
 
     def _fail(self, batch: Batch, error: OncelogError) -> None:
-        if self._failure is None:
+        if self._failure is None and not all(waiter.awaited for waiter in batch.waiters):
             self._failure = error
         settle_failed(batch.waiters, error)
-        self._ended(len(batch.waiters))
-
-    def _ended(self, count: int) -> None:
-        with self._changed:
-            self._pending -= count
-            self._changed.notify_all()
 
 
 def _check_sequence_id(sequence_id: int) -> None:
     if type(sequence_id) is not int or not 0 <= sequence_id <= MAX_SEQUENCE_ID:
         raise InvalidRequest(f"a sequence id is an int from 0 to {MAX_SEQUENCE_ID}, not {sequence_id!r}")
+
+
+def _checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None, ttl: int | None) -> bytes | None:
+    """The key as bytes. Raises for what could not be encoded later, in the midst of other messages' batch."""
+    if isinstance(key, str):
+        key = key.encode()
+    if key is not None and not isinstance(key, bytes):
+        raise TypeError(f"a key is bytes or str, not {type(key).__name__}")
+    for name, value in (properties or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"properties are str to str, not {name!r}: {value!r}")
+        (name + value).encode()  # raises UnicodeEncodeError for a lone surrogate
+    if ttl is not None and (type(ttl) is not int or not 0 < ttl <= MAX_SEQUENCE_ID):
+        raise InvalidRequest(f"ttl is a positive int of seconds, not {ttl!r}")
+    return key
+
+
+def _interruption(error: BaseException) -> OncelogError:
+    stopped = OncelogError(f"sending was interrupted: {error!r}", definite=False)
+    stopped.__cause__ = error
+    return stopped
 
 
 def _check_names_all(runs: list[ReceiptRun], sequence_ids: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from oncelog.client import Client
@@ -17,6 +17,7 @@ from oncelog.wire.requests import ConsumeRequest
 
 Start = Literal["earliest", "latest"] | MessageId | int | datetime
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 5_000
 """Messages fetched at once; the service ends a page by bytes too."""
 _WAIT_MS = 20_000
@@ -67,9 +68,8 @@ class Reader:
         self._codec = codec_for(codec)
         self._page_size = page_size
         self._buffer: deque[dict[str, Any]] = deque()
-        self._position: MessageId | None = None
         try:
-            self._request = self._first_request(start, inclusive)
+            self._request, self._position = self._first_request(start, inclusive)
         except BaseException:
             self.close()
             raise
@@ -81,7 +81,7 @@ class Reader:
 
     def seek(self, start: Start, *, inclusive: bool = False) -> None:
         """Go on from somewhere else; what was fetched ahead is dropped. ``start`` as when the reader is made."""
-        self._request = self._first_request(start, inclusive)
+        self._request, self._position = self._first_request(start, inclusive)
         self._buffer.clear()
 
     def has_message_available(self) -> bool:
@@ -139,20 +139,21 @@ class Reader:
             self._request = ConsumeRequest(start_from=position, inclusive=False, limit=self._page_size)
         self._buffer.extend(records)
 
-    def _first_request(self, start: Start, inclusive: bool) -> ConsumeRequest:
+    def _first_request(self, start: Start, inclusive: bool) -> tuple[ConsumeRequest, MessageId | None]:
         request = ConsumeRequest(limit=self._page_size)
-        self._position = None
+        position = None
         if isinstance(start, MessageId):
             request.start_from, request.inclusive = bytes(start), inclusive
-            self._position = None if inclusive else start
+            position = None if inclusive else start
         elif start == "latest":
             request.start_offset = self._client.stats(self._topic, self._namespace).upcoming_offset
         elif isinstance(start, datetime):
             if start.tzinfo is None:
                 raise ValueError(f"start {start} has no time zone; use datetime.now(UTC) or .astimezone()")
-            request.start_from = round(start.timestamp() * 1000)
+            # Rounded up: the first millisecond that is not before it. Exact, as start.timestamp() * 1000 is not.
+            request.start_from = max(0, -((_EPOCH - start) // timedelta(milliseconds=1)))
         elif type(start) is int and start >= 0:
             request.start_offset = start
         elif start != "earliest":
             raise ValueError(f"start is 'earliest', 'latest', a MessageId, an offset or a datetime, not {start!r}")
-        return request
+        return request, position

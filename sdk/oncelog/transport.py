@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
+from weakref import WeakSet
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError, ReadTimeoutError
 
 from oncelog.errors import ConnectionFailed, InvalidResponse, OncelogError, ResponseTimeout, from_problem
 from oncelog.wire.media import DEFAULT_URL, PROBLEM, essence
@@ -26,13 +27,12 @@ class Transport:
     def __init__(self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS) -> None:
         """``url`` and ``token`` default to ONCELOG_URL and ONCELOG_TOKEN. Raises ValueError for what is no http(s) URL."""
         self.url = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).rstrip("/")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if not _is_base(self.url):
             raise ValueError(f"not the URL of a service: {self.url!r}; it looks like {DEFAULT_URL}")
         self._token = token or os.environ.get("ONCELOG_TOKEN")
         self._timeout = timeout
         self._local = threading.local()
-        self._sessions: list[requests.Session] = []
+        self._sessions: WeakSet[requests.Session] = WeakSet()  # those of threads that have ended go with them
         self._lock = threading.Lock()
 
     def call(
@@ -59,14 +59,15 @@ class Transport:
         try:
             yield from response.iter_lines()
         except requests.RequestException as error:
-            raise ConnectionFailed(f"the answer of {self.url} broke off: {error}") from error
+            raise _connection_error(self.url, error) from error
         finally:
             response.close()
 
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
-            sessions, self._sessions = self._sessions, []
+            sessions = list(self._sessions)
+            self._sessions.clear()
         for session in sessions:
             session.close()
         self._local = threading.local()
@@ -98,10 +99,15 @@ class Transport:
                     allow_redirects=False,
                     stream=stream,
                 )
+                if stream and not 200 <= response.status_code < 300:
+                    _ = response.content  # read here, where its failing is ours to name
             except requests.RequestException as error:
                 raise _connection_error(self.url, error) from error
             if response.status_code in (307, 308) and "location" in response.headers:
                 url = urljoin(url, response.headers["location"])  # the same method, the same body
+                if not _is_http(urlsplit(url)):
+                    raise InvalidResponse(f"{self.url} redirects to {url!r}, which is no http(s) address")
+                params = None  # they are in the new address
                 continue
             if 200 <= response.status_code < 300:
                 return response
@@ -120,14 +126,28 @@ class Transport:
             session.headers["accept-encoding"] = "identity"
             self._local.session = session
             with self._lock:
-                self._sessions.append(session)
+                self._sessions.add(session)
         return session
 
 
+def _is_base(url: str) -> bool:
+    """Whether paths can be appended to it."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    return _is_http(parts) and not parts.query and not parts.fragment
+
+
+def _is_http(parts: SplitResult) -> bool:
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
 def _connection_error(url: str, error: requests.RequestException) -> OncelogError:
-    if isinstance(error, requests.ReadTimeout):
-        return ResponseTimeout(f"{url} did not answer in time: {error}")
     cause = error.args[0] if error.args else None
+    if isinstance(error, requests.ReadTimeout) or isinstance(cause, ReadTimeoutError):
+        return ResponseTimeout(f"{url} did not answer in time: {error}")
     reason = cause.reason if isinstance(cause, MaxRetryError) else cause
     never_arrived = isinstance(reason, NewConnectionError | ConnectTimeoutError)
     return ConnectionFailed(f"{url} cannot be reached: {error}", definite=never_arrived)
