@@ -28,8 +28,8 @@ NOT_RUN = {
 """Commands of shell blocks that are not run, by how they begin, and why."""
 SHOWN_ONLY = {"text", "json", "ini"}
 """Languages of blocks that show something. JSON right behind a command is held against what the command prints."""
-RUN_ELSEWHERE = {"docs/cli.md": "tests/cli", "docs/benchmarks.md": "make bench"}
-"""Pages that are kept true by something else."""
+RUN_ELSEWHERE = {"docs/cli.md": "tests/behaviours/cli/test_documented.py", "docs/benchmarks.md": "benchmarks"}
+"""Pages that are kept true by something else, and by what."""
 
 _SAID = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
 
@@ -106,6 +106,10 @@ def test_a_command_that_is_not_run_is_there_to_be_left_out() -> None:
     commands = [line for page in RUNNABLE for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()]
     unused = [begin for begin in NOT_RUN if not any(command.startswith(begin) for command in commands)]
     assert not unused, f"no page has a command that begins with {unused}"
+
+
+def test_what_runs_a_page_elsewhere_is_there() -> None:
+    assert [what for what in RUN_ELSEWHERE.values() if not (ROOT / what).exists()] == []
 
 
 def test_every_make_target_in_the_documentation_exists() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import runpy
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from oncelog.wire.media import AVRO, JSON, NDJSON, ONCELOG_AVRO, PROBLEM
 from oncelog_service.properties import CHECK_EXPECTED_OFFSETS, DEDUPLICATION, GENERATION, TTL
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.port import Table
+from oncelog_service.storage.rows import NamespaceRow, ProducerRow, TopicRow, TrimRow
 from tests.docs.pages import ROOT
 from tests.support import RunningService
 
@@ -41,10 +45,35 @@ def test_every_public_name_is_documented() -> None:
 
 @pytest.mark.parametrize("kind", [Producer, Reader, Checkpoint, Client, Receipt, Message], ids=lambda kind: kind.__name__)
 def test_every_public_member_is_documented(kind: type) -> None:
+    _, _, section = (DOCS / "python.md").read_text("utf-8").partition(f"\n## {kind.__name__}\n")
+    first_cells = re.findall(r"^\|(.*?)\|", section.partition("\n## ")[0], re.MULTILINE)
+    documented = {name for cell in first_cells for name in re.findall(r"`(\w+)", cell)}
+    assert {name for name in vars(kind) if not name.startswith("_")} <= documented
+
+
+@pytest.mark.parametrize("kind", [Producer, Reader, Checkpoint, Client], ids=lambda kind: kind.__name__)
+def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
+    """Names, order and defaults. Values that are constants are compared; the rest only by name."""
     text = (DOCS / "python.md").read_text("utf-8")
-    members = [name for name in vars(kind) if not name.startswith("_")]
-    assert members
-    assert [name for name in members if not re.search(rf"[`.]{name}\b", text)] == []
+    shown = re.search(rf"^`{kind.__name__}(\(.*?\))`", text, re.MULTILINE | re.DOTALL)
+    assert shown, f"docs/python.md does not show how to make a {kind.__name__}"
+    documented = ast.parse(f"def shown{' '.join(shown[1].split())}: pass").body[0]
+    assert isinstance(documented, ast.FunctionDef)
+    variables: dict[str, object] = {}
+    exec(compile(ast.Module([documented], []), "python.md", "exec"), variables)
+    expected = [(each.name, each.default, each.kind) for each in inspect.signature(variables["shown"]).parameters.values()]  # type: ignore[arg-type]
+    actual = [(each.name, each.default, each.kind) for each in inspect.signature(kind).parameters.values()]
+    assert actual == expected
+
+
+@pytest.mark.parametrize("row", [TopicRow, NamespaceRow, ProducerRow, TrimRow], ids=lambda row: row.__name__)
+def test_the_small_tables_are_drawn_as_they_are_written(row: type) -> None:
+    text = (DOCS / "formats.md").read_text("utf-8")
+    drawn = re.search(rf"^{row.__name__.removesuffix('Row').upper()} +(\{{.*?\}})\n(?=[A-Z`])", text, re.MULTILINE | re.DOTALL)
+    assert drawn
+    # Members of the row stand before a colon and a type; names in nested braces are those of its values.
+    members = set(re.findall(r'"(\w+)": (?:int|ms|bool|offset|\[|\{|"|1)', drawn[1])) - {"version", "deduplication"}
+    assert members == {field.name for field in fields(row)}
 
 
 def test_every_media_type_is_documented() -> None:
