@@ -238,7 +238,7 @@ def run(rows: int, work: Path, console: Console) -> int:
         crew.dismiss()
     show(console, demo)
     for problem in problems:
-        console.print(problem, style="red", markup=False)
+        console.print(problem, style="red", markup=False, soft_wrap=True)
     if problems:
         console.print("[bold red]Not every flight is there exactly once.[/]")
         return 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
 from flights.data import PRODUCER, TOPIC, Flight, Totals, flights, totals
@@ -15,12 +15,13 @@ _SHOWN = 10
 def check_log(url: str, rows: int) -> list[str]:
     """Read the whole log beside the file; what differs, in words."""
     with Reader(TOPIC, url=url, timeout=0) as reader:
-        return list(_first(_differences(reader, flights(rows))))
+        return list(_first(differences(reader, flights(rows))))
 
 
-def _differences(reader: Reader, expected: Iterator[Flight]) -> Iterator[str]:
+def differences(log: Iterable[Message], expected: Iterable[Flight]) -> Iterator[str]:
+    """What is lost, double, out of order or changed."""
     last = b""
-    for number, (message, flight) in enumerate(zip_longest(reader, expected)):
+    for number, (message, flight) in enumerate(zip_longest(log, expected)):
         if message is None or flight is None:
             yield f"the {'log' if message is None else 'file'} ends after {number:,} flights, the other goes on"
             return
@@ -55,7 +56,7 @@ def check_service(client: Client, rows: int) -> list[str]:
     """Let the service refold its log; compare its live map with the file."""
     *_, found = client.verify(TOPIC)
     assert isinstance(found, Verification)
-    problems = list(found.problems)
+    problems = list(_first(iter(found.problems)))
     if not found.ok or found.messages != rows or found.duplicates:
         problems.append(f"verify: ok={found.ok}, {found.messages:,} messages, {found.duplicates} duplicates")
     last = client.producer(TOPIC, PRODUCER).last_persisted

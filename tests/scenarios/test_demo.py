@@ -9,6 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from oncelog import Message, MessageId
+
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
@@ -18,6 +22,41 @@ def test_the_demo_proves_that_every_flight_is_there_once_although_everything_is_
     assert "Each of the 20,000 flights is there exactly once, in order." in done.stdout
     assert done.stdout.count("proved:") == 3
     assert "kill -9 service" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ([0, 1, 2, 3, 4], 0),
+        ([0, 1, 2, 3], 1),
+        ([0, 1, 2, 3, 4, 4], 1),
+        ([0, 1, 1, 2, 3, 4], 4),
+        ([0, 2, 1, 3, 4], 2),
+    ],
+    ids=["as it should be", "one lost", "the last twice", "one twice", "two swapped"],
+)
+def test_the_proof_sees_what_is_lost_double_or_out_of_order(
+    monkeypatch: pytest.MonkeyPatch, lines: list[int], found: int
+) -> None:
+    monkeypatch.syspath_prepend(DEMO.parent)
+    from flights import proof
+    from flights.data import PRODUCER, flights
+
+    source = list(flights(5))
+    log = [
+        Message(
+            {
+                "id": bytes(MessageId(1, offset)),
+                "offset": offset,
+                "payload": source[line].payload,
+                "key": source[line].airport.encode(),
+                "producer": PRODUCER,
+                "sequenceId": line,
+            }
+        )
+        for offset, line in enumerate(lines)
+    ]
+    assert len(list(proof.differences(log, source))) == found
 
 
 def test_an_interrupted_demo_leaves_no_process_and_no_files_behind(tmp_path: Path) -> None:

@@ -150,10 +150,10 @@ def _after_the_last(service: ServiceProcess, writers: list[Writer], before: list
 
 
 def test_a_producer_killed_at_random_moments_resumes_and_every_row_is_there_once(service: ServiceProcess) -> None:
-    rows = 15_000
+    rows = 25_000
     with _seeded() as rng:
         for number in range(5):
-            acknowledged = _publish_and_kill(service, rows, rng.uniform(0.0, 0.15), with_service=number == 3)
+            acknowledged = _publish_and_kill(service, rows, rng.uniform(0.0, 0.1), with_service=number == 3)
             log = read_log(service.url, TOPIC)
             assert [message.sequence_id for message in log] == list(range(len(log)))
             assert acknowledged < len(log) < rows, "a kill that comes too late proves nothing"
@@ -183,7 +183,7 @@ def _publish_and_kill(service: ServiceProcess, rows: int, seconds: float, with_s
 @contextmanager
 def _loader(service: ServiceProcess, rows: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.scenarios.load", service.url, TOPIC, "loader", str(rows)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as loader:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]) as loader:
         try:
             yield loader
         finally:
@@ -219,8 +219,9 @@ def test_a_paused_producer_that_awakes_after_it_was_replaced_stores_nothing_more
             assert new.last_sequence_id is not None
             assert new.last_sequence_id < rows - 1, "a pause that comes too late proves nothing"
             old.send_signal(signal.SIGCONT)
-            old.stdout.read()
-            assert old.wait(30) == 1
+            _, last_words = old.communicate(timeout=30)
+            assert old.returncode == 1
+            assert b"ProducerFenced" in last_words
             stored = len(read_log(service.url, TOPIC))
             assert stored == new.last_sequence_id + 1
             for row in new.resume(range(rows), sequence_id=lambda row: row):
