@@ -68,6 +68,22 @@ def test_after_a_kill_300_000_messages_are_not_replayed_but_only_those_since_the
     _kill_while_publishing(tmp_path, messages=300_000, kills=6)
 
 
+@pytest.mark.parametrize("request_messages", [400, 1_500], ids=["smaller than a snapshot's interval", "larger"])
+def test_at_no_moment_more_than_a_snapshots_interval_and_one_request_wait_for_a_snapshot(
+    tmp_path: Path, request_messages: int
+) -> None:
+    with ServiceProcess(tmp_path / "log", snapshot_messages=1_000) as service, Client(service.url) as client:
+        client.create_topic(TOPIC)
+        loader = threading.Thread(target=_publish, args=(service.url, 60_000, request_messages))
+        loader.start()
+        behind = 0
+        while loader.is_alive():
+            stats = client.stats(TOPIC)
+            behind = max(behind, stats.upcoming_offset - (stats.snapshot_offset or 0))
+        loader.join()
+        assert request_messages <= behind < 1_000 + request_messages
+
+
 def _kill_while_publishing(tmp_path: Path, messages: int, kills: int, snapshot_messages: int = 1_000, request: int = 400) -> None:
     with ServiceProcess(tmp_path / "log", snapshot_messages=snapshot_messages) as service, Client(service.url) as client:
         client.create_topic(TOPIC)

@@ -94,9 +94,13 @@ class Snapshots:
 
     def _written(self, slot: int, offset: int, covered: int) -> None:
         self._offsets[slot] = offset
+        # Here, not when the future's callbacks run: the request that this snapshot rode with is counted before those, and if
+        # it makes the next snapshot due that one must begin, or a restart would replay one request more.
+        self._running = None
         self._schedule.done(self._clock.monotonic(), covered)
 
     def _ended(self, ended: asyncio.Future[None]) -> None:
-        self._running = None
+        if self._running is ended:
+            self._running = None
         if not ended.cancelled():
             ended.exception()  # the writer has told of the failure; here nobody waits
