@@ -41,10 +41,6 @@ function request()
   local first = math.floor(counter / slots) * count
   counter = counter + 1
   local name = string.format("wrk-%d-%d", thread_id, slot)
-  local ids = {varint(count)}
-  for i = 1, count do
-    ids[i + 1] = varint(first + i - 1)
-  end
-  ids[#ids + 1] = "\0"
-  return wrk.format("POST", nil, headers, "\0\2" .. varint(#name) .. name .. "\0\2" .. table.concat(ids) .. nothing .. messages)
+  -- branch 2 of sequenceIds: the first of ids that rise by one, as the SDK sends them
+  return wrk.format("POST", nil, headers, "\0\2" .. varint(#name) .. name .. "\0\4" .. varint(first) .. nothing .. messages)
 end

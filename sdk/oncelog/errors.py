@@ -137,6 +137,8 @@ class MethodNotAllowed(OncelogError):
 
     code = "method_not_allowed"
     status = 405
+    values = ("allowed",)
+    allowed: list[str]
 
 
 class RequestTimeout(OncelogError):

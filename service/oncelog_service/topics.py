@@ -21,7 +21,7 @@ from oncelog_service.log.topic_log import Limits, TopicLog
 from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_properties, deduplicates, shown_properties, ttl_ms
 from oncelog_service.storage.keys import generation_key, prefix_end, split_topic_key, topic_key
-from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
 
 TopicName = tuple[str, str]
@@ -233,7 +233,10 @@ def _topic_row(data: bytes) -> TopicRow:
 
 
 def _read_policies(store: Store) -> dict[str, bool | None]:
-    return {
-        key.decode(): decode_record(NamespaceRow, data).policies.get("deduplication")
-        for key, data in store.scan(Table.NAMESPACE, b"", b"\xff")
-    }
+    try:
+        return {
+            key.decode(): decode_record(NamespaceRow, data).policies.get("deduplication")
+            for key, data in store.scan(Table.NAMESPACE, b"", b"\xff")
+        }
+    except RowDamaged as damage:
+        raise StoreDamaged(str(damage)) from damage

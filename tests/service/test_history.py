@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
-from oncelog_service.log.history import find_originals, requests_of
+from oncelog_service.log.history import Further, find_originals, requests_of
 from oncelog_service.storage.keys import row_id
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
@@ -73,17 +73,17 @@ def test_every_original_is_found_where_it_is(requests: list[tuple[str | None, in
 
 def test_the_newest_request_is_always_looked_through_whole() -> None:
     disk, log, _ = chained([("a", list(range(500))), ("a", list(range(500, 3_000)))])
-    found = find_originals(MemoryStore(disk), PREFIX, log["a"][-1][1], list(range(500, 3_000)), further_rows=0)
+    found = find_originals(MemoryStore(disk), PREFIX, log["a"][-1][1], list(range(500, 3_000)), Further(0, 64))
     assert len(found) == 2_500
 
 
 def test_how_far_the_walk_goes_beyond_it_is_bounded() -> None:
     disk, log, _ = chained([("a", [number]) for number in range(100)])
     store, newest = MemoryStore(disk), log["a"][-1][1]
-    assert find_originals(store, PREFIX, newest, [0], further_rows=10, further_requests=100) == {}
-    assert find_originals(store, PREFIX, newest, [0], further_rows=100, further_requests=10) == {}
-    assert set(find_originals(store, PREFIX, newest, [95], further_rows=10, further_requests=10)) == {95}
-    assert set(find_originals(store, PREFIX, newest, [0], further_rows=100, further_requests=100)) == {0}
+    assert find_originals(store, PREFIX, newest, [0], Further(10, 100)) == {}
+    assert find_originals(store, PREFIX, newest, [0], Further(100, 10)) == {}
+    assert set(find_originals(store, PREFIX, newest, [95], Further(10, 10))) == {95}
+    assert set(find_originals(store, PREFIX, newest, [0], Further(100, 100))) == {0}
 
 
 @pytest.mark.parametrize("trimmed", range(1, 13))

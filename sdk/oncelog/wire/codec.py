@@ -130,6 +130,8 @@ def decode_publish_request(content_type: str, body: bytes) -> PublishRequest:
     """A publish body. The columns' lengths agree; nothing else about the values is checked yet."""
     record = decode("PublishRequest", content_type, body)
     payloads = record.pop("messages")
+    if isinstance(record.get("sequenceIds"), int):
+        record["sequenceIds"] = range(record["sequenceIds"], record["sequenceIds"] + len(payloads))
     request = PublishRequest(payloads, **{_REQUEST_FIELDS[name]: value for name, value in record.items()})
     for name in ("sequenceIds", "keys", "properties", "ttls"):
         column = getattr(request, _REQUEST_FIELDS[name])
@@ -141,6 +143,9 @@ def decode_publish_request(content_type: str, body: bytes) -> PublishRequest:
 def encode_publish_request(request: PublishRequest) -> bytes:
     """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
     record = {name: getattr(request, field) for name, field in _REQUEST_FIELDS.items()}
+    ids = request.sequence_ids
+    if ids and len(ids) == len(request.payloads) and list(ids) == list(range(ids[0], ids[0] + len(ids))):
+        record["sequenceIds"] = ids[0]
     return encode("PublishRequest", ONCELOG_AVRO, {**record, "messages": request.payloads})
 
 

@@ -53,6 +53,8 @@ def check_sequence_ids(sequence_ids: Sequence[int] | None) -> None:
         raise InvalidRequest("a named producer numbers its messages: sequenceIds is missing")
     if sequence_ids[0] < 0 or sequence_ids[-1] > MAX_SEQUENCE_ID:
         raise InvalidRequest(f"sequence ids are 0 to {MAX_SEQUENCE_ID}")
+    if isinstance(sequence_ids, range):  # sent as the first of ids that rise by one
+        return
     if not all(map(lt, sequence_ids, islice(sequence_ids, 1, None))):
         before, behind = next(pair for pair in pairwise(sequence_ids) if pair[1] <= pair[0])
         raise InvalidRequest(f"sequenceIds must strictly increase inside a request: {behind} follows {before}")

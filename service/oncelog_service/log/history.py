@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog_service.log.scan import after
@@ -15,10 +16,20 @@ from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import Row, RowDamaged, decode_row
 
-FURTHER_ROWS = 1_000
-"""How many rows beyond the newest request, and as many as were asked for, are looked at for originals."""
-FURTHER_REQUESTS = 64
-"""… and in how many requests: each costs a seek, and a repeat of old messages should not cost more than storing them did."""
+
+class Further(NamedTuple):
+    """How far beyond the newest request the walk goes."""
+
+    rows: int
+    """And as many as were asked for."""
+    requests: int
+    """Each costs a seek."""
+
+
+FURTHER = Further(1_000, 64)
+"""A repeat of old messages should not cost more than storing them did."""
+MOST_RECENT = Further(100_000, 100_000)
+"""For what may be the most recent request again: all that it repeats is looked up, some tenths of a second at the most."""
 
 
 def requests_of(store: Store, prefix: bytes, newest: bytes) -> Iterator[list[Row]]:
@@ -51,20 +62,19 @@ def find_originals(
     prefix: bytes,
     newest: bytes,
     sequence_ids: Sequence[int],
-    further_rows: int = FURTHER_ROWS,
-    further_requests: int = FURTHER_REQUESTS,
+    further: Further = FURTHER,
 ) -> dict[int, Row]:
     """sequence id → stored row, for those of the rising ``sequence_ids`` that are cheaply found. Raises TopicDamaged."""
     wanted = set(sequence_ids)
     found: dict[int, Row] = {}
-    room = len(sequence_ids) + further_rows
+    room = len(sequence_ids) + further.rows
     for number, request in enumerate(requests_of(store, prefix, newest)):
         for row in request:
             if row.sequence_id in wanted:
                 found.setdefault(row.sequence_id, row)
         room -= len(request) if number else 0
         oldest = request[-1].sequence_id
-        if room <= 0 or number >= further_requests or len(found) == len(wanted) or oldest is None or oldest <= sequence_ids[0]:
+        if room <= 0 or number >= further.requests or len(found) == len(wanted) or oldest is None or oldest <= sequence_ids[0]:
             break
     return found
 

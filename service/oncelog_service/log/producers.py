@@ -15,7 +15,7 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
 from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator
 from oncelog_service.log.checks import check_producer_name, first_gap
-from oncelog_service.log.history import find_originals
+from oncelog_service.log.history import MOST_RECENT, find_originals
 from oncelog_service.log.reading import read
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import ROW_ID_SIZE
@@ -24,8 +24,6 @@ from oncelog_service.storage.rows import ProducerRow, encode_record
 
 _REMEMBERED_OPENS = 16
 """Nonces of so many latest opens are kept, so that a late repeat of an open is told from a new one."""
-_WHY_ROWS = 100_000
-"""How far back `why` looks for a message: some tenths of a second at the most."""
 
 
 class Producers:
@@ -142,7 +140,7 @@ class Producers:
         original = None
         if mark is not None and sequence_id <= mark.sequence_id:
             newest = mark.message_id[:ROW_ID_SIZE]
-            rows = await read(find_originals, self._store, self._prefix, newest, [sequence_id], _WHY_ROWS, _WHY_ROWS)
+            rows = await read(find_originals, self._store, self._prefix, newest, [sequence_id], MOST_RECENT)
             original = rows.get(sequence_id)
         verdict = self._dedup.judge(name, [sequence_id])
         where = None if original is None else f"a message with this id is stored at offset {original.offset}"
@@ -158,7 +156,7 @@ class Producers:
         else:
             assert mark is not None  # something was judged persisted
             at_or_below = f"it is at or below the last persisted sequence id {mark.sequence_id} (offset {mark.offset})"
-            unseen = f"no message with this id was found among the latest {_WHY_ROWS}: it was left out, or it has expired"
+            unseen = f"no message with this id was found among the latest {MOST_RECENT.rows}: it was left out, or it has expired"
             said = "duplicate", f"{at_or_below}; {where or unseen}"
         return Why(
             producer=name,

@@ -21,7 +21,7 @@ from oncelog_dedup import Deduplicator, Mark, Position, Snapshot, SnapshotSchedu
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish
-from oncelog_service.log.history import find_originals
+from oncelog_service.log.history import FURTHER, MOST_RECENT, find_originals
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.reading import read
 from oncelog_service.log.recovery import Recovered
@@ -96,6 +96,7 @@ class TopicLog:
         self.refused = 0
         """Messages answered as duplicates since then."""
         self._arrivals: set[asyncio.Future[None]] = set()
+        self._trimming = asyncio.Lock()
         self._closed = False
 
     # --- publish --------------------------------------------------------------------------------------------------------
@@ -165,7 +166,9 @@ class TopicLog:
     async def _originals(self, producer: str, sequence_ids: Sequence[int], payloads: Sequence[bytes]) -> list[ReceiptRun]:
         mark = self.dedup.last_persisted(producer)
         assert mark is not None  # something of it was judged persisted
-        rows = await read(find_originals, self._store, self.prefix, mark.message_id[:ROW_ID_SIZE], sequence_ids)
+        # Up to the newest message: this may be the most recent request again, which always gets its original ids.
+        bounds = MOST_RECENT if sequence_ids[-1] == mark.sequence_id else FURTHER
+        rows = await read(find_originals, self._store, self.prefix, mark.message_id[:ROW_ID_SIZE], sequence_ids, bounds)
         for sequence_id, payload in zip(sequence_ids, payloads, strict=False):
             original = rows.get(sequence_id)
             if original is not None and original.payload != payload:
@@ -227,7 +230,8 @@ class TopicLog:
             self._check_open()
 
     async def _page(self, start: bytes, limit: int, encode: Encode) -> Page:
-        now_ms = self._clock.now_ms()
+        # Not behind the last message: what had expired before a restart stays so when the clock was set back meanwhile.
+        now_ms = max(self._clock.now_ms(), self._stamps.last_timestamp)
         # What was deleted stays so, although the cache may still hold it.
         start = max(start, self._begin, timestamp_prefix(live_from(self.row, now_ms)))
         last_id = self.position.last_message_id
@@ -293,7 +297,13 @@ class TopicLog:
 
     async def trim(self, row_ids: Sequence[bytes]) -> int:
         """Delete the oldest messages, whose row ids these are; returns how many. Both snapshots cover them first."""
+        async with self._trimming:
+            return await self._trim(row_ids)
+
+    async def _trim(self, row_ids: Sequence[bytes]) -> int:
         self._check_open()
+        if row_ids[0] < self._begin:
+            return 0  # another round of retention was here first
         upto = self.earliest_offset + len(row_ids)
         while self.snapshots.covered_by_both < upto:
             await self.snapshots.take()

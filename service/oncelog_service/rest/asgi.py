@@ -79,7 +79,9 @@ class _Endpoint(_Guarded):
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if route is None:
-            raise MethodNotAllowed(f"{scope['path']} takes {', '.join(self._routes)}, not {scope['method']}")
+            raise MethodNotAllowed(
+                f"{scope['path']} takes {', '.join(self._routes)}, not {scope['method']}", allowed=list(self._routes)
+            )
         body = await read_body(scope, receive, self._service.settings, self._in_flight)
         try:
             content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
@@ -97,7 +99,7 @@ class _Fixed(_Guarded):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            raise MethodNotAllowed(f"{scope['path']} takes GET, not {scope['method']}")
+            raise MethodNotAllowed(f"{scope['path']} takes GET, not {scope['method']}", allowed=["GET"])
         await _send(send, self._answer, {})
 
 
@@ -118,6 +120,8 @@ def _problem(error: OncelogError) -> Answer:
 
 
 def _extra_headers(error: OncelogError) -> dict[bytes, bytes]:
+    if isinstance(error, MethodNotAllowed):
+        return {b"allow": ", ".join(error.allowed).encode()}
     if error.status == 503:
         return {b"retry-after": b"1"}
     if error.status == 408:
