@@ -1,0 +1,139 @@
+"""What stands between the SDK and a service when things go wrong: a server that answers as told, a proxy that loses things."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from urllib.parse import urlsplit
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+@dataclass
+class Answer:
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    claimed_length: int | None = None
+    """Content-Length, when it is not to be the body's: the connection closes before so many bytes came."""
+
+
+Handler = Callable[[Request], Answer | None]
+"""None cuts the connection without an answer."""
+
+
+class FakeServer:
+    """Its address, and every request that arrived."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.requests: list[Request] = []
+
+
+def problem(status: int, code: str, definite: bool = True, **values: object) -> Answer:
+    """An answer as the service gives it for an error."""
+    body = {"status": status, "code": code, "detail": f"a planted {code}", "definite": definite, **values}
+    return Answer(status, json.dumps(body).encode(), {"content-type": "application/problem+json"})
+
+
+@contextmanager
+def fake_server(handle: Handler) -> Iterator[FakeServer]:
+    """An HTTP server on loopback that answers what ``handle`` says."""
+
+    class Talk(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            request = Request(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+            fake.requests.append(request)
+            answer = handle(request)
+            if answer is None:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            length = len(answer.body) if answer.claimed_length is None else answer.claimed_length
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(length))
+            self.end_headers()
+            self.wfile.write(answer.body)
+            if length != len(answer.body):
+                self.close_connection = True
+
+        do_GET = do_POST = do_PUT = do_DELETE = _any  # noqa: N815  # the names that BaseHTTPRequestHandler looks for
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass  # a client that hangs up is what many of these tests are about
+
+    server = Server(("127.0.0.1", 0), Talk)
+    server.daemon_threads = True
+    fake = FakeServer(f"http://127.0.0.1:{server.server_address[1]}")
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield fake
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def forward(target: str, request: Request) -> Answer:
+    """What the real service answers."""
+    connection = http.client.HTTPConnection(urlsplit(target).netloc, timeout=30)
+    headers = {k: v for k, v in request.headers.items() if k in ("content-type", "authorization")}
+    try:
+        connection.request(request.method, request.path, request.body, headers)
+        response = connection.getresponse()
+        return Answer(response.status, response.read(), {"content-type": response.getheader("content-type", "")})
+    finally:
+        connection.close()
+
+
+class Losses:
+    """How often the proxy lost a request and how often an answer."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.answers = 0
+
+
+@contextmanager
+def lossy_proxy(target: str, seed: int, share: float = 0.3) -> Iterator[tuple[str, Losses]]:
+    """A proxy that loses ``share`` of the requests before the service sees them, and as many of its answers afterwards."""
+    chance, lock, losses = random.Random(seed), Lock(), Losses()
+
+    def handle(request: Request) -> Answer | None:
+        with lock:
+            draw = chance.random()
+        if draw < share:
+            losses.requests += 1
+            return None
+        answer = forward(target, request)
+        if draw < 2 * share:
+            losses.answers += 1
+            return None
+        return answer
+
+    with fake_server(handle) as fake:
+        yield fake.url, losses
