@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -32,9 +33,11 @@ class Output:
         if self.as_json:
             print(json.dumps(value))
         elif sys.stdout.isatty():
-            table = Table(*columns)
+            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            for column in columns:
+                table.add_column(column, overflow="fold")
             for row in rows:
-                table.add_row(*(Text(_shown(field), overflow="fold") for field in row))
+                table.add_row(*(Text(_shown(field)) for field in row))
             Console().print(table)
         else:
             for row in [columns, *rows]:

@@ -22,7 +22,9 @@ def status(session: Session) -> None:
     topics = [topic for namespace in namespaces for topic in _topics(session, namespace)]
     value = {"url": client.url, "status": "ok" if client.healthy() else "unavailable", "topics": topics}
     session.out.note(f"{client.url}: {value['status']}")
-    columns = ("namespace", "name", "generation", "earliest_offset", "upcoming_offset", "producers", "deduplication", "damage")
+    columns = ["namespace", "name", "generation", "earliest_offset", "upcoming_offset", "producers", "deduplication"]
+    if any("damage" in topic for topic in topics):
+        columns.append("damage")
     rows = [[topic.get(column) for column in columns] for topic in topics]
     session.out.table(value, [column.replace("_", " ") for column in columns], rows)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from threading import Lock
+from typing import Annotated, cast
 
 import typer
 from rich.progress import Progress, TaskID
@@ -134,12 +135,31 @@ async def _in_store(service: Service, name: Name, bar: Progress) -> Verification
     except TopicDamaged as damage:
         return _damaged(name, damage)
     total = log.position.upcoming_offset - log.earliest_offset
-    steps = verify_log(service.store, log)
     findings = Findings()
-    while (found := await read(next, steps, None)) is not None:  # in between, Ctrl-C gets its turn
-        findings = found
-        bar.update(task, completed=findings.messages, total=total, messages=findings.messages)
+    with _Steps(verify_log(service.store, log)) as steps:
+        while (found := await read(steps.next)) is not None:  # in between, Ctrl-C gets its turn
+            findings = found
+            bar.update(task, completed=findings.messages, total=total, messages=findings.messages)
     return verification(*name, log.row.generation, findings)
+
+
+class _Steps:
+    """A verification on another thread that ends when the block does: a scan left open would keep the store from closing."""
+
+    def __init__(self, steps: Iterator[Findings]) -> None:
+        self._steps = cast(Generator[Findings, None, None], steps)
+        self._running = Lock()
+
+    def next(self) -> Findings | None:
+        with self._running:
+            return next(self._steps, None)
+
+    def __enter__(self) -> _Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._running:  # after Ctrl-C the step under way goes on to its end
+            self._steps.close()
 
 
 def _task(bar: Progress, name: Name) -> TaskID:

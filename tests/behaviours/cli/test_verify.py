@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oncelog import Client, Producer
+from oncelog_service.cli.output import progress_bar
+from oncelog_service.cli.verify import _in_store
+from oncelog_service.clock import SystemClock
+from oncelog_service.config import Settings
+from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Table
 from tests.behaviours.cli.support import run, value
@@ -79,6 +86,30 @@ def test_a_store_in_use_or_not_there_is_refused_and_none_is_made(store: str, tmp
         assert result.stderr == f"error: the store {tmp_path}/data is in use by another process\n"
     assert run("verify", "--store", f"leveldb://{tmp_path}/missing").exit_code == 2
     assert not (tmp_path / "missing").exists()
+
+
+def test_a_verification_broken_off_by_ctrl_c_lets_go_of_the_store(tmp_path: Path) -> None:
+    store = f"leveldb://{tmp_path}/data"
+    with running_service(store) as running, Client(running.url) as client:
+        client.create_topic("t")
+        with Producer[bytes]("t", client=client) as producer:
+            for number in range(60_000):
+                producer.send_async(b"%d" % number)
+
+    async def broken_off() -> None:
+        service = Service(Settings(store=store), store_opener(store), SystemClock())
+        await service.start()
+        with progress_bar(True, "") as bar:
+            verifying = asyncio.ensure_future(_in_store(service, ("default", "t"), bar))
+            while not bar.tasks or bar.tasks[0].completed < 20_000:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            verifying.cancel()
+            with pytest.raises(asyncio.CancelledError) as held:  # its traceback keeps what was going on alive
+                await verifying
+            await asyncio.wait_for(service.stop(), 20)
+            assert held.value is not None
+
+    asyncio.run(broken_off())
 
 
 def test_a_topic_that_is_not_there_is_an_error(store: str) -> None:
