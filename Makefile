@@ -2,7 +2,8 @@
 
 .DEFAULT_GOAL := help
 # plyvel ships wheels for 3.11 and 3.12; on a later Python it is built and needs LevelDB's headers. So look for those first.
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+# A name on PATH may be a version manager's empty shell, hence the try.
+PYTHON ?= $(shell for name in python3.12 python3.11 python3; do $$name -c 'import venv' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -1,7 +1,6 @@
 """A snapshot and the log entries after it give exactly the map that was lost.
 
-Recovery, the check that an operator asks for, and (where transactions are rolled back) the rebuilding of single producers
-are this one fold. It refuses rather than guesses: an entry out of order or a hole in the offsets ends it with an error, since
+It refuses rather than guesses: an entry out of order or a hole in the offsets ends it with an error, since
 with deduplication on a silent hole is permanent - the retry would be answered "duplicate".
 """
 
