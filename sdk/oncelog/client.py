@@ -249,7 +249,7 @@ class Client:
 
 
 def _quoted(name: str) -> str:
-    if name in ("", ".", ".."):
+    if name in ("", ".", "..") or "/" in name:
         raise InvalidRequest(f"not a name: {name!r}")
     return quote(name, safe="")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 from weakref import WeakSet
@@ -120,6 +121,7 @@ class Transport:
             session = requests.Session()
             # Neither ~/.netrc (it would replace the token) nor proxies of the environment.
             session.trust_env = False
+            session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
             session.mount("http://", HTTPAdapter(pool_connections=4, pool_maxsize=4))
             session.mount("https://", HTTPAdapter(pool_connections=4, pool_maxsize=4))
             session.headers["user-agent"] = "oncelog"

@@ -1,0 +1,40 @@
+"""What importing the SDK loads, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import oncelog
+
+HEAVY = ("sqlalchemy", "pyspark", "starlette", "uvicorn", "plyvel", "typer", "rich", "prometheus_client", "pydantic_settings")
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    return set(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60).stdout))
+
+
+def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
+    loaded = loaded_by("import oncelog\noncelog.Producer, oncelog.Reader, oncelog.Client, oncelog.errors")
+    assert "oncelog" in loaded
+    assert not loaded & {*HEAVY, "oncelog_service", "oncelog_dedup"}
+
+
+def test_importing_the_sdk_starts_no_thread() -> None:
+    loaded_by("import oncelog, threading\nassert threading.active_count() == 1")
+
+
+def test_the_checkpoint_is_loaded_when_it_is_asked_for() -> None:
+    pytest.importorskip("sqlalchemy")
+    assert "sqlalchemy" in loaded_by("from oncelog import Checkpoint")
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    for name in oncelog.__all__:
+        assert getattr(oncelog, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = oncelog.no_such_name
