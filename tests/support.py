@@ -75,6 +75,7 @@ def running_service(
         listener = _listen(chosen)
         await running.service.start()
         server = _Server(_uvicorn_config(running.service, chosen))
+        server.before_shutdown = running.service.release
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         running.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         running.stop = lambda: setattr(server, "should_exit", True)  # type: ignore[attr-defined]

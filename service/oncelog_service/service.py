@@ -50,7 +50,7 @@ class Service:
         """Before a stop: whoever waits for a message is told at once to try again; else the stop would wait for every reader."""
         if self._topics is not None:
             for log in self._topics.opened.values():
-                log.abandon()
+                log.release()
 
     async def stop(self) -> None:
         """Finish what is in hand, leave a snapshot of every open topic, close the store."""

@@ -188,7 +188,7 @@ class Topics:
     def abandon(self) -> None:
         """After the store has failed."""
         for log in self._open.values():
-            log.abandon()
+            log.release()
         self._open.clear()
 
     def _names(self, namespace: str) -> list[str]:

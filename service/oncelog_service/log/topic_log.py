@@ -327,8 +327,8 @@ class TopicLog:
             await self.snapshots.take()
         self.cache.clear()
 
-    def abandon(self) -> None:
-        """After the store has failed: whoever still holds this object is told so, and nothing of it is trusted."""
+    def release(self) -> None:
+        """Take nothing more, and tell whoever waits to try again: before a stop, and after the store has failed."""
         self._closed = True
         self._wake()
         self.cache.clear()
