@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -20,27 +19,7 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import NamespacePolicies, Verification
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
-from tests.support import RunningService, free_port, running_service
-
-
-@pytest.fixture(scope="module")
-def house() -> Iterator[RunningService]:
-    with running_service() as service:
-        yield service
-
-
-@pytest.fixture
-def client(house: RunningService) -> Iterator[Client]:
-    with Client(house.url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client) -> str:
-    name = f"t-{uuid4().hex}"
-    client.create_topic(name)
-    return name
-
+from tests.support import RunningService, free_port
 
 # --- topics
 

@@ -7,12 +7,11 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
 from itertools import count
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -39,26 +38,7 @@ from oncelog.wire.codec import decode_publish_request, encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest
 from tests.sdk.fakes import Answer, Request, fake_server, forward, lossy_proxy, problem
-from tests.support import RunningService, ServiceProcess, running_service
-
-
-@pytest.fixture(scope="module")
-def house() -> Iterator[RunningService]:
-    with running_service() as service:
-        yield service
-
-
-@pytest.fixture
-def client(house: RunningService) -> Iterator[Client]:
-    with Client(house.url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client) -> str:
-    name = f"t-{uuid4().hex}"
-    client.create_topic(name)
-    return name
+from tests.support import RunningService, ServiceProcess
 
 
 @pytest.fixture

@@ -5,36 +5,15 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from oncelog import Client, MessageId, Producer, Reader
 from oncelog.errors import CodecError, OffsetOutOfRange, StaleMessageId, TopicNotFound
 from tests.support import ManualClock, RunningService, ServiceProcess, running_service
-
-
-@pytest.fixture(scope="module")
-def house() -> Iterator[RunningService]:
-    with running_service() as service:
-        yield service
-
-
-@pytest.fixture
-def client(house: RunningService) -> Iterator[Client]:
-    with Client(house.url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client) -> str:
-    name = f"t-{uuid4().hex}"
-    client.create_topic(name)
-    return name
 
 
 def publish(client: Client, topic: str, n: int, begin: int = 0) -> list[MessageId]:

@@ -233,17 +233,18 @@ def decode_row(row_id: bytes, row: bytes) -> Row:
 
 def _ttl_before(row: bytes, at: int) -> int:
     """The ttl, which stands behind the key and the properties that begin at ``at``."""
-    if row[at] == 2:
-        length, at = decode_long(row, at + 1)
-        at += length
-    else:
-        at += 1
-    if row[at] == 2:
-        at = _skip_map(row, at + 1)
-    else:
-        at += 1
+    at = _skip_optional_bytes(row, at)
+    at = _skip_map(row, at + 1) if row[at] == 2 else at + 1
     ttl, _ = decode_long(row, at + 1)
     return ttl
+
+
+def _skip_optional_bytes(row: bytes, at: int) -> int:
+    """Where a ``["null", "bytes"]`` or ``["null", "string"]`` ends."""
+    if row[at] != 2:
+        return at + 1
+    length, at = decode_long(row, at + 1)
+    return at + length
 
 
 def _skip_map(row: bytes, at: int) -> int:
@@ -257,15 +258,8 @@ def _skip_map(row: bytes, at: int) -> int:
 def ttl_of(row: bytes) -> int:
     """The message's own ttl in seconds, of a row with the flag TTL."""
     _, at = decode_long(row, MESSAGE_AT[row[1]] + _ID_AND_LENGTH)
-    if row[at] == 2:
-        length, at = decode_long(row, at + 1)
-        at += length
-    else:
-        at += 1
-    if row[at] == 2:
-        _, at = decode_long(row, at + 1)
-    else:
-        at += 1
+    at = _skip_optional_bytes(row, at)  # the producer
+    at = decode_long(row, at + 1)[1] if row[at] == 2 else at + 1  # its sequence id
     return _ttl_before(row, at)
 
 
