@@ -27,7 +27,9 @@ __all__ = ["Checkpoint", "Client", "Message", "MessageId", "OncelogError", "Prod
 def __getattr__(name: str) -> Any:
     """`Checkpoint` needs SQLAlchemy (the extra `sql`), so it is loaded only when it is used."""
     if name == "Checkpoint":
-        from oncelog.checkpoint import Checkpoint
-
+        try:
+            from oncelog.checkpoint import Checkpoint
+        except ModuleNotFoundError as missing:
+            raise ImportError("Checkpoint needs SQLAlchemy: pip install 'oncelog[sql]'") from missing
         return Checkpoint
     raise AttributeError(f"module 'oncelog' has no attribute {name!r}")

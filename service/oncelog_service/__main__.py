@@ -1,6 +1,20 @@
-"""`python -m oncelog_service` is `oncelog`."""
+"""The command `oncelog`, and `python -m oncelog_service`."""
 
-from oncelog_service.cli import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; without the extra that it needs, say so."""
+    try:
+        from oncelog_service.cli import main as run
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("oncelog"):
+            raise
+        sys.exit(f"oncelog: {missing.name} is not installed; the commands and the service need: pip install 'oncelog[service]'")
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -38,3 +38,21 @@ def test_every_public_name_is_there_and_no_other() -> None:
         assert getattr(oncelog, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = oncelog.no_such_name
+
+
+def test_what_an_extra_is_missing_for_says_which_one() -> None:
+    hide = "import sys; sys.modules['sqlalchemy'] = sys.modules['typer'] = None\n"
+    checkpoint = subprocess.run(
+        [sys.executable, "-c", hide + "from oncelog import Checkpoint"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "pip install 'oncelog[sql]'" in checkpoint.stderr
+    command = subprocess.run(
+        [sys.executable, "-c", hide + "from oncelog_service.__main__ import main; main()"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert command.returncode == 1
+    assert command.stderr.startswith("oncelog: typer is not installed")
+    assert "pip install 'oncelog[service]'" in command.stderr

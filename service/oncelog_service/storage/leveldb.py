@@ -1,6 +1,6 @@
 """The store on LevelDB (plyvel): the embedded default.
 
-What was measured decides the settings (shared under "Durability" in docs/guarantees.md):
+What was measured decides the settings (docs/guarantees.md has the figures):
 
 * one ``write_batch(transaction=True, sync=True)`` per group: several unsynced writes before a synced one left holes after a power
   cut, and plyvel's default batch commits its first part even when the block raises;
