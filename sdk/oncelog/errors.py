@@ -95,6 +95,12 @@ class NotSupported(InvalidRequest):
     code = "not_supported"
 
 
+class InvalidTransaction(InvalidRequest):
+    """The bytes of the transaction cannot be read."""
+
+    code = "invalid_transaction"
+
+
 class Unauthorized(OncelogError):
     """The service asks for a token and this request carries none or a wrong one."""
 
@@ -132,6 +138,14 @@ class ProducerNotFound(NotFound):
     code = "producer_not_found"
 
 
+class TransactionNotFound(NotFound):
+    """No transaction of this write pointer was ever started here, or its outcome is no longer kept."""
+
+    code = "transaction_not_found"
+    values = ("write_pointer",)
+    write_pointer: int
+
+
 class MethodNotAllowed(OncelogError):
     """This address does not take that HTTP method."""
 
@@ -164,6 +178,65 @@ class SequenceGap(OncelogError):
     producer: str
     expected: int
     received: int
+
+
+class TransactionNotInProgress(OncelogError):
+    """The transaction is not in progress any more; nothing was done. `state` says what became of it."""
+
+    code = "transaction_not_in_progress"
+    status = 409
+    values = ("write_pointer", "state")
+    write_pointer: int
+    state: str
+
+
+class TransactionConflict(OncelogError):
+    """Another transaction that committed meanwhile changed the same; roll back and try the whole transaction again."""
+
+    code = "transaction_conflict"
+    status = 409
+    values = ("write_pointer", "conflicts_with")
+    write_pointer: int
+    conflicts_with: int
+
+
+class TransactionalMismatch(OncelogError):
+    """The topic takes transactional messages only, or none of them."""
+
+    code = "transactional_mismatch"
+    status = 409
+    values = ("transactional",)
+    transactional: str
+
+
+class ProducerInTransaction(OncelogError):
+    """This producer has messages in another transaction that is not settled yet; try again when it is."""
+
+    code = "producer_in_transaction"
+    status = 409
+    values = ("producer", "write_pointer")
+    producer: str
+    write_pointer: int
+
+
+class StoredGroupPublished(OncelogError):
+    """The stored messages of this write pointer are published already (or expired); nothing can be added or published twice."""
+
+    code = "stored_group_published"
+    status = 409
+    values = ("write_pointer", "message_id", "offset")
+    write_pointer: int
+    message_id: str
+    offset: int
+
+
+class RollbackRefused(OncelogError):
+    """What is to be rolled back is not exactly what this write pointer published here; nothing was changed."""
+
+    code = "rollback_refused"
+    status = 409
+    values = ("write_pointer",)
+    write_pointer: int
 
 
 class RequestTooLarge(OncelogError):
@@ -222,6 +295,13 @@ class StorageFailed(OncelogError):
     code = "storage_failed"
     status = 503
     certain = False
+
+
+class TransactionsUnavailable(OncelogError):
+    """The transaction service does not answer; nothing was done. What is not transactional goes on."""
+
+    code = "transactions_unavailable"
+    status = 503
 
 
 class Overloaded(OncelogError):
@@ -304,6 +384,27 @@ class CheckpointConflict(OncelogError):
     name: str
     expected: str
     actual: str
+
+
+class TransactionClosed(OncelogError):
+    """The transaction has ended; start a new one."""
+
+    code = "transaction_closed"
+
+
+class TransactionFailed(OncelogError):
+    """A participant of the transaction failed; it was rolled back everywhere. The first cause is attached."""
+
+    code = "transaction_failed"
+
+
+class TransactionInDoubt(OncelogError):
+    """Whether the transaction was committed is not known yet; ask for its state before doing it again."""
+
+    code = "transaction_in_doubt"
+    certain = False
+    values = ("write_pointer",)
+    write_pointer: int
 
 
 def all_errors() -> list[type[OncelogError]]:

@@ -123,6 +123,66 @@ class NamespacePolicies(Resource):
     deduplication: bool | None = None
 
 
+TransactionState = Literal["in_progress", "committed", "aborted", "invalid"]
+
+
+class TransactionStatus(Resource):
+    """A transaction as its service knows it. Of one that has ended, only ``write_pointer`` and ``state`` are kept for long."""
+
+    write_pointer: int
+    state: TransactionState
+    """``invalid``: timed out, abandoned or invalidated; as ``aborted``, it will never be seen."""
+    type: Literal["short", "long"] | None = None
+    started_ms: int | None = None
+    expires_ms: int | None = None
+    """When it will time out; null when it has ended."""
+    resource: str | None = None
+    """The database whose commit decides it, once it is prepared; whoever recovers that database ends the transaction."""
+    checkpoints: list[int] = Field(default_factory=list)
+    """Its further write pointers, oldest first."""
+    participants: list[str] = Field(default_factory=list)
+    """The topics that hold messages of it which are not settled yet."""
+
+
+class StartTransaction(Resource):
+    """What starts a transaction."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["short", "long"] = "short"
+    timeout_ms: int | None = Field(default=None, gt=0)
+    """Of a short one, else the service's setting. A long one lives until the maximum lifetime is over."""
+
+
+class Changes(Resource):
+    """What a transaction changed, for can-commit and commit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    changes: list[str] = Field(default_factory=list)
+    """Keys as bytes, each byte a character U+0000 to U+00FF (Avro's JSON encoding)."""
+    resource: str | None = Field(default=None, min_length=1, max_length=249)
+    """Only for can-commit: the database whose commit decides the transaction. From then on it does not time out before its
+    maximum lifetime is over, so that whoever recovers that database can still end it."""
+
+
+class PruneInvalid(Resource):
+    """Which invalid transactions to forget: those named, or all that started before a time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    write_pointers: list[int] | None = None
+    before_ms: int | None = None
+
+
+class Settlement(Resource):
+    """A transaction that has ended, and a participant that has not been told yet."""
+
+    write_pointer: int
+    state: TransactionState
+    participant: str
+
+
 class Verification(Resource):
     """The outcome of refolding a topic's log and comparing it with the live maps. ``ok`` only if ``problems`` is empty."""
 

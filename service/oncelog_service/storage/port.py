@@ -21,6 +21,10 @@ class Table(Enum):
     PRODUCER = b"r"
     SNAPSHOT = b"s"
     TRIM = b"l"
+    GROUP = b"g"
+    TRANSACTION_EDIT = b"e"
+    TRANSACTION_SNAPSHOT = b"x"
+    OUTCOME = b"o"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__
