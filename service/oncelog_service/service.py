@@ -18,6 +18,7 @@ from oncelog_service.log.writer import Writer
 from oncelog_service.retention import Retention
 from oncelog_service.storage.port import Store, StoreError
 from oncelog_service.topics import Topics
+from oncelog_service.transactions.port import Transactions
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Service:
         self._store: Store | None = None
         self._writer: Writer | None = None
         self._topics: Topics | None = None
+        self._transactions: Transactions | None = None
         self.cache = RecentMessages(settings.cache_bytes)
         self._retention: asyncio.Task[None] | None = None
         self._reopening: asyncio.Task[None] | None = None
@@ -74,6 +76,13 @@ class Service:
         if self._topics is None:
             raise StorageUnavailable(self._reason)
         return self._topics
+
+    @property
+    def transactions(self) -> Transactions:
+        """The transaction service, wherever it runs. Raises StorageUnavailable while the store is not open."""
+        if self._transactions is None:
+            raise StorageUnavailable(self._reason)
+        return self._transactions
 
     @property
     def writer(self) -> Writer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from starlette.routing import Route as Address
@@ -26,17 +26,22 @@ _OPEN_TO_ALL = ("/healthz",)
 """Answered without a token, for whatever watches over the process."""
 
 
-def build_app(service: Service) -> ASGIApp:
-    """The ASGI application over a service."""
+def build_app(service: Service, routes: Sequence[Route] = ROUTES) -> ASGIApp:
+    """The ASGI application over a service that answers these addresses."""
     in_flight = InFlight(service.settings.max_inflight_bytes)
     by_path: dict[str, dict[str, Route]] = {}
-    for route in ROUTES:
+    for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
     busiest_first = sorted(by_path, key=lambda path: not path.endswith(("/publish", "/poll")))
-    addresses = [Address(path, _Endpoint(service, by_path[path], in_flight)) for path in busiest_first]
+    addresses = [Address(_pattern(path), _Endpoint(service, by_path[path], in_flight)) for path in busiest_first]
     made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
-    addresses += [Address(path, _Fixed(service, answer())) for path, answer in made.items()]
+    addresses += [Address(path, _Fixed(service, answer(routes))) for path, answer in made.items()]
     return Router(addresses, default=_Missing(service), redirect_slashes=False)
+
+
+def _pattern(path: str) -> str:
+    """For starlette: a participant's name holds slashes, encoded or not."""
+    return path.replace("{participant}", "{participant:path}")
 
 
 class _Guarded:
@@ -84,9 +89,9 @@ class _Endpoint(_Guarded):
             )
         body = await read_body(scope, receive, self._service.settings, self._in_flight)
         try:
-            content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
             query = _query(scope["query_string"]) if scope["query_string"] else {}
-            call = Call(self._service, scope["path_params"], query, content_type.decode("latin-1"), body)
+            content_type, accept = _header(scope, b"content-type"), _header(scope, b"accept")
+            call = Call(self._service, scope["path_params"], query, content_type, body, accept)
             await _send(send, await route.handler(call), {})
         finally:
             self._in_flight.give_back(len(body))
@@ -106,6 +111,11 @@ class _Fixed(_Guarded):
 class _Missing(_Guarded):
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         raise NotFound(f"there is nothing at {scope['path'][:200]}; /docs lists what there is")
+
+
+def _header(scope: Scope, wanted: bytes) -> str:
+    value: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
+    return value.decode("latin-1")
 
 
 def _query(raw: bytes) -> dict[str, str]:

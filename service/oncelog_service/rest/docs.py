@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -31,10 +32,10 @@ _PROBLEM_SCHEMA = {
 }
 
 
-def openapi() -> dict[str, Any]:
-    """The OpenAPI 3.1 description of every address."""
+def openapi(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
+    """The OpenAPI 3.1 description of these addresses."""
     paths: dict[str, dict[str, Any]] = {}
-    for route in ROUTES:
+    for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
@@ -46,21 +47,21 @@ def openapi() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _PROBLEM_SCHEMA, **_model_schemas()},
+            "schemas": {"Problem": _PROBLEM_SCHEMA, **_model_schemas(routes)},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"token": []}],
     }
 
 
-def openapi_answer() -> Answer:
+def openapi_answer(routes: Sequence[Route] = ROUTES) -> Answer:
     """/openapi.json."""
-    return Answer(json.dumps(openapi(), indent=1).encode(), JSON)
+    return Answer(json.dumps(openapi(routes), indent=1).encode(), JSON)
 
 
-def _models() -> list[type[BaseModel]]:
+def _models(routes: Sequence[Route]) -> list[type[BaseModel]]:
     found: list[type[BaseModel]] = []
-    for route in ROUTES:
+    for route in routes:
         for each in (*route.request.values(), *route.response.values()):
             kind = each["items"] if isinstance(each, dict) and isinstance(each.get("items"), type) else each
             if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in found:
@@ -68,8 +69,8 @@ def _models() -> list[type[BaseModel]]:
     return found
 
 
-def _model_schemas() -> dict[str, Any]:
-    kinds = [(kind, "serialization") for kind in _models()]
+def _model_schemas(routes: Sequence[Route]) -> dict[str, Any]:
+    kinds = [(kind, "serialization") for kind in _models(routes)]
     _, schema = models_json_schema(kinds, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     schemas: dict[str, Any] = schema["$defs"]
     return schemas
@@ -138,10 +139,10 @@ details > div { padding: 0 1rem 1rem; }
 """
 
 
-def docs_answer() -> Answer:
+def docs_answer(routes: Sequence[Route] = ROUTES) -> Answer:
     """/docs: one page, no script, nothing loaded from elsewhere."""
     sections = "".join(
-        _section(path, method, operation) for path, each in openapi()["paths"].items() for method, operation in each.items()
+        _section(path, method, operation) for path, each in openapi(routes)["paths"].items() for method, operation in each.items()
     )
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

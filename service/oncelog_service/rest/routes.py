@@ -22,6 +22,8 @@ class Call:
     query: dict[str, str]
     content_type: str
     body: bytes
+    accept: str = ""
+    """What the Accept header says."""
 
 
 class Answer(NamedTuple):
@@ -58,3 +60,7 @@ TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 """Begins every address of a topic, exactly as in the TMS page."""
 
 PRODUCER = TOPIC + "/producers/{producer}"
+TRANSACTIONS = "/v1/transactions"
+TRANSACTION = "/v1/transactions/{writePointer}"
+PARTICIPANT = TRANSACTION + "/participants/{participant}"
+"""A participant's name holds slashes: the rest of the address."""

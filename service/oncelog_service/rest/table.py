@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from oncelog import errors
 from oncelog.wire.codec import MEDIA_TYPES
-from oncelog.wire.media import JSON, NDJSON
+from oncelog.wire.media import JSON, NDJSON, THRIFT
 from oncelog.wire.models import (
+    Changes,
     NamespacePolicies,
     OpenedProducer,
     OpenProducer,
     Producer,
+    PruneInvalid,
+    Settlement,
+    StartTransaction,
     Topic,
     TopicStats,
+    TransactionStatus,
     Verification,
     Why,
 )
-from oncelog_service.rest import messages, producers, status, topics, verification
-from oncelog_service.rest.routes import PRODUCER, TOPIC, Route
+from oncelog_service.rest import messages, producers, status, topics, transactions, verification
+from oncelog_service.rest.routes import PARTICIPANT, PRODUCER, TOPIC, TRANSACTION, TRANSACTIONS, Route
 
 _PROPERTIES = {JSON: {"type": "object", "additionalProperties": {"type": "string"}}}
 _NAMES = {JSON: {"type": "array", "items": {"type": "string"}}}
@@ -31,6 +36,82 @@ def _avro(name: str) -> dict[str, str]:
 _BODY = (errors.InvalidRequest, errors.RequestTooLarge, errors.UnsupportedMediaType)
 _STORE = (errors.StorageUnavailable, errors.StorageFailed)
 _ON_TOPIC = (errors.TopicNotFound, errors.TopicDamaged)
+_SERVED = (errors.TransactionsUnavailable, *_STORE)
+_ENDED = (errors.TransactionNotFound, errors.TransactionNotInProgress)
+_TRANSACTION = {JSON: transactions.StartedTransaction, THRIFT: {"type": "string", "format": "binary"}}
+
+TRANSACTION_ROUTES = (
+    Route(
+        "POST", TRANSACTIONS, transactions.start, "Start a transaction",
+        request={JSON: StartTransaction}, response=_TRANSACTION, errors=_BODY + _SERVED,
+    ),
+    Route(
+        "GET", TRANSACTIONS, transactions.list_, "List transactions in progress, or invalid ones",
+        response={JSON: {"type": "array", "items": TransactionStatus}}, errors=(errors.InvalidRequest, *_SERVED),
+        query={
+            "state": "in_progress (the default) or invalid",
+            "after": "write pointers above this one",
+            "limit": "at most so many, 1 to 10000",
+        },
+    ),
+    Route(
+        "POST", TRANSACTIONS + "/prune", transactions.prune, "Prune the list of invalid transactions",
+        request={JSON: PruneInvalid}, response={JSON: {"type": "object", "properties": {"pruned": {"type": "integer"}}}},
+        errors=_BODY + _SERVED,
+    ),
+    Route(
+        "POST", TRANSACTIONS + "/states", transactions.states, "Ask for the states of many transactions",
+        request={JSON: transactions.WritePointers}, errors=_BODY + _SERVED,
+        response={JSON: {"type": "object", "additionalProperties": {"type": "string"}}},
+    ),
+    Route(
+        "GET", TRANSACTIONS + "/unsettled", transactions.unsettled, "Wait for ended transactions that are not settled",
+        response={JSON: {"type": "array", "items": Settlement}}, errors=(errors.InvalidRequest, *_SERVED),
+        query={"instance": "whose participants", "wait": "ms to hold an empty answer"},
+    ),
+    Route(
+        "GET", TRANSACTION, transactions.show, "Show what became of a transaction",
+        response={JSON: TransactionStatus}, errors=(errors.InvalidRequest, errors.TransactionNotFound, *_SERVED),
+    ),
+    Route(
+        "POST", TRANSACTION + "/can-commit", transactions.can_commit, "Ask whether a transaction can commit",
+        request={JSON: Changes}, response=_NOTHING, errors=(*_BODY, *_ENDED, errors.TransactionConflict, *_SERVED),
+    ),
+    Route(
+        "POST", TRANSACTION + "/commit", transactions.commit, "Commit a transaction",
+        request={JSON: Changes}, response={JSON: TransactionStatus},
+        errors=(*_BODY, *_ENDED, errors.TransactionConflict, *_SERVED),
+    ),
+    Route(
+        "POST", TRANSACTION + "/abort", transactions.abort, "Abort a transaction",
+        response={JSON: TransactionStatus}, errors=(errors.InvalidRequest, *_ENDED, *_SERVED),
+    ),
+    Route(
+        "POST", TRANSACTION + "/invalidate", transactions.invalidate, "Give a transaction up",
+        response={JSON: TransactionStatus}, errors=(errors.InvalidRequest, *_ENDED, *_SERVED),
+    ),
+    Route(
+        "POST", TRANSACTION + "/checkpoint", transactions.checkpoint, "Get a further write pointer",
+        response=_TRANSACTION, errors=(errors.InvalidRequest, *_ENDED, *_SERVED),
+    ),
+    Route(
+        "POST", TRANSACTION + "/participants", transactions.enlist, "Enlist a participant",
+        request={JSON: transactions.Participant}, errors=(*_BODY, errors.TransactionNotInProgress, *_SERVED),
+        response={JSON: {"type": "object", "properties": {"enlisted": {"type": "boolean"}}}},
+    ),
+    Route(
+        "DELETE", PARTICIPANT, transactions.settled, "Say that a participant has settled",
+        response=_NOTHING, errors=(errors.InvalidRequest, *_SERVED),
+    ),
+)  # fmt: skip
+"""The transaction service. Words before write pointers: the router takes the first address that fits."""
+
+STATUS_ROUTES = (
+    Route("GET", "/healthz", status.healthz, "Is the store open and read back", response={JSON: {"type": "object"}},
+          errors=(errors.StorageUnavailable,)),
+    Route("GET", "/metrics", status.metrics, "Prometheus metrics", response={"text/plain": {"type": "string"}}),
+)  # fmt: skip
+"""How the process is doing."""
 
 ROUTES = (
     Route("GET", "/v1/namespaces", topics.namespaces, "List namespaces", response=_NAMES),
@@ -101,8 +182,7 @@ ROUTES = (
         "GET", PRODUCER + "/why", producers.why, "Say why a sequence id was or would be dropped",
         response={JSON: Why}, errors=(errors.InvalidRequest, *_ON_TOPIC), query={"sequenceId": "0 to 2^63-1"},
     ),
-    Route("GET", "/healthz", status.healthz, "Is the store open and read back", response={JSON: {"type": "object"}},
-          errors=(errors.StorageUnavailable,)),
-    Route("GET", "/metrics", status.metrics, "Prometheus metrics", response={"text/plain": {"type": "string"}}),
+    *TRANSACTION_ROUTES,
+    *STATUS_ROUTES,
 )  # fmt: skip
 """Everything the service answers, but for /openapi.json and /docs, which are made from this."""
