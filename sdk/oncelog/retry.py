@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from oncelog.errors import ConnectionFailed, OncelogError, Overloaded, RequestTimeout, StorageFailed, StorageUnavailable
+from oncelog.errors import (
+    ConnectionFailed,
+    OncelogError,
+    Overloaded,
+    RequestTimeout,
+    StorageFailed,
+    StorageUnavailable,
+    TransactionsUnavailable,
+)
 
 FIRST_SECONDS = 0.05
 LONGEST_SECONDS = 2.0
 """A service that reopens its store or restarts is back within seconds; waiting longer only adds to that."""
 
-_TRANSIENT = (ConnectionFailed, StorageUnavailable, StorageFailed, Overloaded, RequestTimeout)
+_TRANSIENT = (ConnectionFailed, StorageUnavailable, StorageFailed, TransactionsUnavailable, Overloaded, RequestTimeout)
 
 
 def pause(attempt: int, fraction: float) -> float:

@@ -44,14 +44,15 @@ class Transport:
         media: str | None = None,
         params: dict[str, str] | None = None,
         timeout: float | None = None,
+        accept: str | None = None,
     ) -> bytes:
-        """The body of a 2xx answer.
+        """The body of a 2xx answer; ``accept``: the media type that it should have, where there is a choice.
 
         Raises:
             OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
             answer; ``definite`` is True only if the request cannot have arrived.
         """
-        response = self._send(method, self.url + path, body, media, params, timeout, stream=False)
+        response = self._send(method, self.url + path, body, media, params, timeout, stream=False, accept=accept)
         return response.content
 
     def lines(self, method: str, path: str) -> Any:
@@ -82,8 +83,9 @@ class Transport:
         params: dict[str, str] | None,
         timeout: float | None,
         stream: bool,
+        accept: str | None = None,
     ) -> requests.Response:
-        headers = {} if media is None else {"content-type": media}
+        headers = {name: value for name, value in (("content-type", media), ("accept", accept)) if value is not None}
         for _ in range(_MAX_REDIRECTS + 1):
             if self._token is not None and urlsplit(url)[:2] == urlsplit(self.url)[:2]:
                 headers["authorization"] = f"Bearer {self._token}"

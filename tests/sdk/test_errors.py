@@ -104,6 +104,7 @@ def test_only_what_may_have_happened_is_indefinite() -> None:
         "connection_failed",
         "response_timeout",
         "invalid_response",
+        "transaction_in_doubt",
     }
 
 

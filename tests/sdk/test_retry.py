@@ -22,11 +22,20 @@ from oncelog.errors import (
     StorageUnavailable,
     TopicDamaged,
     TopicNotFound,
+    TransactionsUnavailable,
     Unauthorized,
 )
 from oncelog.retry import FIRST_SECONDS, LONGEST_SECONDS, may_retry, pause
 
-PASSING = (ConnectionFailed, ResponseTimeout, StorageUnavailable, StorageFailed, Overloaded, RequestTimeout)
+PASSING = (
+    ConnectionFailed,
+    ResponseTimeout,
+    StorageUnavailable,
+    StorageFailed,
+    TransactionsUnavailable,
+    Overloaded,
+    RequestTimeout,
+)
 LASTING = (
     InvalidRequest,
     InvalidResponse,

@@ -25,7 +25,7 @@ from oncelog.wire.avro_parts import (
 )
 from oncelog.wire.json_encoding import JsonMismatch, from_json, to_json
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
-from oncelog.wire.requests import STORED, ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun
+from oncelog.wire.requests import STORED, ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun, Rollback
 
 
 def _load(flavour: str, name: str) -> tuple[Any, Any]:
@@ -196,10 +196,69 @@ def _join_publish_response(response: PublishResponse) -> bytes:
 
 def decode_publish_response(body: bytes) -> list[ReceiptRun]:
     """The receipts of an answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`. Raises InvalidRequest if it is none."""
+    return _receipts(decode("PublishResponse", ONCELOG_AVRO, body))
+
+
+def decode_published(body: bytes) -> PublishResponse:
+    """The whole answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`. Raises InvalidRequest if it is none."""
     record = decode("PublishResponse", ONCELOG_AVRO, body)
+    return PublishResponse(
+        _receipts(record),
+        record["transactionWritePointer"],
+        record["startTimestamp"],
+        record["startSequenceId"],
+        record["endTimestamp"],
+        record["endSequenceId"],
+    )
+
+
+def _receipts(record: Any) -> list[ReceiptRun]:
     return [
         ReceiptRun(run["status"], run["count"], run["sequenceId"], run["messageId"], run["offset"]) for run in record["receipts"]
     ]
+
+
+# --- rollback -----------------------------------------------------------------------------------------------------------
+
+_MAX_SEQ_ID = 0xFFFF
+_MAX_LONG = 2**63 - 1
+
+
+def encode_rollback(response: PublishResponse) -> bytes:
+    """A publish answer as the body of a rollback, in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
+    return encode_publish_response(ONCELOG_AVRO, response)
+
+
+def decode_rollback(content_type: str, body: bytes) -> Rollback:
+    """A rollback body: a publish answer, sent back. Receipts are not looked at; in JSON they may be left out.
+
+    Raises:
+        InvalidRequest: also for a write pointer that is none and a range that cannot be one. Whether the pointer published
+            exactly these messages is for the topic to say.
+    """
+    record = decode("PublishResponse", content_type, body)
+    pointer = record["transactionWritePointer"]
+    if pointer is None or not 0 < pointer <= _MAX_LONG:
+        raise InvalidRequest(f"transactionWritePointer must be a write pointer, above 0, not {_shown(pointer)}")
+    start = _row_id(record, "start")
+    end = _row_id(record, "end")
+    if start > end:
+        raise InvalidRequest(f"the start {start} lies after the end {end}")
+    return Rollback(pointer, start, end)
+
+
+def _row_id(record: Any, which: str) -> tuple[int, int]:
+    timestamp, seq_id = record[f"{which}Timestamp"], record[f"{which}SequenceId"]
+    if not 0 <= timestamp <= _MAX_LONG:
+        raise InvalidRequest(f"{which}Timestamp must not be below 0 or above {_MAX_LONG}, as {_shown(timestamp)} is")
+    if not 0 <= seq_id <= _MAX_SEQ_ID:
+        raise InvalidRequest(f"{which}SequenceId must be 0 to {_MAX_SEQ_ID}, not {_shown(seq_id)}")
+    return timestamp, seq_id
+
+
+def _shown(value: int | None) -> str:
+    """Avro's reader accepts numbers of any length; Python refuses to print the longest."""
+    return "none" if value is None else str(value) if value.bit_length() <= 64 else "a number of more than 64 bits"
 
 
 # --- consume ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ JSON = "application/json"
 """Avro's JSON encoding of either."""
 PROBLEM = "application/problem+json"
 """RFC 9457: every error."""
+THRIFT = "application/vnd.apache.thrift.binary"
+"""A transaction as Thrift's binary protocol has it; see :mod:`oncelog.wire.transaction`."""
 NDJSON = "application/x-ndjson"
 """One JSON object a line, for work that shows progress."""
 

@@ -15,7 +15,10 @@ DUPLICATE = "duplicate"
 
 @dataclass(slots=True)
 class PublishRequest:
-    """Messages to store, as columns: entry i of every column belongs to message i; None is "none for all"."""
+    """Messages to store, as columns: entry i of every column belongs to message i; None is "none for all".
+
+    With a write pointer and no messages, a publish makes what was stored under that pointer appear.
+    """
 
     payloads: Sequence[bytes]
     producer: str | None = None
@@ -43,7 +46,11 @@ class ReceiptRun(NamedTuple):
 
 @dataclass(slots=True)
 class PublishResponse:
-    """The answer to a publish. The four start/end fields are TMS's; all 0 when nothing was stored."""
+    """The answer to a publish. The four start/end fields are TMS's; all 0 when nothing was stored.
+
+    With a write pointer it is what undoes the publish: sent back to ``/rollback`` as it came. A repeated publish of a named
+    producer answers the same fields as the first one.
+    """
 
     receipts: list[ReceiptRun]
     write_pointer: int | None = None
@@ -51,6 +58,15 @@ class PublishResponse:
     start_sequence_id: int = 0
     end_timestamp: int = 0
     end_sequence_id: int = 0
+
+
+class Rollback(NamedTuple):
+    """What is to be rolled back: the messages of a write pointer in a range of rows, both ends included."""
+
+    write_pointer: int
+    start: tuple[int, int]
+    """Publish timestamp in ms and seq_id."""
+    end: tuple[int, int]
 
 
 @dataclass(slots=True)

@@ -1,0 +1,112 @@
+"""What every call to the service has in common: its address, its being tried again, its answer being read."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
+
+from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
+from oncelog.retry import may_retry, pause
+from oncelog.transport import READ_SECONDS, Transport
+from oncelog.wire.media import JSON
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 15.0
+"""How long a call is tried again before its error is raised: as long as a service needs to restart."""
+
+
+class Calls:
+    """The transport, and how long to insist. The base of :class:`oncelog.Client`, which has the calls themselves."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        timeout: float = READ_SECONDS,
+        retry: float = RETRY_SECONDS,
+    ) -> None:
+        """``url``: else ONCELOG_URL, else http://127.0.0.1:7070; ``token``: else ONCELOG_TOKEN.
+
+        ``timeout``: seconds until an answer must have come. Raises ValueError for what is no http(s) URL.
+        """
+        self._transport = Transport(url, token, timeout)
+        self._timeout = timeout
+        self._retry = retry
+
+    @property
+    def url(self) -> str:
+        """Of the service."""
+        return self._transport.url
+
+    @property
+    def retry_seconds(self) -> float:
+        """How long a call is tried again."""
+        return self._retry
+
+    def trying(self, call: Callable[[], T], idempotent: bool) -> T:
+        """What ``call`` answers, tried again while that is safe and of use; see :func:`oncelog.retry.may_retry`.
+
+        Raises:
+            OncelogError: the last try's; ``definite`` only if no earlier try may have got through either.
+        """
+        end = time.monotonic() + self._retry
+        attempt = 0
+        perhaps_done = False
+        while True:
+            try:
+                return call()
+            except OncelogError as error:
+                wait = pause(attempt, random.random())
+                if not may_retry(error, idempotent) or time.monotonic() + wait > end:
+                    error.definite = error.definite and not perhaps_done  # an earlier try may have got through
+                    raise
+                perhaps_done = perhaps_done or not error.definite
+            time.sleep(wait)
+            attempt += 1
+
+    def _get(self, path: str, params: dict[str, str] | None = None) -> bytes:
+        return self.trying(lambda: self._transport.call("GET", path, params=params), idempotent=True)
+
+    def _put(self, path: str, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.trying(lambda: self._transport.call("PUT", path, body, JSON), idempotent=False)
+
+    def _post(self, path: str, value: object = None, *, idempotent: bool, accept: str | None = None) -> bytes:
+        body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
+        return self.trying(lambda: self._transport.call("POST", path, body, media, accept=accept), idempotent)
+
+
+def quoted(name: str) -> str:
+    """A name as one segment of a path. Raises InvalidRequest for what would be none or several."""
+    if name in ("", ".", "..") or "/" in name:
+        raise InvalidRequest(f"not a name: {name!r}")
+    return quote(name, safe="")
+
+
+def topic_path(namespace: str, topic: str) -> str:
+    """The address of a topic."""
+    return f"/v1/namespaces/{quoted(namespace)}/topics/{quoted(topic)}"
+
+
+def parse(kind: TypeAdapter[T], body: bytes) -> T:
+    """The resource in a JSON answer. Raises InvalidResponse."""
+    try:
+        return kind.validate_json(body)
+    except ValidationError as error:
+        raise InvalidResponse(f"the answer is not what was expected: {error}") from error
+
+
+def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    """What ``decode`` reads in an answer. Raises InvalidResponse."""
+    try:
+        return decode(body)
+    except InvalidRequest as error:
+        raise InvalidResponse(f"the answer cannot be read: {error.detail}") from error

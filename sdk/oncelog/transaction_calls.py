@@ -1,0 +1,158 @@
+"""The calls that transactions are made of, one method a call. :class:`oncelog.TransactionContext` is what one wants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from oncelog.calls import Calls, decoded, parse, topic_path
+from oncelog.errors import InvalidRequest
+from oncelog.wire.codec import decode_published, encode_publish_request, encode_rollback
+from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
+from oncelog.wire.models import Changes, PruneInvalid, StartTransaction, TransactionState, TransactionStatus
+from oncelog.wire.requests import PublishRequest, PublishResponse
+from oncelog.wire.transaction import Transaction
+
+_PAGE = 1_000
+
+_STATUS = TypeAdapter(TransactionStatus)
+_STATUSES: TypeAdapter[list[TransactionStatus]] = TypeAdapter(list[TransactionStatus])
+_STATES: TypeAdapter[dict[int, TransactionState]] = TypeAdapter(dict[int, TransactionState])
+_COUNT: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, int])
+
+
+class TransactionCalls(Calls):
+    """The transaction service, and what a topic takes under a write pointer."""
+
+    # --- the life of a transaction
+
+    def start_transaction(
+        self,
+        type: Literal["short", "long"] = "short",  # noqa: A002  # the field's word
+        timeout: float | None = None,
+    ) -> Transaction:
+        """Begin a transaction; ``timeout``: seconds until a short one is given up, else the service's setting.
+
+        Tried again only when it certainly was not begun: one that was begun twice would hold up readers until it times out.
+        Raises InvalidRequest for a time-out that the service does not allow.
+        """
+        try:
+            asked = StartTransaction(type=type, timeout_ms=None if timeout is None else round(timeout * 1000))
+        except ValidationError as error:
+            raise InvalidRequest(f"not a transaction: {error}") from error
+        return decoded(Transaction.from_bytes, self._post(_ROOT, asked.to_wire(), idempotent=False, accept=THRIFT))
+
+    def can_commit(self, write_pointer: int, changes: Iterable[bytes], resource: str | None = None) -> None:
+        """Hand in what the transaction changed; conflicts with what others committed meanwhile are found here.
+
+        ``resource`` names the database whose own commit decides the transaction; it is *prepared* then and times out at the
+        maximum lifetime only. Raises TransactionConflict, TransactionNotInProgress, TransactionNotFound.
+        """
+        self._post(_path(write_pointer, "can-commit"), _changes(changes, resource), idempotent=True)
+
+    def commit_transaction(self, write_pointer: int, changes: Iterable[bytes] = ()) -> TransactionStatus:
+        """Commit; twice is as once. ``changes`` as for :meth:`can_commit`, where that was not called.
+
+        Raises:
+            TransactionConflict, TransactionNotInProgress (it was aborted or is invalid), TransactionNotFound. Where the error is
+            not definite, :meth:`transaction_status` knows.
+        """
+        changed = list(changes)
+        body = _changes(changed, None) if changed else None
+        return parse(_STATUS, self._post(_path(write_pointer, "commit"), body, idempotent=True))
+
+    def abort_transaction(self, write_pointer: int) -> TransactionStatus:
+        """Undo: the service rolls its messages back. Twice is as once. Raises TransactionNotInProgress, TransactionNotFound."""
+        return parse(_STATUS, self._post(_path(write_pointer, "abort"), idempotent=True))
+
+    def invalidate_transaction(self, write_pointer: int) -> TransactionStatus:
+        """Give up: nothing of it is ever seen, and its pointer stays in the list of invalid ones until it is pruned.
+
+        For a transaction whose participants could not all undo what they did. Twice is as once; raises as
+        :meth:`abort_transaction` does.
+        """
+        return parse(_STATUS, self._post(_path(write_pointer, "invalidate"), idempotent=True))
+
+    def checkpoint_transaction(self, write_pointer: int) -> Transaction:
+        """A further write pointer for what comes next. ``write_pointer``: the transaction's id.
+
+        Two tries may make two pointers; the unused one does no harm. Raises TransactionNotInProgress, TransactionNotFound.
+        """
+        return decoded(Transaction.from_bytes, self._post(_path(write_pointer, "checkpoint"), idempotent=True, accept=THRIFT))
+
+    # --- what is known about them
+
+    def transaction_status(self, write_pointer: int) -> TransactionStatus:
+        """What became of a transaction, by its id or a checkpoint's pointer. Raises TransactionNotFound."""
+        return parse(_STATUS, self._get(_path(write_pointer)))
+
+    def transactions(self, state: Literal["in_progress", "invalid"] = "in_progress") -> Iterator[TransactionStatus]:
+        """Every transaction in progress, or every invalid one, oldest first, fetched page by page."""
+        after = 0
+        while True:
+            page = parse(_STATUSES, self._get(_ROOT, {"state": state, "after": str(after), "limit": str(_PAGE)}))
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].write_pointer
+
+    def transaction_states(self, write_pointers: Collection[int]) -> dict[int, TransactionState]:
+        """The state of each of them that the service still knows."""
+        return parse(_STATES, self._post(_ROOT + "/states", {"writePointers": list(write_pointers)}, idempotent=True))
+
+    def prune_transactions(self, write_pointers: Collection[int] | None = None, before: datetime | None = None) -> int:
+        """Forget invalid transactions: those named, or all that were started before a time. How many they were.
+
+        Those whose messages are not marked everywhere yet stay. Raises ValueError for a time without a time zone.
+        """
+        if before is not None and before.tzinfo is None:
+            raise ValueError(f"before {before} has no time zone; use datetime.now(UTC) or .astimezone()")
+        asked = PruneInvalid(
+            write_pointers=None if write_pointers is None else list(write_pointers),
+            before_ms=None if before is None else int(before.timestamp() * 1000),
+        )
+        return parse(_COUNT, self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True))["pruned"]
+
+    # --- messages under a write pointer
+
+    def publish_transactional(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> PublishResponse:
+        """One publish request with a write pointer, sent once; its answer is what :meth:`rollback` takes.
+
+        Without messages it publishes what :meth:`store` has put under the pointer, as one group, in the order of storing.
+        Raises StoredGroupPublished, TransactionNotInProgress, ProducerInTransaction, TransactionalMismatch.
+        """
+        return self._send_messages(topic_path(namespace, topic) + "/publish", request)
+
+    def store(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> PublishResponse:
+        """Store messages under a write pointer without making them appear yet; sent once. Their receipts carry no id.
+
+        Raises as :meth:`publish_transactional` does.
+        """
+        return self._send_messages(topic_path(namespace, topic) + "/store", request)
+
+    def rollback(self, topic: str, response: PublishResponse, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Undo one :meth:`publish_transactional` by its answer; twice is as once. Raises RollbackRefused."""
+        path, body = topic_path(namespace, topic) + "/rollback", encode_rollback(response)
+        self.trying(lambda: self._transport.call("POST", path, body, ONCELOG_AVRO), idempotent=True)
+
+    def _send_messages(self, path: str, request: PublishRequest) -> PublishResponse:
+        return decoded(decode_published, self._transport.call("POST", path, encode_publish_request(request), ONCELOG_AVRO))
+
+
+_ROOT = "/v1/transactions"
+
+
+def _path(write_pointer: int, *action: str) -> str:
+    if type(write_pointer) is not int or write_pointer <= 0:
+        raise InvalidRequest(f"a write pointer is an int above 0, not {write_pointer!r}")
+    return "/".join((_ROOT, str(write_pointer), *action))
+
+
+def _changes(changes: Iterable[bytes], resource: str | None) -> dict[str, object]:
+    try:
+        return Changes(changes=[change.decode("latin-1") for change in changes], resource=resource).to_wire()
+    except ValidationError as error:
+        raise InvalidRequest(f"not the changes of a transaction: {error}") from error
