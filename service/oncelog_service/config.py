@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -50,6 +51,16 @@ class Settings(BaseSettings):
     """… or after so many seconds with at least one."""
     retention_seconds: float = Field(default=30.0, gt=0)
     """Pause between two rounds that delete what has expired."""
+    transactions_url: str | None = None
+    """URL of a transaction service that runs alone (`oncelog tx-serve`); without one it runs in this process."""
+    transactions_token: str | None = Field(default=None, min_length=1)
+    """Bearer token for that service; without one `token` is sent."""
+    transaction_timeout_seconds: float = Field(default=30.0, gt=0)
+    """A short transaction that does not say otherwise times out after this."""
+    max_transaction_timeout_seconds: float = Field(default=3_600.0, gt=0)
+    """Longest time-out that a short transaction may ask for."""
+    max_transaction_lifetime_seconds: float = Field(default=90_000.0, gt=0)
+    """Every transaction has ended after this; a publish under an older write pointer is refused."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)
@@ -59,6 +70,13 @@ class Settings(BaseSettings):
     @classmethod
     def _known_store(cls, url: str) -> str:
         store_opener(url)
+        return url
+
+    @field_validator("transactions_url")
+    @classmethod
+    def _known_url(cls, url: str | None) -> str | None:
+        if url is not None and not re.match(r"https?://[^/?#]+/?$", url):
+            raise ValueError(f"not the URL of a service: {url!r}; it looks like http://127.0.0.1:7071")
         return url
 
     @property

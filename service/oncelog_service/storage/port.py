@@ -25,6 +25,7 @@ class Table(Enum):
     TRANSACTION_EDIT = b"e"
     TRANSACTION_SNAPSHOT = b"x"
     OUTCOME = b"o"
+    INSTANCE = b"i"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__
