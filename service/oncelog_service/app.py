@@ -14,6 +14,7 @@ from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.config import Settings
 from oncelog_service.rest.asgi import build_app
 from oncelog_service.rest.limits import guarded_protocol
+from oncelog_service.rest.table import ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store
@@ -64,7 +65,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
 
 def _uvicorn_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        build_app(service),
+        build_app(service, (*TRANSACTION_ROUTES, *STATUS_ROUTES) if settings.only_transactions else ROUTES),
         http=guarded_protocol(settings.header_timeout_seconds, settings.body_timeout_seconds),
         ws="none",
         lifespan="off",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -12,12 +13,16 @@ from oncelog_service.log.topic_log import Limits
 from oncelog_service.storage.open import store_opener
 
 DEFAULT_DATA = "oncelog-data"
+DEFAULT_TRANSACTIONS_DATA = "oncelog-transactions"
 
 
 class Settings(BaseSettings):
     """How a service runs."""
 
     model_config = SettingsConfigDict(env_prefix="ONCELOG_", extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    only_transactions: ClassVar[bool] = False
+    """Whether it answers for transactions only, as `oncelog tx-serve` does."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
@@ -91,3 +96,14 @@ class Settings(BaseSettings):
             snapshot_messages=self.snapshot_messages,
             snapshot_seconds=self.snapshot_seconds,
         )
+
+
+class TransactionServiceSettings(Settings):
+    """How a transaction service runs alone: the same settings, and other defaults, so that both can run on one machine."""
+
+    only_transactions: ClassVar[bool] = True
+
+    port: int = Field(default=7071, ge=0, le=65_535)
+    """Port to listen on; 0 takes a free one."""
+    store: str = Field(default_factory=lambda: f"leveldb://{Path(DEFAULT_TRANSACTIONS_DATA).absolute()}")
+    """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, memory://. Default: ./oncelog-transactions."""

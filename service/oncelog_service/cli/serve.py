@@ -29,14 +29,18 @@ from oncelog_service.storage.rows import RowDamaged
 
 def register(app: typer.Typer) -> None:
     """Add the command, its options made from the fields of Settings."""
-    options = [_option(name, field) for name, field in Settings.model_fields.items()]
+    options = [setting_option(name, field) for name, field in Settings.model_fields.items()]
     options.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, annotation=Json, default=False))
     as_command(app, "serve", serve, options, serve.__doc__ or "")
 
 
 def serve(as_json: bool, **given: Any) -> None:
     """Run a service until Ctrl-C or SIGTERM. Prints its URL and where its data lies; logs to stderr."""
-    settings = settings_from({name: value for name, value in given.items() if value is not None})
+    run_until_stopped(settings_from({name: value for name, value in given.items() if value is not None}), as_json)
+
+
+def run_until_stopped(settings: Settings, as_json: bool) -> None:
+    """Serve; a reason why it cannot begin is one sentence and exit code 1."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # Until the server listens to signals itself, and again after it, SIGTERM is what Ctrl-C is: the store gets closed.
@@ -47,10 +51,10 @@ def serve(as_json: bool, **given: Any) -> None:
         raise typer.Exit(ERROR)
 
 
-def settings_from(given: dict[str, object]) -> Settings:
+def settings_from(given: dict[str, object], kind: type[Settings] = Settings) -> Settings:
     """Settings with these options. Raises BadParameter for a value, of an option or of the environment, that is none."""
     try:
-        return Settings(**given)  # type: ignore[arg-type]
+        return kind(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
@@ -121,7 +125,8 @@ def _announce(url: str, settings: Settings, as_json: bool) -> None:
         logging.getLogger(__name__).warning("stdout cannot be written: %s", error)
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+def setting_option(name: str, field: FieldInfo) -> inspect.Parameter:
+    """A setting as an option."""
     default = "" if field.default is None or field.default_factory is not None else f", default {_shown(field.default)}"
     text = f"{field.description} (env ONCELOG_{name.upper()}{default})"
     kind = Switch if field.annotation is bool else field.annotation if field.annotation in (int, float) else str

@@ -61,11 +61,12 @@ def _start(text: str) -> Start:
         return MessageId.parse(text)
     if re.fullmatch(r"[0-9]{1,19}", text) and int(text) < 2**63:
         return int(text)
+    return parse_time(text, "--from", "neither earliest, latest, a message id of 40 hex digits, an offset, nor")
+
+
+def parse_time(text: str, option: str, instead: str = "not") -> datetime:
+    """An ISO time, without a zone this machine's. Raises BadParameter; ``instead`` completes its sentence."""
     try:
-        return datetime.fromisoformat(text).astimezone()  # without a zone: this machine's
+        return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            f"{text!r} is neither earliest, latest, a message id of 40 hex digits, an offset, nor an ISO time such as "
-            "2026-01-31T12:00:00Z",
-            param_hint="--from",
-        ) from None
+        raise typer.BadParameter(f"{text!r} is {instead} an ISO time such as 2026-01-31T12:00:00Z", param_hint=option) from None
