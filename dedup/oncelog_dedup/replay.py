@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from oncelog_dedup.fold import ReplayError
 from oncelog_dedup.sequence_map import Mark, SequenceMap
 from oncelog_dedup.snapshot import START, Position, Snapshot
-
-
-class ReplayError(ValueError):
-    """The entries do not continue the snapshot: a message is missing, doubled or out of order."""
 
 
 class Entry(NamedTuple):

@@ -6,7 +6,7 @@ treated 0 as "unset" and stored record 0 of a file twice).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 MAX_SEQUENCE_ID = 2**63 - 1
@@ -40,6 +40,12 @@ class SequenceMap:
         if present is None or mark.sequence_id > present.sequence_id:
             self._marks[producer] = mark
 
+    def precede(self, producer: str, mark: Mark) -> None:
+        """:meth:`raise_to` with a message that came before the present one: at equal sequence ids it is the first."""
+        present = self._marks.get(producer)
+        if present is None or mark.sequence_id >= present.sequence_id:
+            self._marks[producer] = mark
+
     def forget(self, producer: str) -> None:
         """Drop the producer. Only an operator asks for this; nothing expires by itself."""
         self._marks.pop(producer, None)
@@ -51,6 +57,10 @@ class SequenceMap:
     def items(self) -> Iterator[tuple[str, Mark]]:
         """Every (producer, mark), in no promised order."""
         return iter(self._marks.items())
+
+    def producers(self) -> Iterator[str]:
+        """The name of every producer, in no promised order."""
+        return iter(self._marks)
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -65,3 +75,25 @@ class SequenceMap:
 
     def __repr__(self) -> str:
         return f"SequenceMap({self._marks!r})"
+
+
+def newest(mark: Mark | None, others: Iterable[Mark]) -> Mark | None:
+    """The one with the highest sequence id; at equal ones the one that came first, as if they had been raised in log order."""
+    for each in others:
+        if mark is None or (each.sequence_id, -each.offset) > (mark.sequence_id, -mark.offset):
+            mark = each
+    return mark
+
+
+def merged(earlier: SequenceMap, later: SequenceMap) -> SequenceMap:
+    """The highest marks of both, where all of ``earlier`` lies before all of ``later`` in the log.
+
+    It is the larger one of the two, changed: the cost is that of the smaller one. Neither may be used as itself afterwards.
+    """
+    if len(later) <= len(earlier):
+        for producer, mark in later.items():
+            earlier.raise_to(producer, mark)
+        return earlier
+    for producer, mark in earlier.items():
+        later.precede(producer, mark)
+    return later
