@@ -1,0 +1,234 @@
+"""What may be asked of the transaction service, and what follows from it. Pure: it is told the time and changes nothing.
+
+A refusal comes from the table of moves (state.py), from a conflict, or from what a prepared transaction may not do any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from oncelog.errors import InvalidRequest, TransactionConflict
+from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
+from oncelog_service.transactions.edits import (
+    Aborted,
+    Checkpointed,
+    Committed,
+    Edit,
+    Enlisted,
+    HandedIn,
+    Invalidated,
+    Pruned,
+    Settled,
+    Started,
+)
+from oncelog_service.transactions.state import MOVES, EndedTransaction, Move, OpenTransaction, Phase, TransactionsState, judge
+
+
+class Start(NamedTuple):
+    """Begin; it times out after ``lifetime_ms``."""
+
+    kind: TransactionType
+    lifetime_ms: int
+
+
+class CanCommit(NamedTuple):
+    """Hand in what it changed. ``lifetime_ms``, from its start, is what it has once it is prepared."""
+
+    pointer: int
+    changes: frozenset[bytes]
+    resource: str | None
+    lifetime_ms: int
+
+
+class Commit(NamedTuple):
+    """Commit, with keys beyond those handed in."""
+
+    pointer: int
+    changes: frozenset[bytes] = frozenset()
+
+
+class Abort(NamedTuple):
+    """Undo."""
+
+    pointer: int
+
+
+class Invalidate(NamedTuple):
+    """Give up."""
+
+    pointer: int
+
+
+class Checkpoint(NamedTuple):
+    """A further write pointer."""
+
+    pointer: int
+
+
+class TimeOut(NamedTuple):
+    """End whatever has lived too long."""
+
+
+class Prune(NamedTuple):
+    """Take these out of the list of invalid ones, or all that began before a time."""
+
+    pointers: frozenset[int] | None
+    before_ms: int
+
+
+class Enlist(NamedTuple):
+    """A participant that is about to hold something under ``pointer``."""
+
+    pointer: int
+    participant: str
+
+
+class Settle(NamedTuple):
+    """A participant that is done with it."""
+
+    pointer: int
+    participant: str
+
+
+Command: TypeAlias = Start | CanCommit | Commit | Abort | Invalidate | Checkpoint | TimeOut | Prune | Enlist | Settle
+
+
+def decide(state: TransactionsState, command: Command, now_ms: int) -> tuple[Edit, ...]:
+    """What follows from a command; nothing when it has been obeyed before.
+
+    Raises:
+        TransactionNotFound, TransactionNotInProgress: the move is not in the table.
+        TransactionConflict: somebody else committed one of its keys meanwhile, or is prepared to.
+        InvalidRequest: a prepared transaction brings keys that it did not hand in.
+    """
+    # Time stands still rather than go back behind what was handed out, also across a restart.
+    return _DECIDE[type(command)](state, command, max(now_ms, state.last // POINTERS_PER_MS))
+
+
+def _next_pointer(state: TransactionsState, now_ms: int) -> int:
+    return max(state.last + 1, now_ms * POINTERS_PER_MS)
+
+
+def _root(state: TransactionsState, pointer: int, move: Move) -> tuple[int, Phase]:
+    """The transaction's id and the phase that ``move`` leads it to."""
+    after = judge(pointer, state.phase(pointer), move)
+    return state.roots[pointer], after
+
+
+def _start(state: TransactionsState, command: Start, now_ms: int) -> tuple[Edit, ...]:
+    return (Started(_next_pointer(state, now_ms), command.kind, now_ms + command.lifetime_ms),)
+
+
+def _can_commit(state: TransactionsState, command: CanCommit, _: int) -> tuple[Edit, ...]:
+    move = Move.HAND_IN if command.resource is None else Move.PREPARE
+    root, _after = _root(state, command.pointer, move)
+    transaction = state.open[root]
+    if transaction.phase is Phase.PREPARED:
+        _check_prepared(transaction, command.changes, command.resource)
+        return ()
+    _check_conflict(state, transaction, command.changes)
+    expires_ms = transaction.expires_ms
+    if command.resource is not None:
+        expires_ms = max(expires_ms, root // POINTERS_PER_MS + command.lifetime_ms)
+    return (HandedIn(root, expires_ms, command.resource, _kept(transaction, command.changes)),)
+
+
+def _commit(state: TransactionsState, command: Commit, _: int) -> tuple[Edit, ...]:
+    root, _after = _root(state, command.pointer, Move.COMMIT)
+    transaction = state.open.get(root)
+    if transaction is None:
+        return ()
+    if transaction.phase is Phase.PREPARED:
+        _check_prepared(transaction, command.changes, None)
+        return (Committed(root, frozenset()),)
+    _check_conflict(state, transaction, transaction.changes | command.changes)
+    return (Committed(root, _kept(transaction, command.changes) - transaction.changes),)
+
+
+def _kept(transaction: OpenTransaction, changes: frozenset[bytes]) -> frozenset[bytes]:
+    """A long transaction is not checked and nobody is checked against it, so its keys are not kept."""
+    return frozenset() if transaction.kind is TransactionType.LONG else changes
+
+
+def _check_conflict(state: TransactionsState, transaction: OpenTransaction, changes: frozenset[bytes]) -> None:
+    other = state.conflict(transaction, changes)
+    if other is not None:
+        raise TransactionConflict(
+            f"transaction {other} changed the same as transaction {transaction.pointer} and was first; "
+            "roll back and try the whole transaction again",
+            write_pointer=transaction.pointer,
+            conflicts_with=other,
+        )
+
+
+def _check_prepared(transaction: OpenTransaction, changes: frozenset[bytes], resource: str | None) -> None:
+    """Its commit cannot fail any more, so nothing may be added that would have to be checked."""
+    if resource not in (None, transaction.resource):
+        raise InvalidRequest(f"transaction {transaction.pointer} is prepared for {transaction.resource!r}, not for {resource!r}")
+    if transaction.kind is TransactionType.SHORT and not changes <= transaction.changes:
+        raise InvalidRequest(
+            f"transaction {transaction.pointer} is prepared; keys that were not handed in cannot be added: "
+            f"{len(changes - transaction.changes)}"
+        )
+
+
+def _abort(state: TransactionsState, command: Abort, _: int) -> tuple[Edit, ...]:
+    root, _after = _root(state, command.pointer, Move.ABORT)
+    return () if state.phase(root) is Phase.ABORTED else (Aborted(root),)
+
+
+def _invalidate(state: TransactionsState, command: Invalidate, _: int) -> tuple[Edit, ...]:
+    root, _after = _root(state, command.pointer, Move.INVALIDATE)
+    return () if state.phase(root) is Phase.INVALID else (Invalidated(root),)
+
+
+def _checkpoint(state: TransactionsState, command: Checkpoint, now_ms: int) -> tuple[Edit, ...]:
+    root, _after = _root(state, command.pointer, Move.CHECKPOINT)
+    return (Checkpointed(root, _next_pointer(state, now_ms)),)
+
+
+def _time_out(state: TransactionsState, _: TimeOut, now_ms: int) -> tuple[Edit, ...]:
+    return tuple(Invalidated(each.pointer) for each in state.open.values() if each.expires_ms <= now_ms)
+
+
+def _prune(state: TransactionsState, command: Prune, _: int) -> tuple[Edit, ...]:
+    if command.pointers is None:
+        chosen = [each for each in state.ended if each < command.before_ms * POINTERS_PER_MS]
+    else:
+        roots = {state.roots.get(pointer) for pointer in command.pointers}
+        chosen = [each for each in roots if each in state.ended]
+    gone = tuple(sorted(each for each in chosen if _may_be_pruned(state.ended[each])))
+    return (Pruned(gone),) if gone else ()
+
+
+def _may_be_pruned(ended: EndedTransaction) -> bool:
+    return Move.PRUNE in MOVES[ended.phase] and not ended.unsettled
+
+
+def _enlist(state: TransactionsState, command: Enlist, _: int) -> tuple[Edit, ...]:
+    root, _after = _root(state, command.pointer, Move.ENLIST)
+    if (command.pointer, command.participant) in state.open[root].participants:
+        return ()
+    return (Enlisted(command.pointer, command.participant),)
+
+
+def _settle(state: TransactionsState, command: Settle, _: int) -> tuple[Edit, ...]:
+    root, _after = _root(state, command.pointer, Move.SETTLE)
+    if (command.pointer, command.participant) not in state.ended[root].unsettled:
+        return ()
+    return (Settled(command.pointer, command.participant),)
+
+
+_DECIDE: dict[type[Command], Callable[[TransactionsState, Any, int], tuple[Edit, ...]]] = {
+    Start: _start,
+    CanCommit: _can_commit,
+    Commit: _commit,
+    Abort: _abort,
+    Invalidate: _invalidate,
+    Checkpoint: _checkpoint,
+    TimeOut: _time_out,
+    Prune: _prune,
+    Enlist: _enlist,
+    Settle: _settle,
+}

@@ -1,0 +1,111 @@
+"""The edit log of transactions: edits appended in their order, snapshots when they are due, edits below both snapshots deleted.
+
+Two snapshots are kept, in two slots written in turn, as of topics: if the newest is damaged, the one before it and more edits
+give the same state. A snapshot is due after ``snapshot_edits`` edits and as many as the state has entries, so that however large
+the state is, writing it costs no more than a fixed share of writing edits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from oncelog.errors import StorageUnavailable
+from oncelog_service.log.writer import Writer
+from oncelog_service.storage.keys import SNAPSHOT_SLOTS
+from oncelog_service.storage.port import Batch, Table
+from oncelog_service.transactions.edits import Edit, encode_edit
+from oncelog_service.transactions.recovery import Recovered, edit_key
+from oncelog_service.transactions.snapshot import encode_snapshot
+from oncelog_service.transactions.state import TransactionsState
+
+_ENCODED_AT_ONCE = 2_000
+"""States up to this size are encoded on the event loop; larger ones are copied and encoded on a thread."""
+_DELETED_AT_ONCE = 1_000
+
+
+class EditLog:
+    """Belongs to one event loop and one opening of the store."""
+
+    def __init__(self, recovered: Recovered, writer: Writer, snapshot_edits: int) -> None:
+        self._writer = writer
+        self._snapshot_edits = snapshot_edits
+        self._snapshots = recovered.snapshots
+        self._first_edit = recovered.first_edit
+        self._covered = max((number for number in recovered.snapshots if number is not None), default=0)
+        """The last edit that the newest snapshot, also one that is being written, holds."""
+        self._running: asyncio.Future[None] | None = None
+        self._trimming = False
+
+    def append(self, state: TransactionsState, edits: Sequence[Edit], batch: Batch, lazily: bool = False) -> asyncio.Future[None]:
+        """Submit the edits, together with what else is in ``batch``, and apply them.
+
+        Raises StorageUnavailable; then neither has happened.
+        """
+        for number, edit in enumerate(edits, state.number + 1):
+            batch.put(Table.TRANSACTION_EDIT, edit_key(number), encode_edit(number, edit))
+        done = (self._writer.submit_lazily if lazily else self._writer.submit)(batch, _nothing)
+        for edit in edits:
+            state.apply(edit)
+        if self._running is None and state.number - self._covered >= max(self._snapshot_edits, state.size):
+            self._begin(state)
+        return done
+
+    async def close(self, state: TransactionsState) -> None:
+        """Leave a snapshot that holds everything. Raises StorageFailed or StorageUnavailable."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+        if self._covered < state.number:
+            await self._begin(state)
+
+    def _begin(self, state: TransactionsState) -> asyncio.Future[None]:
+        self._covered = state.number
+        if state.size <= _ENCODED_AT_ONCE:
+            self._running = self._submit(encode_snapshot(state), state.number)
+        else:
+            self._running = asyncio.ensure_future(self._encode_and_submit(state.copy()))
+        self._running.add_done_callback(self._ended)
+        return self._running
+
+    async def _encode_and_submit(self, copy: TransactionsState) -> None:
+        data = await asyncio.to_thread(encode_snapshot, copy)
+        await self._submit(data, copy.number)
+
+    def _submit(self, data: bytes, number: int) -> asyncio.Future[None]:
+        slot = 0 if (self._snapshots[0] or -1) <= (self._snapshots[1] or -1) else 1
+        batch = Batch()
+        batch.put(Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[slot], data)
+        return self._writer.submit_lazily(batch, lambda: self._written(slot, number))
+
+    def _written(self, slot: int, number: int) -> None:
+        self._snapshots[slot] = number
+        if not self._trimming:
+            self._trim()
+
+    def _ended(self, ended: asyncio.Future[None]) -> None:
+        self._running = None
+        if not ended.cancelled():
+            ended.exception()  # the writer has told of the failure; here nobody waits
+
+    def _trim(self) -> None:
+        """Delete edits that both snapshots hold, slice after slice."""
+        end = min(self._covered_by_both + 1, self._first_edit + _DELETED_AT_ONCE)
+        self._trimming = end > self._first_edit
+        if not self._trimming:
+            return
+        batch = Batch()
+        for number in range(self._first_edit, end):
+            batch.delete(Table.TRANSACTION_EDIT, edit_key(number))
+        try:
+            self._writer.submit_lazily(batch, self._trim)
+        except StorageUnavailable:
+            return  # the service stops; whoever opens the store next goes on here
+        self._first_edit = end
+
+    @property
+    def _covered_by_both(self) -> int:
+        return min(number or 0 for number in self._snapshots)
+
+
+def _nothing() -> None:
+    """Edits are applied when they are submitted."""

@@ -1,0 +1,504 @@
+"""The transaction service in this process: commands in, edits into the store, answers when they are synced.
+
+``decide → submit → apply`` is one step of the event loop, so the state moves when an edit is handed to the writer, and edits
+become durable in the order in which they were decided. Every answer waits for a submission: a move for its own edits, a refusal
+or a reading for everything before it. So nothing is ever said that a crash could unsay.
+
+Everything here is what recovery.py folded from disk plus what was submitted since. After a failed write the object is released
+and a new one is recovered; it is never repaired in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from oncelog.errors import (
+    InvalidRequest,
+    OncelogError,
+    Overloaded,
+    RequestTooLarge,
+    StorageFailed,
+    StorageUnavailable,
+)
+from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
+from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionType
+from oncelog_service.clock import Clock
+from oncelog_service.log.reading import read
+from oncelog_service.log.writer import Writer
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.transactions.decisions import (
+    Abort,
+    CanCommit,
+    Checkpoint,
+    Command,
+    Commit,
+    Enlist,
+    Invalidate,
+    Prune,
+    Settle,
+    Start,
+    TimeOut,
+    decide,
+)
+from oncelog_service.transactions.edit_log import EditLog
+from oncelog_service.transactions.edits import MAX_STRING_BYTES, Aborted, Committed, Edit, Invalidated, total_bytes
+from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, outcome_key, read_outcomes
+from oncelog_service.transactions.recovery import Recovered, recover
+from oncelog_service.transactions.state import (
+    ANSWER,
+    ENDED,
+    EndedTransaction,
+    Move,
+    OpenTransaction,
+    Phase,
+    TransactionsState,
+    judge,
+    not_found,
+)
+
+_RECENT_OUTCOMES = 100_000
+"""Outcomes kept in memory: those not yet synced, and those likely to be asked for."""
+_SETTLEMENTS = 1_000
+"""Most settlements in one answer."""
+_TIMED_OUT_AT_ONCE = 1_000
+_TICK_SECONDS = 1.0
+_SHORTEST_PAUSE_SECONDS = 0.05
+"""Between two rounds of time-outs, so that many short transactions that end one after the other do not keep the loop busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLimits:
+    """Bounds on transactions. Times in milliseconds."""
+
+    default_timeout_ms: int = 30_000
+    max_timeout_ms: int = 3_600_000
+    """Of a short transaction."""
+    max_lifetime_ms: int = 90_000_000
+    """25 h: no transaction is older, nor is a pointer that a topic takes messages under."""
+    max_in_progress: int = 10_000
+    max_changes: int = 100_000
+    """Keys in one change set."""
+    max_change_bytes: int = 8 * 2**20
+    snapshot_edits: int = 1_000
+    """A snapshot is wanted after so many edits, and after as many as the state has entries."""
+    outcome_grace_ms: int = 3_600_000
+    """Outcomes are kept this much longer than a transaction can live, for one that ended at the last moment."""
+
+
+class TransactionManager:
+    """Implements :class:`~oncelog_service.transactions.port.Transactions`. All methods run on the loop that owns it."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        limits: TransactionLimits | None = None,
+        instance: str = "",
+    ) -> None:
+        """``instance``: whose participants (``"<instance>:…"``) :meth:`unsettled` tells of; all where it is empty."""
+        self.state: TransactionsState = recovered.state
+        self.limits = limits or TransactionLimits()
+        self._log = EditLog(recovered, writer, self.limits.snapshot_edits)
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._instance = instance
+        self._recent: dict[int, Outcome] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._nudge = asyncio.Event()
+        self._wakes_ms = 0
+        self._closed = False
+
+    @classmethod
+    async def recover(
+        cls, store: Store, writer: Writer, clock: Clock, limits: TransactionLimits | None = None, instance: str = ""
+    ) -> TransactionManager:
+        """Read back what is on disk, on a thread. Raises StoreDamaged, StoreError."""
+        recovered = await asyncio.to_thread(recover, store)
+        return cls(recovered, store, writer, clock, limits, instance)
+
+    # --- the life of a transaction --------------------------------------------------------------------------------------
+
+    async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
+        """Begin. The snapshot it carries holds nothing that is not on disk when this returns.
+
+        Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress.
+        """
+        lifetime_ms = self._lifetime_ms(kind, timeout_ms)
+        if len(self.state.open) >= self.limits.max_in_progress:
+            raise Overloaded(f"{len(self.state.open)} transactions are in progress, as many as the service takes")
+        done = self._submit(self._decide(Start(kind, lifetime_ms)))
+        transaction = self.state.transaction(self.state.last)
+        self._nudge_for(self.state.open[transaction.transaction_id])
+        await done
+        return transaction
+
+    def _lifetime_ms(self, kind: TransactionType, timeout_ms: int | None) -> int:
+        if kind is TransactionType.LONG:
+            if timeout_ms is not None:
+                raise InvalidRequest("a long transaction has no time-out of its own; it lives as long as any may")
+            return self.limits.max_lifetime_ms
+        if timeout_ms is None:
+            return self.limits.default_timeout_ms
+        if not 0 < timeout_ms <= self.limits.max_timeout_ms:
+            raise InvalidRequest(f"a time-out of {timeout_ms} ms is not between 1 and {self.limits.max_timeout_ms} ms")
+        return timeout_ms
+
+    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> None:
+        """Check and keep its change set. See the port; raises RequestTooLarge for too large a change set too."""
+        if resource is not None:
+            _check_string(resource, "resource")
+        command = CanCommit(pointer, self._keys(changes), resource, self.limits.max_lifetime_ms)
+        await self._move(pointer, Move.HAND_IN if resource is None else Move.PREPARE, command)
+
+    async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
+        """Commit; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
+        await self._move(pointer, Move.COMMIT, Commit(pointer, self._keys(changes)))
+
+    async def abort(self, pointer: int) -> None:
+        """Undo. See the port."""
+        await self._move(pointer, Move.ABORT, Abort(pointer))
+
+    async def invalidate(self, pointer: int) -> None:
+        """Give up. See the port."""
+        await self._move(pointer, Move.INVALIDATE, Invalidate(pointer))
+
+    async def checkpoint(self, pointer: int) -> Transaction:
+        """A further write pointer, on the snapshot the transaction began with. See the port."""
+        done = await self._begin(pointer, Move.CHECKPOINT, Checkpoint(pointer))
+        assert done is not None  # there is always a further pointer
+        transaction = self.state.transaction(self.state.roots[pointer])
+        await done
+        return transaction
+
+    def _keys(self, changes: Collection[bytes]) -> frozenset[bytes]:
+        if len(changes) > self.limits.max_changes:
+            raise RequestTooLarge(f"{len(changes)} keys are more than a change set may have", limit=self.limits.max_changes)
+        keys = frozenset(changes)
+        if total_bytes(keys) > self.limits.max_change_bytes:
+            raise RequestTooLarge("the keys of the change set are too long", limit=self.limits.max_change_bytes)
+        return keys
+
+    # --- asking -----------------------------------------------------------------------------------------------------------
+
+    async def show(self, pointer: int) -> TransactionStatus:
+        """A transaction, by any of its pointers. Raises TransactionNotFound."""
+        self._check_open()
+        status = self._status(pointer)
+        if status is None:
+            outcome = await self._outcome(pointer)
+            if outcome is None:
+                raise not_found(pointer)
+            status = TransactionStatus(write_pointer=outcome.root, state=outcome.state)
+        await self._durable()
+        return status
+
+    def _status(self, pointer: int) -> TransactionStatus | None:
+        root = self.state.roots.get(pointer)
+        if root is None:
+            return None
+        transaction = self.state.open.get(root)
+        return _ended_status(self.state.ended[root]) if transaction is None else _open_status(transaction)
+
+    async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
+        """Transactions in progress, or invalid ones, with ids above ``after``, rising. Raises InvalidRequest for other states."""
+        self._check_open()
+        if state not in ("in_progress", "invalid"):
+            raise InvalidRequest(f"transactions can be listed that are in_progress or invalid, not {state}")
+        if state == "in_progress":
+            ids = [each for each in self.state.open if each > after][:limit]
+        else:
+            invalid = (each for each, ended in self.state.ended.items() if ended.phase is Phase.INVALID and each > after)
+            ids = sorted(invalid)[:limit]
+        found = [status for each in ids if (status := self._status(each)) is not None]
+        await self._durable()
+        return found
+
+    async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
+        """Forget invalid transactions whose participants have settled, by pointers or by age; how many it were.
+
+        Raises InvalidRequest unless exactly one of the two is given.
+        """
+        if (pointers is None) == (before_ms is None):
+            raise InvalidRequest("name the write pointers to prune, or a time: one of the two")
+        edits = self._decide(Prune(None if pointers is None else frozenset(pointers), before_ms or 0))
+        if not edits:
+            await self._durable()
+            return 0
+        before = len(self.state.ended)
+        done = self._submit(edits)
+        pruned = before - len(self.state.ended)
+        await done
+        return pruned
+
+    # --- for whoever holds messages of transactions -------------------------------------------------------------------------
+
+    async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
+        """The state of those that this service handed out and still knows."""
+        self._check_open()
+        found: dict[int, TransactionState] = {}
+        missing = [pointer for pointer in pointers if pointer not in self.state.roots and pointer not in self._recent]
+        stored = await read(read_outcomes, self._store, missing) if missing else {}
+        for pointer in pointers:
+            outcome = self._recent.get(pointer, stored.get(pointer))
+            if pointer in self.state.roots:
+                found[pointer] = ANSWER[self.state.phase(pointer)]
+            elif outcome is not None:
+                found[pointer] = outcome.state
+        await self._durable()
+        return found
+
+    async def root(self, pointer: int) -> int | None:
+        """The id of the transaction in progress that this pointer belongs to; None for one that was never handed out here.
+
+        That it is in progress is durable no later than what is submitted to the same writer next. Raises
+        TransactionNotInProgress: it has ended.
+        """
+        return self.state.roots[pointer] if await self._in_progress(pointer) else None
+
+    async def enlist(self, pointer: int, participant: str) -> bool:
+        """See the port. Durable no later than what is submitted to the same writer next."""
+        _check_string(participant, "participant")
+        if not await self._in_progress(pointer):
+            return False
+        edits = self._decide(Enlist(pointer, participant))
+        if edits:
+            self._submit(edits)
+        return True
+
+    async def _in_progress(self, pointer: int) -> bool:
+        """Whether it is; False for one never handed out here. Raises TransactionNotInProgress."""
+        self._check_open()
+        if pointer in self.state.pointers:
+            return True
+        phase = await self._phase(pointer)
+        if phase is not Phase.UNKNOWN:
+            await self._durable()
+            judge(pointer, phase, Move.ENLIST)
+        return False
+
+    def ended(self, pointer: int) -> bool:
+        """Whether it is known, at this very moment, to have ended. Exact for whoever has enlisted and not settled."""
+        root = self.state.roots.get(pointer)
+        return pointer in self._recent if root is None else root in self.state.ended
+
+    async def unsettled(self, wait_seconds: float, instance: str | None = None) -> Sequence[Settlement]:
+        """Ended transactions whose participants still wait to be told; returns early when there are some.
+
+        ``instance``: of this one, else of the service's own. At most 1,000; the same again until they are settled.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_seconds
+        while True:
+            self._check_open()
+            found = self._settlements(self._instance if instance is None else instance)
+            left = end - loop.time()
+            if found or left <= 0:
+                await self._durable()
+                return found
+            await self._wait(left)
+
+    def _settlements(self, instance: str) -> Sequence[Settlement]:
+        prefix = f"{instance}:" if instance else ""
+        found = []
+        for root in self.state.unsettled:
+            ended = self.state.ended[root]
+            for pointer, participant in ended.unsettled:
+                if participant.startswith(prefix):
+                    found.append(Settlement(write_pointer=pointer, state=ANSWER[ended.phase], participant=participant))
+            if len(found) >= _SETTLEMENTS:
+                break
+        return found[:_SETTLEMENTS]
+
+    async def settled(self, pointer: int, participant: str) -> None:
+        """The participant has dealt with the end. Of one still in progress, or unknown, nothing is to be noted."""
+        self._check_open()
+        if self.state.roots.get(pointer) not in self.state.unsettled:
+            return
+        edits = self._decide(Settle(pointer, participant))
+        if edits:
+            self._log.append(self.state, edits, Batch(), lazily=True)
+
+    # --- keeping house ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """End transactions that have lived too long, until cancelled or the store fails."""
+        while True:
+            try:
+                await self.expire_due()
+            except (StorageFailed, StorageUnavailable):
+                return  # the service reads everything back and runs this anew
+            self._nudge.clear()
+            now_ms = self._clock.now_ms()
+            earliest = min((each.expires_ms for each in self.state.open.values()), default=now_ms + 1_000 * _TICK_SECONDS)
+            pause = min(max((earliest - now_ms) / 1_000, _SHORTEST_PAUSE_SECONDS), _TICK_SECONDS)
+            self._wakes_ms = now_ms + int(pause * 1_000)
+            try:
+                await asyncio.wait_for(self._nudge.wait(), pause)
+            except TimeoutError:
+                continue
+            await asyncio.sleep(_SHORTEST_PAUSE_SECONDS)
+
+    async def expire_due(self) -> int:
+        """Move whatever has lived too long to the invalid ones; how many. Returns when that is on disk."""
+        self._check_open()
+        expired = 0
+        while edits := self._decide(TimeOut())[:_TIMED_OUT_AT_ONCE]:
+            expired += len(edits)
+            await self._submit(edits)
+        return expired
+
+    async def forget_outcomes(self, limit: int = 1_000) -> int:
+        """Delete at most ``limit`` outcomes older than a transaction can live; how many. Call it until that is 0."""
+        self._check_open()
+        kept_ms = self.limits.max_lifetime_ms + self.limits.outcome_grace_ms
+        below = max(self._clock.now_ms() - kept_ms, 0) * POINTERS_PER_MS
+        keys = await read(oldest_outcomes, self._store, below, limit)
+        if not keys:
+            return 0
+        batch = Batch()
+        for key in keys:
+            batch.delete(Table.OUTCOME, key)
+        await self._writer.submit(batch, lambda: None)
+        return len(keys)
+
+    async def close(self, snapshot: bool = True) -> None:
+        """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""
+        self.release()
+        await self._writer.settled()
+        if snapshot:
+            await self._log.close(self.state)
+
+    def release(self) -> None:
+        """Take nothing more, and tell whoever waits to try again: before a stop, and after the store has failed."""
+        self._closed = True
+        self._wake()
+
+    # --- the way every move goes --------------------------------------------------------------------------------------------
+
+    async def _move(self, pointer: int, move: Move, command: Command) -> None:
+        done = await self._begin(pointer, move, command)
+        await (self._durable() if done is None else done)
+
+    async def _begin(self, pointer: int, move: Move, command: Command) -> asyncio.Future[None] | None:
+        """Decide and submit; None if that was obeyed before. A refusal waits until what it was judged against is on disk."""
+        self._check_open()
+        try:
+            if pointer in self.state.roots:
+                edits = self._decide(command)
+            else:
+                judge(pointer, await self._phase(pointer), move)
+                return None
+        except OncelogError:
+            await self._durable()
+            raise
+        return self._submit(edits) if edits else None
+
+    async def _phase(self, pointer: int) -> Phase:
+        """The phase of the transaction that this pointer belongs to, also when only its outcome is kept."""
+        phase = self.state.phase(pointer)
+        if phase is not Phase.UNKNOWN:
+            return phase
+        outcome = await self._outcome(pointer)
+        return Phase.UNKNOWN if outcome is None else ENDED[outcome.state]
+
+    def _decide(self, command: Command) -> tuple[Edit, ...]:
+        self._check_open()
+        return decide(self.state, command, self._clock.now_ms())
+
+    def _submit(self, edits: tuple[Edit, ...]) -> asyncio.Future[None]:
+        """Hand them over and make them so. Nothing awaits between the decision and this."""
+        batch = Batch()
+        ended = [outcome for edit in edits for outcome in self._outcomes(edit)]
+        for pointer, outcome in ended:
+            batch.put(Table.OUTCOME, outcome_key(pointer), encode_outcome(pointer, outcome))
+        done = self._log.append(self.state, edits, batch)
+        if ended:
+            self._recent.update(ended)
+            done.add_done_callback(self._trim_recent)
+            if self.state.unsettled:
+                self._wake()
+        return done
+
+    def _outcomes(self, edit: Edit) -> Sequence[tuple[int, Outcome]]:
+        """The outcomes that an edit brings: of the transaction and each of its checkpoints."""
+        if not isinstance(edit, (Committed, Aborted, Invalidated)):
+            return []
+        transaction = self.state.open.get(edit.pointer) or self.state.ended[edit.pointer]
+        outcome = Outcome(edit.pointer, _STATE_OF[type(edit)])
+        return [(pointer, outcome) for pointer in (edit.pointer, *transaction.checkpoints)]
+
+    def _trim_recent(self, _: asyncio.Future[None]) -> None:
+        """The oldest go first, and since this one is written they are, too."""
+        while len(self._recent) > _RECENT_OUTCOMES:
+            del self._recent[next(iter(self._recent))]
+
+    async def _outcome(self, pointer: int) -> Outcome | None:
+        outcome = self._recent.get(pointer)
+        if outcome is None and 0 < pointer <= self.state.last:
+            outcome = (await read(read_outcomes, self._store, [pointer])).get(pointer)
+        return outcome
+
+    async def _durable(self) -> None:
+        """Return when everything that has been said so far is on disk. Raises StorageUnavailable: nothing was done."""
+        try:
+            await self._writer.settled()
+        except StorageFailed as error:
+            raise StorageUnavailable(str(error)) from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageUnavailable("the transaction service was closed meanwhile; nothing was done, try again")
+
+    def _nudge_for(self, transaction: OpenTransaction) -> None:
+        if transaction.expires_ms < self._wakes_ms:
+            self._nudge.set()
+
+    async def _wait(self, seconds: float) -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            await asyncio.wait([waiting], timeout=seconds)
+        finally:
+            self._waiting.discard(waiting)
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
+
+
+_STATE_OF: dict[type[Edit], TransactionState] = {Committed: "committed", Aborted: "aborted", Invalidated: "invalid"}
+
+
+def _open_status(transaction: OpenTransaction) -> TransactionStatus:
+    return TransactionStatus(
+        write_pointer=transaction.pointer,
+        state=ANSWER[transaction.phase],
+        type="short" if transaction.kind is TransactionType.SHORT else "long",
+        started_ms=transaction.pointer // POINTERS_PER_MS,
+        expires_ms=transaction.expires_ms,
+        resource=transaction.resource,
+        checkpoints=list(transaction.checkpoints),
+        participants=list(dict.fromkeys(name for _, name in transaction.participants)),
+    )
+
+
+def _ended_status(ended: EndedTransaction) -> TransactionStatus:
+    return TransactionStatus(
+        write_pointer=ended.pointer,
+        state=ANSWER[ended.phase],
+        started_ms=ended.pointer // POINTERS_PER_MS,
+        checkpoints=list(ended.checkpoints),
+        participants=list(dict.fromkeys(name for _, name in ended.unsettled)),
+    )
+
+
+def _check_string(text: str, what: str) -> None:
+    if not text or len(text.encode()) > MAX_STRING_BYTES:
+        raise InvalidRequest(f"the {what} must have 1 to {MAX_STRING_BYTES} bytes")

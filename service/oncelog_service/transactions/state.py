@@ -1,0 +1,494 @@
+"""The state of all transactions, and the rules by which it moves. Pure: it is told the time and writes nothing.
+
+Every call of the service is a *command*. ``decide(state, command, now_ms)`` (decisions.py) says what follows from it, as edits
+(edits.py), or raises; ``state.apply(edit)`` makes it so and cannot fail. Replaying the edits in their order gives the same state,
+so what is on disk is the edits, and recovery is the fold over them.
+
+A transaction is an id, which is its first write pointer, and any number of checkpoints: further pointers that end with it. This
+table is what may become of it; the refusals come from it too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Collection
+from enum import Enum
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from oncelog.errors import TransactionNotFound, TransactionNotInProgress
+from oncelog.wire.models import TransactionState
+from oncelog.wire.transaction import NO_SHORT, Transaction, TransactionType
+from oncelog_service.transactions.edits import (
+    Aborted,
+    Checkpointed,
+    Committed,
+    Edit,
+    Enlisted,
+    HandedIn,
+    Invalidated,
+    Pruned,
+    Settled,
+    Started,
+)
+
+
+class Phase(Enum):
+    """Where a transaction stands. The value is how a refusal puts it."""
+
+    UNKNOWN = "unknown"
+    OPEN = "in progress"
+    COMMITTING = "about to commit"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    INVALID = "invalid"
+    PRUNED = "invalid and pruned"
+
+    __hash__ = object.__hash__
+
+
+class Move(Enum):
+    """What may happen to it. The value is how a refusal puts it."""
+
+    START = "started"
+    HAND_IN = "asked whether it can commit"
+    PREPARE = "prepared"
+    COMMIT = "committed"
+    ABORT = "aborted"
+    INVALIDATE = "invalidated"
+    TIME_OUT = "timed out"
+    CHECKPOINT = "checkpointed"
+    ENLIST = "joined"
+    SETTLE = "settled"
+    PRUNE = "pruned"
+
+    __hash__ = object.__hash__
+
+
+_WHILE_OPEN = {
+    Move.PREPARE: Phase.PREPARED,
+    Move.COMMIT: Phase.COMMITTED,
+    Move.ABORT: Phase.ABORTED,
+    Move.INVALIDATE: Phase.INVALID,
+    Move.TIME_OUT: Phase.INVALID,
+}
+
+MOVES: dict[Phase, dict[Move, Phase]] = {
+    Phase.UNKNOWN: {Move.START: Phase.OPEN},
+    Phase.OPEN: {**_WHILE_OPEN, Move.HAND_IN: Phase.COMMITTING, Move.CHECKPOINT: Phase.OPEN, Move.ENLIST: Phase.OPEN},
+    # can-commit may be repeated, and the publisher, which is the last participant, enlists only now.
+    Phase.COMMITTING: {
+        **_WHILE_OPEN,
+        Move.HAND_IN: Phase.COMMITTING,
+        Move.CHECKPOINT: Phase.COMMITTING,
+        Move.ENLIST: Phase.COMMITTING,
+    },
+    # From here on another database decides. What it needs to commit is kept for it, see `_reserve`.
+    Phase.PREPARED: {
+        **_WHILE_OPEN,
+        Move.HAND_IN: Phase.PREPARED,
+        Move.CHECKPOINT: Phase.PREPARED,
+        Move.ENLIST: Phase.PREPARED,
+    },
+    Phase.COMMITTED: {Move.COMMIT: Phase.COMMITTED, Move.SETTLE: Phase.COMMITTED},
+    Phase.ABORTED: {Move.ABORT: Phase.ABORTED, Move.SETTLE: Phase.ABORTED},
+    # A client that finds its transaction timed out rolls back and aborts: then nobody has to prune it (as in Tephra).
+    Phase.INVALID: {
+        Move.INVALIDATE: Phase.INVALID,
+        Move.ABORT: Phase.ABORTED,
+        Move.SETTLE: Phase.INVALID,
+        Move.PRUNE: Phase.PRUNED,
+    },
+    Phase.PRUNED: {Move.INVALIDATE: Phase.PRUNED, Move.ABORT: Phase.PRUNED, Move.SETTLE: Phase.PRUNED},
+}
+
+ANSWER: dict[Phase, TransactionState] = {
+    Phase.OPEN: "in_progress",
+    Phase.COMMITTING: "in_progress",
+    Phase.PREPARED: "in_progress",
+    Phase.COMMITTED: "committed",
+    Phase.ABORTED: "aborted",
+    Phase.INVALID: "invalid",
+    Phase.PRUNED: "invalid",
+}
+"""What a phase is called on the wire."""
+
+ENDED: dict[TransactionState, Phase] = {"committed": Phase.COMMITTED, "aborted": Phase.ABORTED, "invalid": Phase.PRUNED}
+"""The phase of a transaction of which only the outcome is known any more."""
+
+
+def judge(pointer: int, phase: Phase, move: Move) -> Phase:
+    """The phase that ``move`` leads to. Raises TransactionNotFound, TransactionNotInProgress."""
+    after = MOVES[phase].get(move)
+    if after is not None:
+        return after
+    if phase is Phase.UNKNOWN:
+        raise not_found(pointer)
+    possible = ", ".join(each.value for each, moves in MOVES.items() if move in moves)
+    raise TransactionNotInProgress(
+        f"transaction {pointer} is {phase.value}; to be {move.value} it must be one of: {possible}",
+        write_pointer=pointer,
+        state=ANSWER[phase],
+    )
+
+
+def not_found(pointer: int) -> TransactionNotFound:
+    """The refusal of a pointer that was never handed out, or whose outcome is no longer kept."""
+    return TransactionNotFound(f"no transaction {pointer} is known here", write_pointer=pointer)
+
+
+# --- the state ----------------------------------------------------------------------------------------------------------
+
+Participant: TypeAlias = tuple[int, str]
+"""A pointer, and who holds something under it."""
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction in progress. Values are replaced, never changed: a copy of the state is a copy of its dictionaries."""
+
+    pointer: int
+    kind: TransactionType
+    phase: Phase
+    read_pointer: int
+    """As of its start, as ``first_short``: its checkpoints read the same snapshot."""
+    first_short: int
+    expires_ms: int
+    resource: str | None = None
+    changes: frozenset[bytes] = frozenset()
+    """Of a short one."""
+    checkpoints: tuple[int, ...] = ()
+    participants: tuple[Participant, ...] = ()
+
+
+EndedPhase: TypeAlias = Literal[Phase.COMMITTED, Phase.ABORTED, Phase.INVALID]
+
+
+class EndedTransaction(NamedTuple):
+    """One that somebody still has to deal with: a participant, or, if invalid, whoever prunes it."""
+
+    pointer: int
+    phase: EndedPhase
+    checkpoints: tuple[int, ...]
+    unsettled: tuple[Participant, ...]
+
+
+class CommittedChanges(NamedTuple):
+    """The keys of a committed transaction. Whoever began before ``commit_pointer`` conflicts with them."""
+
+    commit_pointer: int
+    pointer: int
+    changes: frozenset[bytes]
+
+
+class LateCommit(NamedTuple):
+    """A pointer that a younger transaction met in progress and that has committed since."""
+
+    pointer: int
+    commit_pointer: int
+
+
+_LATE_COMMITS = 1_000
+"""Up to so many late commits are kept before those that nobody needs are swept out."""
+
+
+class TransactionsState:
+    """All transactions that are in progress or not dealt with. :meth:`apply` is its only change."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the last edit that is in it."""
+        self.last = 0
+        """The highest pointer handed out."""
+        self.read_pointer = 0
+        """The highest pointer of a transaction that has ended."""
+        self.open: dict[int, OpenTransaction] = {}
+        """By id, rising."""
+        self.ended: dict[int, EndedTransaction] = {}
+        self.committed: deque[CommittedChanges] = deque()
+        """In the order of their commits, as long as a short transaction in progress may conflict with them."""
+        self.late: list[LateCommit] = []
+        """In the order of their commits."""
+        self.late_limit = _LATE_COMMITS
+        # What follows from the above:
+        self.roots: dict[int, int] = {}
+        """The id that each pointer known here belongs to."""
+        self.pointers: dict[int, None] = {}
+        """Those in progress, rising, since they are handed out so."""
+        self.unsettled: dict[int, None] = {}
+        """Ids of the ended transactions that participants wait for."""
+        self._hidden: set[int] = set()
+        self._invalids: tuple[int, ...] | None = ()
+        self._shorts: dict[int, None] = {}
+        self._checked: dict[int, None] = {}
+        """Short ones in progress that may still find a conflict, that is, are not prepared."""
+        self._newest: dict[bytes, CommittedChanges] = {}
+        """By key, who committed it last: if that is no conflict, nobody before was one."""
+        self._reserved: dict[bytes, int] = {}
+        """By key, the prepared transaction that must be able to commit it."""
+
+    # --- what it says
+
+    def phase(self, pointer: int) -> Phase:
+        """The phase of the transaction that this pointer belongs to; UNKNOWN also once it is dealt with."""
+        root = self.roots.get(pointer)
+        if root is None:
+            return Phase.UNKNOWN
+        transaction = self.open.get(root)
+        return self.ended[root].phase if transaction is None else transaction.phase
+
+    @property
+    def invalids(self) -> tuple[int, ...]:
+        """Pointers never to be seen, rising: invalid until pruned, aborted until every participant has settled."""
+        if self._invalids is None:
+            self._invalids = tuple(sorted(self._hidden))
+        return self._invalids
+
+    @property
+    def first_short(self) -> int:
+        """The oldest short transaction in progress."""
+        return next(iter(self._shorts), NO_SHORT)
+
+    @property
+    def size(self) -> int:
+        """Roughly how many things a snapshot of it holds."""
+        return len(self.open) + len(self.ended) + len(self._newest) + len(self.late)
+
+    def transaction(self, pointer: int) -> Transaction:
+        """The transaction in progress as its participants need it, with the snapshot that it began with.
+
+        Pointers that have become invalid since are in ``invalids`` instead of ``in_progress``: in both they are not seen.
+        """
+        begun = self.open[pointer]
+        return Transaction(
+            transaction_id=pointer,
+            read_pointer=begun.read_pointer,
+            invalids=self.invalids,
+            in_progress=self._in_progress_before(pointer),
+            first_short=begun.first_short,
+            type=begun.kind,
+            write_pointer=begun.checkpoints[-1] if begun.checkpoints else pointer,
+            checkpoint_write_pointers=begun.checkpoints,
+        )
+
+    def _in_progress_before(self, pointer: int) -> tuple[int, ...]:
+        """The pointers that were in progress when this one was handed out, rising, without those that are invalid now."""
+        pointers = tuple(self.pointers)
+        before = pointers[: bisect_left(pointers, pointer)]
+        if self.late and self.late[-1].commit_pointer > pointer:
+            since = [late.pointer for late in self.late if late.pointer < pointer < late.commit_pointer]
+            before = tuple(sorted([*before, *since]))
+        return before
+
+    def conflict(self, transaction: OpenTransaction, changes: frozenset[bytes]) -> int | None:
+        """Somebody who committed one of these keys since ``transaction`` began, or is prepared to; only short ones have any."""
+        if transaction.kind is TransactionType.LONG:
+            return None
+        for key in changes:
+            newest = self._newest.get(key)
+            if newest is not None and newest.commit_pointer > transaction.pointer:
+                return newest.pointer
+            holder = self._reserved.get(key, transaction.pointer)
+            if holder != transaction.pointer:
+                return holder
+        return None
+
+    def copy(self) -> TransactionsState:
+        """A state that later edits to this one do not change; only good for :func:`snapshot.encode_snapshot`."""
+        copy = TransactionsState()
+        copy.number, copy.last, copy.read_pointer, copy.late_limit = self.number, self.last, self.read_pointer, self.late_limit
+        copy.open, copy.ended = self.open.copy(), self.ended.copy()
+        copy.committed, copy.late = self.committed.copy(), self.late.copy()
+        return copy
+
+    # --- how it moves
+
+    def apply(self, edit: Edit) -> None:
+        """Make it so. Edits must be those that :func:`decide` made, in that order."""
+        self.number += 1
+        _APPLY[type(edit)](self, edit)
+
+    def _started(self, edit: Started) -> None:
+        pointer = edit.pointer
+        if self.last == 0:
+            self.read_pointer = pointer - 1  # the first reader sees what other services' transactions wrote before
+        self.last = pointer
+        begun = OpenTransaction(pointer, edit.kind, Phase.OPEN, self.read_pointer, self.first_short, edit.expires_ms)
+        self._track_open(begun)
+
+    def _handed_in(self, edit: HandedIn) -> None:
+        before = self.open[edit.pointer]
+        move = Move.HAND_IN if edit.resource is None else Move.PREPARE
+        after = before._replace(
+            phase=MOVES[before.phase][move],
+            expires_ms=edit.expires_ms,
+            resource=edit.resource,
+            changes=edit.changes,
+        )
+        self.open[edit.pointer] = after
+        if after.phase is Phase.PREPARED:
+            self._reserve(after)
+
+    def _committed(self, edit: Committed) -> None:
+        transaction = self._close(edit.pointer)
+        pointers = (transaction.pointer, *transaction.checkpoints)
+        commit_pointer = self.last + 1
+        changes = transaction.changes | edit.changes
+        if changes:
+            self._remember(CommittedChanges(commit_pointer, transaction.pointer, changes))
+        youngest = next(reversed(self.open), 0)
+        self.late += [LateCommit(pointer, commit_pointer) for pointer in pointers if pointer < youngest]
+        self._place(transaction, Phase.COMMITTED)
+        self._sweep()
+
+    def _aborted(self, edit: Aborted) -> None:
+        ended = self.ended.get(edit.pointer)
+        if ended is None:
+            self._place(self._close(edit.pointer), Phase.ABORTED)
+            self._sweep()
+        elif ended.unsettled:
+            self.ended[edit.pointer] = ended._replace(phase=Phase.ABORTED)
+        else:
+            self._forget(ended)
+
+    def _invalidated(self, edit: Invalidated) -> None:
+        self._place(self._close(edit.pointer), Phase.INVALID)
+        self._sweep()
+
+    def _checkpointed(self, edit: Checkpointed) -> None:
+        transaction = self.open[edit.pointer]
+        self.last = edit.checkpoint
+        self.open[edit.pointer] = transaction._replace(checkpoints=(*transaction.checkpoints, edit.checkpoint))
+        self.roots[edit.checkpoint] = edit.pointer
+        self.pointers[edit.checkpoint] = None
+
+    def _pruned(self, edit: Pruned) -> None:
+        for pointer in edit.pointers:
+            self._forget(self.ended[pointer])
+
+    def _enlisted(self, edit: Enlisted) -> None:
+        root = self.roots[edit.pointer]
+        transaction = self.open[root]
+        self.open[root] = transaction._replace(participants=(*transaction.participants, (edit.pointer, edit.participant)))
+
+    def _settled(self, edit: Settled) -> None:
+        root = self.roots[edit.pointer]
+        ended = self.ended[root]
+        left = tuple(each for each in ended.unsettled if each != (edit.pointer, edit.participant))
+        self.ended[root] = after = ended._replace(unsettled=left)
+        if not left:
+            del self.unsettled[root]
+            if ended.phase is not Phase.INVALID:
+                self._forget(after)
+
+    # --- the parts of moves
+
+    def track(self, opened: Collection[OpenTransaction], ended: Collection[EndedTransaction]) -> None:
+        """Take these into an empty state: for reading a snapshot back, whose order this relies on."""
+        for transaction in opened:
+            self._track_open(transaction)
+            for checkpoint in transaction.checkpoints:
+                self.roots[checkpoint] = transaction.pointer
+                self.pointers[checkpoint] = None
+            if transaction.phase is Phase.PREPARED:
+                self._reserve(transaction)
+        self.pointers = dict.fromkeys(sorted(self.pointers))
+        for each in ended:
+            self._track_ended(each)
+
+    def _track_open(self, transaction: OpenTransaction) -> None:
+        pointer = transaction.pointer
+        self.open[pointer] = transaction
+        self.roots[pointer] = pointer
+        self.pointers[pointer] = None
+        if transaction.kind is TransactionType.SHORT:
+            self._shorts[pointer] = self._checked[pointer] = None
+
+    def _track_ended(self, ended: EndedTransaction) -> None:
+        pointers = (ended.pointer, *ended.checkpoints)
+        self.ended[ended.pointer] = ended
+        for pointer in pointers:
+            self.roots[pointer] = ended.pointer
+        if ended.unsettled:
+            self.unsettled[ended.pointer] = None
+        if ended.phase is not Phase.COMMITTED:
+            self._hidden.update(pointers)
+            self._invalids = None
+
+    def _reserve(self, prepared: OpenTransaction) -> None:
+        """Its commit must not find a conflict any more: the other database may have committed. So others find it."""
+        self._reserved.update(dict.fromkeys(prepared.changes, prepared.pointer))
+        self._checked.pop(prepared.pointer, None)
+
+    def _close(self, pointer: int) -> OpenTransaction:
+        transaction = self.open.pop(pointer)
+        pointers = (pointer, *transaction.checkpoints)
+        for each in pointers:
+            del self.pointers[each]
+        self._shorts.pop(pointer, None)
+        self._checked.pop(pointer, None)
+        if transaction.phase is Phase.PREPARED:
+            for key in transaction.changes:
+                del self._reserved[key]
+        self.read_pointer = max(self.read_pointer, pointers[-1])
+        return transaction
+
+    def _place(self, transaction: OpenTransaction, phase: EndedPhase) -> None:
+        """Keep what has ended as long as somebody must deal with it."""
+        if transaction.participants or phase is Phase.INVALID:
+            self._track_ended(EndedTransaction(transaction.pointer, phase, transaction.checkpoints, transaction.participants))
+        else:
+            for pointer in (transaction.pointer, *transaction.checkpoints):
+                del self.roots[pointer]
+
+    def _forget(self, ended: EndedTransaction) -> None:
+        pointers = (ended.pointer, *ended.checkpoints)
+        del self.ended[ended.pointer]
+        for pointer in pointers:
+            del self.roots[pointer]
+        if ended.phase is not Phase.COMMITTED:
+            self._hidden.difference_update(pointers)
+            self._invalids = None
+
+    def _remember(self, committed: CommittedChanges) -> None:
+        self.committed.append(committed)
+        self._newest.update(dict.fromkeys(committed.changes, committed))
+
+    def recall(self, committed: Collection[CommittedChanges]) -> None:
+        """Take committed change sets into an empty state: for reading a snapshot back."""
+        for each in committed:
+            self._remember(each)
+
+    def _sweep(self) -> None:
+        """Drop the change sets that nobody in progress can conflict with, and the late commits that nobody overtook."""
+        first = next(iter(self._checked), NO_SHORT)
+        while self.committed and self.committed[0].commit_pointer <= first:
+            dropped = self.committed.popleft()
+            for key in dropped.changes:
+                if self._newest[key] is dropped:
+                    del self._newest[key]
+        if not self.open:
+            self.late.clear()
+        elif len(self.late) > self.late_limit:
+            ids = tuple(self.open)
+            self.late = [late for late in self.late if _between(ids, late.pointer, late.commit_pointer)]
+            self.late_limit = max(_LATE_COMMITS, 2 * len(self.late))
+
+
+def _between(ids: tuple[int, ...], low: int, high: int) -> bool:
+    """Whether one of the rising ``ids`` lies between the two."""
+    at = bisect_left(ids, low + 1)
+    return at < len(ids) and ids[at] < high
+
+
+_APPLY: dict[type[Edit], Callable[[TransactionsState, Any], None]] = {
+    Started: TransactionsState._started,
+    HandedIn: TransactionsState._handed_in,
+    Committed: TransactionsState._committed,
+    Aborted: TransactionsState._aborted,
+    Invalidated: TransactionsState._invalidated,
+    Checkpointed: TransactionsState._checkpointed,
+    Pruned: TransactionsState._pruned,
+    Enlisted: TransactionsState._enlisted,
+    Settled: TransactionsState._settled,
+}
