@@ -1,4 +1,4 @@
-"""One topic's two maps, and the verdict on each message.
+"""One topic's two maps, and the verdict on each message. The topic is a log, or the stored group of one write pointer.
 
 PIP-6 keeps, per producer, *last pushed* (set before the write) and *last persisted* (set after its sync). The difference
 between them is what is in flight. Two holes of Pulsar's are closed here:
@@ -13,7 +13,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from oncelog_dedup.sequence_map import Mark, SequenceMap
+from oncelog_dedup.fold import Fold, Run
+from oncelog_dedup.sequence_map import Mark
 
 
 class Verdict(NamedTuple):
@@ -30,17 +31,18 @@ class Verdict(NamedTuple):
 class Deduplicator:
     """The maps of one topic. Not thread-safe: one owner moves it, in log order."""
 
-    __slots__ = ("_persisted", "_pushed")
+    __slots__ = ("_pushed", "fold")
 
-    def __init__(self, persisted: SequenceMap | None = None) -> None:
-        self._persisted = SequenceMap() if persisted is None else persisted
+    def __init__(self, fold: Fold | None = None) -> None:
+        self.fold = Fold() if fold is None else fold
+        """What is persisted. *Last persisted* is its live mark: it steps back when a transaction is rolled back."""
         # Only producers with something in flight stand here; for every other one, last pushed *is* last persisted. That
         # keeps put_back a clear() and 100,000 idle producers at one entry each.
         self._pushed: dict[str, Mark] = {}
 
     def judge(self, producer: str, sequence_ids: Sequence[int]) -> Verdict:
         """Divide strictly rising ``sequence_ids`` into already persisted, in flight, and new. Changes nothing."""
-        mark = self._persisted.get(producer)
+        mark = self.fold.get(producer)
         persisted = 0 if mark is None else bisect_right(sequence_ids, mark.sequence_id)
         pushed = self._pushed.get(producer)
         known = persisted if pushed is None else bisect_right(sequence_ids, pushed.sequence_id)
@@ -55,12 +57,13 @@ class Deduplicator:
         if present is None or mark.sequence_id > present.sequence_id:
             self._pushed[producer] = mark
 
-    def persist(self, producer: str, mark: Mark) -> None:
-        """Note that the producer's message at ``mark`` is synced to disk."""
-        self._persisted.raise_to(producer, mark)
-        pushed = self._pushed.get(producer)
-        if pushed is not None and pushed.sequence_id <= mark.sequence_id:
-            del self._pushed[producer]
+    def persist(self, run: Run) -> None:
+        """Note that the next run of the log is synced to disk. Raises ReplayError if it is not the next one."""
+        self.fold.add(run)
+        for producer, mark in run.marks:
+            pushed = self._pushed.get(producer)
+            if pushed is not None and pushed.sequence_id <= mark.sequence_id:
+                del self._pushed[producer]
 
     def put_back(self) -> None:
         """After a failed write: what was in flight never happened, for every producer at once."""
@@ -68,22 +71,17 @@ class Deduplicator:
 
     def forget(self, producer: str) -> None:
         """Drop all knowledge of a producer, at an operator's word."""
-        self._persisted.forget(producer)
+        self.fold.forget(producer)
         self._pushed.pop(producer, None)
 
     def last_pushed(self, producer: str) -> Mark | None:
         """The newest message handed to the writer, synced or not yet, or None if there never was one."""
-        return self._pushed.get(producer) or self._persisted.get(producer)
+        return self._pushed.get(producer) or self.fold.get(producer)
 
     def last_persisted(self, producer: str) -> Mark | None:
         """The newest message of the producer that is synced to disk, or None."""
-        return self._persisted.get(producer)
+        return self.fold.get(producer)
 
     def in_flight(self, producer: str) -> bool:
         """Whether something of this producer is being written."""
         return producer in self._pushed
-
-    @property
-    def persisted(self) -> SequenceMap:
-        """The persisted map itself: what a snapshot is a copy of and what a fold of the log must equal."""
-        return self._persisted

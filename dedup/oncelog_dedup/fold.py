@@ -114,18 +114,19 @@ class Fold:
         Raises:
             ReplayError: it does not continue the position (offsets are dense, ids strictly rise). Nothing has changed.
         """
-        if run.first_offset != self._upcoming or run.first_id <= self._last_id or run.last_id < run.first_id:
-            self._refuse(run.first_offset, run.first_id, run.last_id)
-        if run.write_pointer is not None:
-            self._open(run, run.write_pointer)
+        first_offset, count, first_id, last_id, marks, pointer = run
+        if first_offset != self._upcoming or first_id <= self._last_id or last_id < first_id:
+            self._refuse(first_offset, first_id, last_id)
+        if pointer is not None:
+            self._open(run, pointer)
         elif self._last is self._head:
-            for producer, mark in run.marks:
+            for producer, mark in marks:
                 self._head.marks.raise_to(producer, mark)
         else:
-            for producer, mark in run.marks:
+            for producer, mark in marks:
                 self._add_behind(producer, mark)
-        self._upcoming = run.first_offset + run.count
-        self._last_id = run.last_id
+        self._upcoming = first_offset + count
+        self._last_id = last_id
 
     def add_row(self, offset: int, message_id: bytes, producer: str | None = None, sequence_id: int | None = None) -> None:
         """The same for a single row that is not transactional, as a replay sees them. Raises ReplayError."""

@@ -1,4 +1,4 @@
-"""A snapshot and the log entries after it give exactly the map that was lost.
+"""A snapshot and the log entries after it give exactly the fold that was lost.
 
 It refuses rather than guesses: an entry out of order or a hole in the offsets ends it with an error, since
 with deduplication on a silent hole is permanent - the retry would be answered "duplicate".
@@ -9,55 +9,117 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from oncelog_dedup.fold import ReplayError
-from oncelog_dedup.sequence_map import Mark, SequenceMap
-from oncelog_dedup.snapshot import START, Position, Snapshot
+from oncelog_dedup.fold import Fold, Run
+from oncelog_dedup.sequence_map import Mark
+from oncelog_dedup.snapshot import Snapshot
 
 
 class Entry(NamedTuple):
-    """What the fold needs to know of one message of the log."""
+    """What the fold needs to know of one row of the log."""
 
     offset: int
     message_id: bytes
     producer: str | None
     sequence_id: int | None
+    write_pointer: int | None = None
+    """None: not transactional. Negative: rolled back; such a row moves the position only."""
+    count: int = 1  # type: ignore[assignment]  # nobody counts the fields of an entry
+    """Messages that the row stands for; 0 and more for the row of a stored group."""
+    marks: tuple[tuple[str, Mark], ...] = ()
+    """Of a stored group: its named producers' newest messages. Other rows have ``producer`` and ``sequence_id`` instead."""
+    last_id: bytes | None = None
+    """Id of the last message of a stored group; None: ``message_id``."""
+    begins: bool = True
+    """The row is the first of its request; that of a stored group always is. Asked of transactional rows only."""
 
 
 class Replayed(NamedTuple):
     """The outcome of a replay."""
 
-    marks: SequenceMap
-    position: Position
+    fold: Fold
+    """Transactional runs in it are unsettled, whatever has become of their transactions: the caller knows."""
     entries: int
-    """How many entries were folded in, not counting the snapshot."""
+    """How many messages were folded in, not counting the snapshot."""
 
 
 def replay(snapshot: Snapshot | None, entries: Iterable[Entry], forgotten: Mapping[str, int] | None = None) -> Replayed:
-    """Fold ``entries`` (all messages from the snapshot's position on, in log order) onto ``snapshot``.
+    """Fold ``entries`` (all rows from the snapshot's position on, in log order) onto ``snapshot``.
 
     Args:
         snapshot: where to begin; None folds from the first message of the topic's life.
-        entries: consumed once, lazily.
+        entries: consumed once, lazily; at a hole between the rows of a transaction one row further is read.
         forgotten: producer → offset. An operator had the producer forgotten when this was the upcoming offset: what lies
-            below it does not count for that producer.
+            below it does not count for that producer, however its transactions end.
 
     Raises:
         ReplayError: an entry is not the next one (offsets are dense, ids rise).
     """
     forgotten = {} if forgotten is None else forgotten
-    begin = START if snapshot is None else snapshot.position
-    marks = SequenceMap() if snapshot is None else snapshot.marks.copy()
-    for producer, below in forgotten.items():
-        mark = marks.get(producer)
-        if mark is not None and mark.offset < below:
-            marks.forget(producer)
-    offset, last_id = begin
+    fold = _begin(snapshot, forgotten)
+    begin = fold.position.upcoming_offset
+    request: _Request | None = None
     for entry in entries:
-        if entry.offset != offset:
-            raise ReplayError(f"expected the message at offset {offset}, found offset {entry.offset}")
-        if last_id is not None and entry.message_id <= last_id:
-            raise ReplayError(f"the message id at offset {offset} does not rise: {entry.message_id.hex()} after {last_id.hex()}")
-        offset, last_id = offset + 1, entry.message_id
-        if entry.producer is not None and entry.sequence_id is not None and entry.offset >= forgotten.get(entry.producer, 0):
-            marks.raise_to(entry.producer, Mark(entry.sequence_id, entry.message_id, entry.offset))
-    return Replayed(marks, Position(offset, last_id), offset - begin.upcoming_offset)
+        offset, message_id, producer, sequence_id, write_pointer, count, marks, _, _ = entry
+        if request is not None:
+            if request.take(entry, forgotten):
+                continue
+            request.add_to(fold)
+            request = None
+        if write_pointer is not None or count != 1 or marks:
+            request = _Request(entry, forgotten)
+        elif producer is None or offset >= forgotten.get(producer, 0):
+            fold.add_row(offset, message_id, producer, sequence_id)
+        else:
+            fold.add_row(offset, message_id)
+    if request is not None:
+        request.add_to(fold)
+    return Replayed(fold, fold.position.upcoming_offset - begin)
+
+
+def _begin(snapshot: Snapshot | None, forgotten: Mapping[str, int]) -> Fold:
+    fold = Fold(snapshot)
+    for producer, below in forgotten.items():
+        mark = fold.get(producer)
+        if mark is not None and mark.offset < below:
+            fold.forget(producer)
+    return fold
+
+
+def _marks_of(entry: Entry, forgotten: Mapping[str, int]) -> dict[str, Mark]:
+    marks = dict(entry.marks)
+    if entry.producer is not None and entry.sequence_id is not None:
+        marks[entry.producer] = Mark(entry.sequence_id, entry.message_id, entry.offset)
+    return {name: mark for name, mark in marks.items() if mark.offset >= forgotten.get(name, 0)}
+
+
+class _Request:
+    """The rows of one request of a transaction, as far as they were read: one run, as it was when they were stored."""
+
+    __slots__ = ("_end", "_first", "_last_id", "_marks")
+
+    def __init__(self, first: Entry, forgotten: Mapping[str, int]) -> None:
+        self._first = first
+        self._end = first.offset + first.count
+        self._last_id = first.message_id if first.last_id is None else first.last_id
+        self._marks = _marks_of(first, forgotten)
+
+    def take(self, entry: Entry, forgotten: Mapping[str, int]) -> bool:
+        """Take the next entry if it belongs to the same request. A hole ends the request, and what is behind it is refused."""
+        first = self._first
+        if entry.begins or entry.write_pointer != first.write_pointer or entry.producer != first.producer:
+            return False
+        if entry.offset != self._end or entry.message_id <= self._last_id:
+            return False
+        self._end, self._last_id = entry.offset + 1, entry.message_id
+        self._marks |= _marks_of(entry, forgotten)  # sequence ids rise within a request
+        return True
+
+    def add_to(self, fold: Fold) -> None:
+        """Add what was taken as one run."""
+        first, pointer = self._first, self._first.write_pointer
+        marks = tuple(self._marks.items())
+        run = Run(first.offset, self._end - first.offset, first.message_id, self._last_id, marks, pointer)
+        if pointer is not None and pointer < 0:
+            fold.skip(run)
+        else:
+            fold.add(run)
