@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from oncelog_service.log.topic_log import Limits
 from oncelog_service.storage.open import store_opener
+from oncelog_service.transactions.manager import TransactionLimits
 
 DEFAULT_DATA = "oncelog-data"
 DEFAULT_TRANSACTIONS_DATA = "oncelog-transactions"
@@ -85,6 +86,16 @@ class Settings(BaseSettings):
         return url
 
     @property
+    def transaction_limits(self) -> TransactionLimits:
+        """How long transactions may take."""
+        longest_ms = round(self.max_transaction_timeout_seconds * 1000)
+        return TransactionLimits(
+            default_timeout_ms=min(round(self.transaction_timeout_seconds * 1000), longest_ms),
+            max_timeout_ms=longest_ms,
+            max_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
+        )
+
+    @property
     def limits(self) -> Limits:
         """What one call on a topic may ask for."""
         return Limits(
@@ -95,6 +106,7 @@ class Settings(BaseSettings):
             max_wait_ms=self.max_wait_ms,
             snapshot_messages=self.snapshot_messages,
             snapshot_seconds=self.snapshot_seconds,
+            max_transaction_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
         )
 
 

@@ -43,7 +43,7 @@ _TRANSACTION = {JSON: transactions.StartedTransaction, THRIFT: {"type": "string"
 TRANSACTION_ROUTES = (
     Route(
         "POST", TRANSACTIONS, transactions.start, "Start a transaction",
-        request={JSON: StartTransaction}, response=_TRANSACTION, errors=_BODY + _SERVED,
+        request={JSON: StartTransaction}, response=_TRANSACTION, errors=(*_BODY, errors.Overloaded, *_SERVED),
     ),
     Route(
         "GET", TRANSACTIONS, transactions.list_, "List transactions in progress, or invalid ones",
@@ -112,6 +112,16 @@ STATUS_ROUTES = (
     Route("GET", "/metrics", status.metrics, "Prometheus metrics", response={"text/plain": {"type": "string"}}),
 )  # fmt: skip
 """How the process is doing."""
+_PUBLISHING = (
+    errors.ProducerFenced,
+    errors.SequenceGap,
+    errors.SequenceReused,
+    errors.ProducerInTransaction,
+    errors.TransactionalMismatch,
+    errors.TransactionNotInProgress,
+    errors.StoredGroupPublished,
+    errors.TransactionsUnavailable,
+)
 
 ROUTES = (
     Route("GET", "/v1/namespaces", topics.namespaces, "List namespaces", response=_NAMES),
@@ -150,12 +160,22 @@ ROUTES = (
     Route(
         "POST", TOPIC + "/publish", messages.publish, "Publish messages",
         request=_avro("PublishRequest"), response=_avro("PublishResponse"),
-        errors=(*_BODY, errors.ProducerFenced, errors.SequenceGap, errors.SequenceReused, *_ON_TOPIC, *_STORE),
+        errors=(*_BODY, *_PUBLISHING, *_ON_TOPIC, *_STORE),
+    ),
+    Route(
+        "POST", TOPIC + "/store", messages.store, "Store messages under a write pointer, unseen until it is published",
+        request=_avro("PublishRequest"), response=_avro("PublishResponse"),
+        errors=(*_BODY, *_PUBLISHING, *_ON_TOPIC, *_STORE),
+    ),
+    Route(
+        "POST", TOPIC + "/rollback", messages.rollback, "Roll back what a transactional publish stored",
+        request=_avro("PublishResponse"), response=_NOTHING,
+        errors=(*_BODY, errors.StaleMessageId, errors.RollbackRefused, errors.TransactionNotInProgress, *_ON_TOPIC, *_STORE),
     ),
     Route(
         "POST", TOPIC + "/poll", messages.poll, "Poll messages",
         request=_avro("ConsumeRequest"), response=_avro("ConsumeResponse"),
-        errors=(*_BODY, errors.InvalidMessageId, errors.StaleMessageId, errors.OffsetOutOfRange, *_ON_TOPIC, *_STORE),
+        errors=(*_BODY, errors.InvalidTransaction, errors.InvalidMessageId, errors.StaleMessageId, errors.OffsetOutOfRange, *_ON_TOPIC, *_STORE),
     ),
     Route(
         "POST", TOPIC + "/verify", verification.verify, "Refold a log and compare it with the live maps",

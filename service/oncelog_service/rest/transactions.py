@@ -14,8 +14,6 @@ from oncelog_service.rest.bodies import json_answer, query_int, read_model
 from oncelog_service.rest.routes import Answer, Call
 
 MAX_LISTED = 10_000
-MAX_CHANGES = 100_000
-"""Keys of one change set. They are kept until no transaction is left that could conflict; what changes more is a long one."""
 MAX_POINTERS = 10_000
 """Pointers of one call."""
 PARTICIPANT_PATTERN = re.compile(r"[0-9A-Za-z-]{1,64}:[!-~]{1,600}", re.ASCII)
@@ -135,8 +133,6 @@ async def prune(call: Call) -> Answer:
     Those whose messages are not all marked yet stay in it.
     """
     asked = read_model(call, PruneInvalid)
-    if (asked.write_pointers is None) == (asked.before_ms is None):
-        raise InvalidRequest("name either writePointers or beforeMs")
     if asked.before_ms is not None and asked.before_ms < 0:
         raise InvalidRequest(f"beforeMs is a time in ms since 1970, not {asked.before_ms}")
     pointers = None if asked.write_pointers is None else _checked(asked.write_pointers)
@@ -176,8 +172,8 @@ async def unsettled(call: Call) -> Answer:
         raise InvalidRequest("the query parameter instance is missing")
     if not 0 <= wait_ms <= longest:
         raise InvalidRequest(f"wait is 0 to {longest} ms, not {wait_ms}")
-    found = await call.service.transactions.unsettled(wait_ms / 1000)
-    return json_answer([each.to_wire() for each in found if each.participant.startswith(instance + ":")])
+    found = await call.service.transactions.unsettled(wait_ms / 1000, instance)
+    return json_answer([each.to_wire() for each in found])
 
 
 # --- in and out
@@ -201,8 +197,6 @@ def _checked(pointers: list[int]) -> list[int]:
 
 
 def _keys(changes: Changes) -> list[bytes]:
-    if len(changes.changes) > MAX_CHANGES:
-        raise RequestTooLarge(f"{len(changes.changes)} changed keys are more than {MAX_CHANGES}", limit=MAX_CHANGES)
     try:
         return [key.encode("latin-1") for key in changes.changes]
     except UnicodeEncodeError as error:

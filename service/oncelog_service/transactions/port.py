@@ -82,8 +82,11 @@ class Transactions(Protocol):
         """Whether the transaction is known here, at this very moment, to have ended. For what must not await."""
         ...
 
-    async def unsettled(self, wait_seconds: float) -> Sequence[Settlement]:
-        """Ended transactions whose participants (of this service) still wait to be told; returns early when there are some."""
+    async def unsettled(self, wait_seconds: float, instance: str | None = None) -> Sequence[Settlement]:
+        """Ended transactions whose participants still wait to be told; returns early when there are some.
+
+        Participants of ``instance``, else of this service's own.
+        """
         ...
 
     async def settled(self, pointer: int, participant: str) -> None:

@@ -20,6 +20,7 @@ from oncelog.errors import (
     ConnectionFailed,
     InvalidRequest,
     OncelogError,
+    Overloaded,
     RequestTooLarge,
     TransactionConflict,
     TransactionNotFound,
@@ -44,7 +45,14 @@ WAIT_SECONDS = 1.0
 _THREADS = 16
 _REMEMBERED = 100_000
 """Pointers known to have ended; as many as transactions end within seconds."""
-_ANSWERS = (InvalidRequest, RequestTooLarge, TransactionNotFound, TransactionNotInProgress, TransactionConflict)
+_ANSWERS = (
+    InvalidRequest,
+    RequestTooLarge,
+    TransactionNotFound,
+    TransactionNotInProgress,
+    TransactionConflict,
+    Overloaded,
+)
 """What the transaction service says of a request. Everything else says something of the service."""
 
 _ROOT = "/v1/transactions"
@@ -100,9 +108,16 @@ class RemoteTransactions:
         self.reachable = True
         """Whether the latest call was answered."""
 
-    def close(self) -> None:
-        """Whoever waits hears that it is unavailable; calls under way end by themselves, in seconds."""
+    async def run(self) -> None:
+        """Nothing is to be kept in order here."""
+
+    def release(self) -> None:
+        """Take nothing more. Calls under way end by themselves, in seconds."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def close(self, snapshot: bool = True) -> None:
+        """Let go of the connections. There is no snapshot to take."""
+        self.release()
         self._calls.close()
 
     # --- the port
@@ -173,10 +188,10 @@ class RemoteTransactions:
         """As the port says: what this service has been told of, which may be a moment late."""
         return pointer in self._ended
 
-    async def unsettled(self, wait_seconds: float) -> Sequence[Settlement]:
-        """As the port says, of this instance; answers after a second at the latest."""
-        wait = min(wait_seconds, WAIT_SECONDS)
-        found = await self._ask(lambda: self._calls.unsettled(self._instance, wait), definite=True)
+    async def unsettled(self, wait_seconds: float, instance: str | None = None) -> Sequence[Settlement]:
+        """As the port says; answers after a second at the latest."""
+        wait, whose = min(wait_seconds, WAIT_SECONDS), self._instance if instance is None else instance
+        found = await self._ask(lambda: self._calls.unsettled(whose, wait), definite=True)
         self._remember_all(each.write_pointer for each in found)
         return found
 
