@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from oncelog.errors import InvalidRequest, NotSupported
+from oncelog.errors import InvalidRequest, NotSupported, TransactionalMismatch
 from oncelog_service.storage.rows import TopicRow
 
 TTL = "ttl"
@@ -20,11 +20,15 @@ DEDUPLICATION = "deduplication"
 CHECK_EXPECTED_OFFSETS = "check.expected.offsets"
 """Reserved for conditional publish: only `false` is accepted."""
 
+TRANSACTIONAL = "transactional"
+"""`both` (the default), `only` or `none`: whether messages may be published within transactions, must be, or must not be."""
+
 DEFAULT_TTL = 604_800
 MAX_TTL = 2**31 * 1_000
 """68,000 years: what still fits as milliseconds with room to add a timestamp."""
 
-_SETTABLE = (TTL, DEDUPLICATION, CHECK_EXPECTED_OFFSETS)
+_SETTABLE = (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS)
+_MODES = ("both", "only", "none")
 
 
 def check_properties(properties: object, generation: int | None = None) -> dict[str, str]:
@@ -56,6 +60,9 @@ def _check_property(name: str, value: str) -> str:
             raise InvalidRequest(f"{name} is 'true' or 'false', not {value[:50]!r}")
         if name == CHECK_EXPECTED_OFFSETS and value == "true":
             raise NotSupported("check.expected.offsets: this service does not do conditional publish")
+    elif name == TRANSACTIONAL:
+        if value not in _MODES:
+            raise InvalidRequest(f"transactional is one of {', '.join(_MODES)}, not {value[:50]!r}")
     else:
         near = difflib.get_close_matches(name, _SETTABLE, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -79,6 +86,14 @@ def live_from(row: TopicRow, now_ms: int) -> int:
     And what had expired under an earlier, shorter ttl does not come back.
     """
     return max(0, row.expired_before, now_ms - ttl_ms(row.properties) + 1)
+
+
+def check_mode(properties: Mapping[str, str], transactional: bool) -> None:
+    """Raises TransactionalMismatch where the topic does not take such messages."""
+    mode = properties.get(TRANSACTIONAL, "both")
+    if mode == ("none" if transactional else "only"):
+        wants = "takes no transactional messages" if transactional else "takes transactional messages only: name a write pointer"
+        raise TransactionalMismatch(f"the topic {wants} (its property transactional is {mode!r})", transactional=mode)
 
 
 def deduplicates(topic: Mapping[str, str], namespace: bool | None, service: bool) -> bool:

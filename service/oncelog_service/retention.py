@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from itertools import islice
 
 from oncelog.errors import OncelogError
+from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock
+from oncelog_service.log.payloads import Outdated, outdated_groups, payload_keys
 from oncelog_service.log.reading import read
-from oncelog_service.log.scan import expired_row_ids
+from oncelog_service.log.scan import expired_rows
+from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.writer import Writer
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import generation_key, topic_key
@@ -24,18 +30,27 @@ _log = logging.getLogger(__name__)
 
 SLICE = 1_000
 """Rows deleted in one write. Deletes by key in one giant batch ran a real system out of memory (CDAP-17939)."""
-_BY_GENERATION = (Table.MESSAGE, Table.PAYLOAD, Table.PRODUCER, Table.SNAPSHOT, Table.TRIM)
+_BY_GENERATION = (Table.MESSAGE, Table.PAYLOAD, Table.PRODUCER, Table.SNAPSHOT, Table.TRIM, Table.GROUP)
 
 
 class Retention:
     """The background task of one opening of the store."""
 
-    def __init__(self, topics: Topics, store: Store, writer: Writer, clock: Clock, every_seconds: float) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        every_seconds: float,
+        max_transaction_lifetime_ms: int,
+    ) -> None:
         self._topics = topics
         self._store = store
         self._writer = writer
         self._clock = clock
         self._every_seconds = every_seconds
+        self._max_transaction_lifetime_ms = max_transaction_lifetime_ms
 
     async def run(self) -> None:
         """Go over all topics again and again, until cancelled."""
@@ -51,14 +66,22 @@ class Retention:
         deleted = 0
         for log in list(self._topics.opened.values()):
             log.snapshots.begin_if_due()
+            await self._settle_outlived(log)
         for name, row in await read(lambda: list(self._topics.rows())):
             try:
                 deleted += await self._old_generations(name, row)
                 if not row.deleted:
                     deleted += await self._expired(name, row)
+                    deleted += await self._payloads(name, row)
             except OncelogError as error:
                 _log.warning("retention of %s/%s failed and will be tried again: %s", *name, error)
         return deleted
+
+    async def _settle_outlived(self, log: TopicLog) -> None:
+        try:
+            await log.settle_outlived()
+        except OncelogError as error:
+            _log.warning("old transactions cannot be settled now and will be: %s", error)
 
     async def _expired(self, name: TopicName, row: TopicRow) -> int:
         """Opens the topic only if there is something to delete: 10,000 idle topics stay closed."""
@@ -66,30 +89,55 @@ class Retention:
         deleted = 0
         while True:
             now_ms = self._clock.now_ms()
-            row_ids = await read(expired_row_ids, self._store, prefix, live_from(row, now_ms), now_ms, SLICE)
-            if not row_ids:
+            rows = await read(expired_rows, self._store, prefix, live_from(row, now_ms), now_ms, SLICE)
+            if not rows:
                 return deleted
             log = await self._topics.open(*name)
             if log.prefix != prefix or log.row != row:
                 return deleted  # changed meanwhile; the next round sees the new row
-            deleted += await log.trim(row_ids)
+            trimmed = await log.trim(rows)
+            deleted += trimmed
+            if trimmed < len(rows):
+                return deleted  # what is left is not settled yet
+
+    async def _payloads(self, name: TopicName, row: TopicRow) -> int:
+        """Stored groups that are published and trimmed, and those that expired before they were published."""
+        prefix = generation_key(topic_key(*name), row.generation)
+        begin = live_from(row, self._clock.now_ms())
+        deleted = 0
+        for group in await read(outdated_groups, self._store, prefix, begin, self._oldest_pointer()):
+            if group.unpublished and not await self._expire_stored(name, prefix, group):
+                continue
+            deleted += await self._delete(partial(payload_keys, self._store, group, SLICE))
+        return deleted
+
+    async def _expire_stored(self, name: TopicName, prefix: bytes, group: Outdated) -> bool:
+        log = await self._topics.open(*name)
+        return log.prefix == prefix and await log.expire_stored(group.pointer)
+
+    def _oldest_pointer(self) -> int:
+        """Older write pointers are refused: nothing needs to be known of them any more."""
+        return (self._clock.now_ms() - self._max_transaction_lifetime_ms) * POINTERS_PER_MS
 
     async def _old_generations(self, name: TopicName, row: TopicRow) -> int:
         first_kept = row.generation + 1 if row.deleted else row.generation
         start, stop = generation_key(topic_key(*name), 0), generation_key(topic_key(*name), first_kept)
         deleted = 0
         for table in _BY_GENERATION:
-            while keys := await read(self._keys, table, start, stop):
-                batch = Batch()
-                for key in keys:
-                    batch.delete(table, key)
-                await self._writer.submit(batch, lambda: None)
-                deleted += len(keys)
+            deleted += await self._delete(partial(self._keys, table, start, stop))
         return deleted
 
-    def _keys(self, table: Table, start: bytes, stop: bytes) -> list[bytes]:
-        rows = self._store.scan(table, start, stop)
-        try:
-            return [key for key, _ in islice(rows, SLICE)]
-        finally:
-            rows.close()
+    def _keys(self, table: Table, start: bytes, stop: bytes) -> list[tuple[Table, bytes]]:
+        with closing(self._store.scan(table, start, stop)) as rows:
+            return [(table, key) for key, _ in islice(rows, SLICE)]
+
+    async def _delete(self, next_keys: Callable[[], list[tuple[Table, bytes]]]) -> int:
+        """Delete slice after slice, until there is none."""
+        deleted = 0
+        while keys := await read(next_keys):
+            batch = Batch()
+            for table, key in keys:
+                batch.delete(table, key)
+            await self._writer.submit(batch, lambda: None)
+            deleted += len(keys)
+        return deleted

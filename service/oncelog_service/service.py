@@ -10,15 +10,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from oncelog.errors import StorageUnavailable
+from oncelog.errors import OncelogError, StorageUnavailable
 from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.writer import Writer
 from oncelog_service.retention import Retention
+from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.port import Store, StoreError
 from oncelog_service.topics import Topics
-from oncelog_service.transactions.port import Transactions
+from oncelog_service.transactions.instance import instance_of
+from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.transactions.remote import RemoteTransactions
 
 _log = logging.getLogger(__name__)
 
@@ -38,9 +41,9 @@ class Service:
         self._store: Store | None = None
         self._writer: Writer | None = None
         self._topics: Topics | None = None
-        self._transactions: Transactions | None = None
+        self._transactions: TransactionManager | RemoteTransactions | None = None
         self.cache = RecentMessages(settings.cache_bytes)
-        self._retention: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
         self._reason = "the store is not open yet"
 
@@ -53,19 +56,22 @@ class Service:
         if self._topics is not None:
             for log in self._topics.opened.values():
                 log.release()
+        if self._transactions is not None:
+            self._transactions.release()
 
     async def stop(self) -> None:
         """Finish what is in hand, leave a snapshot of every open topic, close the store."""
         self._reason = "the service is stopping"
-        for task in (self._reopening, self._retention):
+        for task in (self._reopening, *self._background):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        topics, writer, store = self._topics, self._writer, self._store
-        self._topics = self._writer = self._store = None
-        if topics is not None and writer is not None and store is not None:
+        topics, transactions, writer, store = self._topics, self._transactions, self._writer, self._store
+        self._topics = self._transactions = self._writer = self._store = None
+        if topics is not None and transactions is not None and writer is not None and store is not None:
             try:
                 await topics.close()
+                await transactions.close()
             finally:
                 await writer.close()
                 await asyncio.to_thread(store.close)
@@ -78,7 +84,7 @@ class Service:
         return self._topics
 
     @property
-    def transactions(self) -> Transactions:
+    def transactions(self) -> TransactionManager | RemoteTransactions:
         """The transaction service, wherever it runs. Raises StorageUnavailable while the store is not open."""
         if self._transactions is None:
             raise StorageUnavailable(self._reason)
@@ -101,34 +107,69 @@ class Service:
     @property
     def retention(self) -> Retention:
         """A retention over the present store, to run a round by hand."""
-        return Retention(self.topics, self.store, self.writer, self.clock, self.settings.retention_seconds)
+        settings = self.settings
+        lifetime_ms = settings.limits.max_transaction_lifetime_ms
+        return Retention(self.topics, self.store, self.writer, self.clock, settings.retention_seconds, lifetime_ms)
 
     async def _open(self) -> None:
         settings = self.settings
         store = await asyncio.to_thread(self._open_store)
         try:
+            instance = await asyncio.to_thread(instance_of, store)
             writer = Writer(store, self._on_failure)
             self.cache = RecentMessages(settings.cache_bytes)
+            transactions = await self._open_transactions(store, writer, instance)
             topics = await asyncio.to_thread(
-                Topics, store, writer, self.clock, self.cache, settings.limits, settings.deduplication
+                Topics,
+                store,
+                writer,
+                self.clock,
+                self.cache,
+                settings.limits,
+                settings.deduplication,
+                transactions,
+                instance,
             )
         except BaseException:
             await asyncio.to_thread(store.close)
             raise
-        self._store, self._writer, self._topics = store, writer, topics
-        self._retention = asyncio.ensure_future(self.retention.run())
+        self._store, self._writer, self._topics, self._transactions = store, writer, topics, transactions
+        running = (
+            self.retention.run(),
+            transactions.run(),
+            self._forget_outcomes(transactions),
+            SettlementTask(topics, transactions).run(),
+        )
+        self._background = [asyncio.ensure_future(each) for each in running]
+
+    async def _open_transactions(self, store: Store, writer: Writer, instance: str) -> TransactionManager | RemoteTransactions:
+        settings = self.settings
+        if settings.transactions_url is None:
+            return await TransactionManager.recover(store, writer, self.clock, settings.transaction_limits, instance)
+        token = settings.transactions_token or settings.token
+        return RemoteTransactions(settings.transactions_url, token, instance, self.clock)
+
+    async def _forget_outcomes(self, transactions: TransactionManager | RemoteTransactions) -> None:
+        while isinstance(transactions, TransactionManager):
+            await asyncio.sleep(self.settings.retention_seconds)
+            try:
+                while await transactions.forget_outcomes():
+                    pass
+            except OncelogError as error:
+                _log.warning("outcomes of old transactions are forgotten later: %s", error)
 
     def _on_failure(self, error: Exception) -> None:
         """A write failed: from this moment nothing is answered from memory."""
         _log.error("the store failed and is closed until it has been read back: %s", error)
         self.failures += 1
         self._reason = f"the store failed and is being reopened: {error}"
-        topics, writer, store = self._topics, self._writer, self._store
-        self._topics = self._writer = self._store = None
-        if self._retention is not None:
-            self._retention.cancel()
-        if topics is not None and writer is not None and store is not None:
+        topics, transactions, writer, store = self._topics, self._transactions, self._writer, self._store
+        self._topics = self._transactions = self._writer = self._store = None
+        for task in self._background:
+            task.cancel()
+        if topics is not None and transactions is not None and writer is not None and store is not None:
             topics.abandon()
+            transactions.release()
             self._reopening = asyncio.ensure_future(self._reopen(writer, store))
 
     async def _reopen(self, writer: Writer, store: Store) -> None:

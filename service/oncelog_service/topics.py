@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from oncelog.errors import InvalidRequest, TopicDamaged, TopicExists, TopicNotFound
+from oncelog.errors import InvalidRequest, TopicDamaged, TopicExists, TopicNotFound, TransactionsUnavailable
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import RecentMessages
@@ -23,6 +23,7 @@ from oncelog_service.properties import check_properties, deduplicates, shown_pro
 from oncelog_service.storage.keys import generation_key, prefix_end, split_topic_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
+from oncelog_service.transactions.port import Transactions
 
 TopicName = tuple[str, str]
 """(namespace, topic)."""
@@ -41,19 +42,35 @@ def check_topic_name(namespace: str, topic: str) -> None:
         raise InvalidRequest(f"a topic is 1 to 249 of the characters A-Z a-z 0-9 _ . -, but not . or .., not {topic[:100]!r}")
 
 
+def participant(instance: str, namespace: str, topic: str, generation: int) -> str:
+    """What a generation of a topic is called by the transaction service."""
+    return f"{instance}:{namespace}/{topic}/{generation}"
+
+
 class Topics:
     """Every topic over one opening of the store. Works on the event loop that owns the writer."""
 
     def __init__(
-        self, store: Store, writer: Writer, clock: Clock, cache: RecentMessages, limits: Limits, deduplication: bool
+        self,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        cache: RecentMessages,
+        limits: Limits,
+        deduplication: bool,
+        transactions: Transactions,
+        instance: str,
     ) -> None:
-        """``deduplication``: what holds where neither topic nor namespace says."""
+        """``deduplication``: what holds where neither topic nor namespace says. ``instance``: this service among those that
+        share a transaction service."""
         self._store = store
         self._writer = writer
         self._clock = clock
         self._cache = cache
         self._limits = limits
         self._deduplication = deduplication
+        self._transactions = transactions
+        self._instance = instance
         self._policies = _read_policies(store)
         self._opening: dict[TopicName, asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
@@ -143,9 +160,22 @@ class Topics:
                 self._clock,
                 self._limits,
                 lambda: deduplicates(log.row.properties, self._policies.get(name[0]), self._deduplication),
+                self._transactions,
+                participant(self._instance, *name, row.generation),
             )
             self._open[name] = log
-            return log
+        with suppress(
+            TransactionsUnavailable
+        ):  # then the settlement of transactions tries again, and nothing here goes ahead of it
+            await log.settle_ended()
+        return log
+
+    async def settle(self, participant: str, pointer: int, committed: bool) -> None:
+        """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle."""
+        namespace, topic, generation = participant.partition(":")[2].split("/")
+        row = await self._row(namespace, topic)
+        if row is not None and not row.deleted and row.generation == int(generation):
+            await (await self.open(namespace, topic)).settle(pointer, committed)
 
     # --- policies of namespaces
 

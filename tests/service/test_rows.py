@@ -144,14 +144,13 @@ def with_fields(row: bytes, flags: int, fields: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("pointer", [1, MAX, -1, -MAX])
-@pytest.mark.parametrize("group", [0, GROUP])
-def test_a_row_of_a_transaction_reads_back_with_its_write_pointer(pointer: int, group: int) -> None:
+def test_a_row_of_a_transaction_reads_back_with_its_write_pointer(pointer: int) -> None:
     columns = Columns([b"payload"], "p", [5], keys=[b"k"], properties=[{"a": "b"}], ttls=[60])
     (row,) = encode_rows(columns, numbered(1), 3)
     previous = row_id(5, 6)
-    both = with_fields(row, T | PREVIOUS | TTL | group, struct.pack(">q", pointer) + previous)
+    both = with_fields(row, T | PREVIOUS | TTL, struct.pack(">q", pointer) + previous)
     assert decode_row(numbered(1)[0], both) == decode_row(numbered(1)[0], row)._replace(write_pointer=pointer, previous=previous)
-    alone = with_fields(row, T | TTL | group, struct.pack(">q", pointer))
+    alone = with_fields(row, T | TTL, struct.pack(">q", pointer))
     assert decode_row(numbered(1)[0], alone) == decode_row(numbered(1)[0], row)._replace(write_pointer=pointer, previous=None)
     for each in (both, alone):
         assert (message_of(each), tms_message_of(each)) == (message_of(row), tms_message_of(row))

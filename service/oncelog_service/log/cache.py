@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
 from typing import NamedTuple
 
 _OBJECT_OVERHEAD = 160
@@ -16,7 +16,7 @@ _OBJECT_OVERHEAD = 160
 
 class _Block(NamedTuple):
     row_ids: Sequence[bytes]
-    rows: Sequence[bytes]
+    rows: MutableSequence[bytes]
     size: int
 
 
@@ -57,7 +57,7 @@ class TopicCache:
         self.messages = 0
         """How many messages are held."""
 
-    def append(self, row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
+    def append(self, row_ids: Sequence[bytes], rows: MutableSequence[bytes]) -> None:
         """Hold the rows of a request, which follow directly on what is held."""
         size = sum(map(len, rows)) + _OBJECT_OVERHEAD * len(rows)
         self._blocks.append(_Block(row_ids, rows, size))
@@ -75,6 +75,16 @@ class TopicCache:
             block = self._blocks[index]
             at = bisect_left(block.row_ids, start) if index == first else 0
             yield from zip(block.row_ids[at:], block.rows[at:], strict=True)
+
+    def replace(self, row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
+        """Hold these rows for the ones with the same ids (and of the same size) that are held, if they are."""
+        for row_id, row in zip(row_ids, rows, strict=True):
+            index = self._block_of(row_id)
+            if index < len(self._blocks):
+                block = self._blocks[index]
+                at = bisect_left(block.row_ids, row_id)
+                if block.row_ids[at] == row_id:
+                    block.rows[at] = row
 
     def clear(self) -> None:
         """Let everything go."""

@@ -18,7 +18,7 @@ MAX_TIMESTAMP = 2**62
 def check_publish(request: PublishRequest, max_messages: int) -> None:
     """Raises InvalidRequest, NotSupported or RequestTooLarge."""
     if request.write_pointer is not None:
-        raise NotSupported("transactionWritePointer: this service does not do transactional publish")
+        check_write_pointer(request.write_pointer)
     if (
         request.expected_offset is not None
         or request.expected_last_message_id is not None
@@ -28,7 +28,8 @@ def check_publish(request: PublishRequest, max_messages: int) -> None:
             "expectedOffset, expectedLastMessageId and expectedKeyOffsets: this service does not do conditional publish"
         )
     if not request.payloads:
-        raise InvalidRequest("messages is empty: there is nothing to publish")
+        _check_publish_stored(request)
+        return
     if len(request.payloads) > max_messages:
         raise RequestTooLarge(f"{len(request.payloads)} messages in one request; {max_messages} are the most", limit=max_messages)
     if request.producer is None:
@@ -39,6 +40,33 @@ def check_publish(request: PublishRequest, max_messages: int) -> None:
         check_sequence_ids(request.sequence_ids)
     if request.ttls is not None and any(ttl is not None and ttl <= 0 for ttl in request.ttls):
         raise InvalidRequest("a ttl is a number of seconds greater than 0")
+
+
+def _check_publish_stored(request: PublishRequest) -> None:
+    """A publish without messages makes a stored group appear. Raises InvalidRequest."""
+    if request.write_pointer is None:
+        raise InvalidRequest(
+            "messages is empty: there is nothing to publish, nor a write pointer whose stored messages to publish"
+        )
+    if request.producer is not None:
+        check_producer_name(request.producer)
+    elif request.epoch is not None:
+        raise InvalidRequest("sequenceIds and epoch belong to a producer; name it in producer")
+
+
+def check_store(request: PublishRequest, max_messages: int) -> None:
+    """Raises InvalidRequest, NotSupported or RequestTooLarge."""
+    if request.write_pointer is None:
+        raise InvalidRequest("messages are stored under a write pointer: transactionWritePointer is missing")
+    if not request.payloads:
+        raise InvalidRequest("messages is empty: there is nothing to store")
+    check_publish(request, max_messages)
+
+
+def check_write_pointer(pointer: int) -> None:
+    """Raises InvalidRequest: pointers that are not positive turned visible elsewhere when they were negated."""
+    if pointer <= 0:
+        raise InvalidRequest(f"a write pointer is greater than 0, not {pointer}")
 
 
 def check_producer_name(name: str) -> None:
@@ -61,9 +89,7 @@ def check_sequence_ids(sequence_ids: Sequence[int] | None) -> None:
 
 
 def check_consume(request: ConsumeRequest, max_wait: int) -> None:
-    """Raises InvalidRequest or NotSupported."""
-    if request.transaction is not None:
-        raise NotSupported("transaction: this service does not do transactional poll")
+    """Raises InvalidRequest."""
     if request.limit is not None and request.limit <= 0:
         raise InvalidRequest(f"limit is a number of messages greater than 0, not {request.limit}")
     if request.wait is not None and not 0 <= request.wait <= max_wait:

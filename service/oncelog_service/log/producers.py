@@ -5,15 +5,15 @@ A producer's row on disk holds its epoch; how far it has come is not stored ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from typing import Literal
+from typing import Any, Literal
 
 from oncelog.errors import InvalidRequest, ProducerFenced, ProducerNotFound
 from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
-from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator
+from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark
 from oncelog_service.log.checks import check_producer_name, first_gap
 from oncelog_service.log.history import MOST_RECENT, find_originals
 from oncelog_service.log.reading import read
@@ -37,10 +37,12 @@ class Producers:
         store: Store,
         writer: Writer,
         upcoming_offset: Callable[[], int],
+        end_transactions: Callable[[str], Coroutine[Any, Any, None]],
     ) -> None:
-        """``upcoming_offset`` says where the persisted log ends now."""
+        """``upcoming_offset`` says where the persisted log ends now; ``end_transactions`` aborts those that a producer is in."""
         self._prefix = prefix
         self._upcoming_offset = upcoming_offset
+        self._end_transactions = end_transactions
         self._rows = rows
         self._dedup = dedup
         self._store = store
@@ -60,9 +62,11 @@ class Producers:
             epoch = (row.epoch or 0) + 1
             opens = [*row.opens, (nonce, epoch)][-_REMEMBERED_OPENS:]
             await self._write(name, replace(row, epoch=epoch, opens=opens, gaps=gaps))
-        # Everything admitted before the open is on disk when the open is: what is answered here is final.
+            await self._end_transactions(name)
+        # Everything admitted before the open is on disk when the open is: what is answered here is final. What an undecided
+        # transaction holds does not count: whoever resumed behind it would lose it if it is rolled back.
         await self._writer.settled()
-        mark = self._dedup.last_persisted(name)
+        mark = self._dedup.fold.settled_mark(name)
         return OpenedProducer(
             name=name,
             epoch=epoch,
@@ -101,18 +105,21 @@ class Producers:
             current_epoch=current,
         )
 
-    def gap(self, name: str, new_ids: Sequence[int]) -> tuple[int, int] | None:
-        """(expected, received) of the first sequence id left out, if this producer refuses gaps."""
+    def gap(self, name: str, new_ids: Sequence[int], stored: Mark | None = None) -> tuple[int, int] | None:
+        """(expected, received) of the first sequence id left out, if this producer refuses gaps.
+
+        ``stored``: its newest message in the stored group that it adds to, if there is one.
+        """
         row = self._rows.get(name)
         if row is None or row.gaps == "allow":
             return None
-        pushed = self._dedup.last_pushed(name)
+        pushed = stored or self._dedup.last_pushed(name)
         return first_gap(None if pushed is None else pushed.sequence_id + 1, new_ids)
 
     def names(self, after: str, limit: int) -> list[str]:
         """The first ``limit`` names behind ``after``, sorted."""
         opened = (name for name, row in self._rows.items() if row.opens)
-        published = (name for name, _ in self._dedup.persisted.items())
+        published = (name for name, _ in self._dedup.fold.items())
         return nsmallest(limit, {name for each in (opened, published) for name in each if name > after})
 
     def show(self, name: str) -> Producer:
@@ -140,7 +147,7 @@ class Producers:
         original = None
         if mark is not None and sequence_id <= mark.sequence_id:
             newest = mark.message_id[:ROW_ID_SIZE]
-            rows = await read(find_originals, self._store, self._prefix, newest, [sequence_id], MOST_RECENT)
+            rows = await read(find_originals, self._store, self._prefix, name, newest, [sequence_id], MOST_RECENT)
             original = rows.get(sequence_id)
         verdict = self._dedup.judge(name, [sequence_id])
         where = None if original is None else f"a message with this id is stored at offset {original.offset}"

@@ -10,19 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from oncelog.errors import TopicDamaged
-from oncelog_dedup import Entry, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
-from oncelog_service.log.scan import after, earliest_offset, row_before, rows_from
+from oncelog_dedup import Entry, Fold, Mark, ReplayError, Snapshot, SnapshotDamaged, replay
+from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import ProducerRow, RowDamaged, decode_record, decode_row, intact, offset_of
+from oncelog_service.storage.rows import ProducerRow, Row, RowDamaged, decode_record, decode_row, intact
 
 
 @dataclass(slots=True)
 class Recovered:
     """All that memory holds of a topic when it is opened."""
 
-    marks: SequenceMap
-    position: Position
+    fold: Fold
     producers: dict[str, ProducerRow]
     earliest_offset: int
     snapshots: list[int | None]
@@ -52,8 +51,7 @@ def recover(store: Store, prefix: bytes) -> Recovered:
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
     return Recovered(
-        marks=replayed.marks,
-        position=replayed.position,
+        fold=replayed.fold,
         producers=producers,
         earliest_offset=earliest,
         snapshots=[None if each is None else each.position.upcoming_offset for each in snapshots],
@@ -70,7 +68,26 @@ def entries(store: Store, prefix: bytes, snapshot: Snapshot | None) -> Iterator[
             row = decode_row(row_id, data)
         except (RowDamaged, IndexError, ValueError) as error:
             raise TopicDamaged(f"the row at {row_id.hex()} cannot be read: {error}") from error
-        yield Entry(row.offset, row.message_id, row.producer, row.sequence_id)
+        yield _entry(row)
+
+
+def _entry(row: Row) -> Entry:
+    if row.write_pointer is None:
+        return Entry(row.offset, row.message_id, row.producer, row.sequence_id)
+    if row.group is None:
+        begins = row.previous is not None
+        return Entry(row.offset, row.message_id, row.producer, row.sequence_id, row.write_pointer, begins=begins)
+    last_id = row.row_id + row.group.last_payload_id
+    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, group_marks(row), last_id, begins=True)
+
+
+def group_marks(row: Row) -> tuple[tuple[str, Mark], ...]:
+    """The newest message of each named producer in a stored group."""
+    assert row.group is not None
+    return tuple(
+        (part.name, Mark(part.last_sequence_id, row.row_id + part.last_payload_id, row.offset + part.last_index))
+        for part in row.group.producers
+    )
 
 
 def forgotten(producers: Mapping[str, ProducerRow]) -> dict[str, int]:
@@ -113,6 +130,6 @@ def _check_end(store: Store, prefix: bytes, earliest: int, snapshot_offset: int)
     last = row_before(store, prefix, AFTER_ANY)
     if last is not None and not intact(last[1]):
         raise TopicDamaged(f"the row at {last[0].hex()}, the last one, does not match its checksum or is of an unknown version")
-    end = earliest if last is None else offset_of(last[1]) + 1
+    end = earliest if last is None else end_of(last[1])
     if end < snapshot_offset:
         raise TopicDamaged(f"the log ends before offset {end}, but a snapshot knows of messages up to offset {snapshot_offset}")

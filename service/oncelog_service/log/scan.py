@@ -1,4 +1,4 @@
-"""Reading a log: bound by TTL → rows → checked, dense → encoded. Nothing is skipped that should be there.
+"""Reading a log's rows from the store: checked, dense, in order. Nothing is skipped that should be there.
 
 Every row's checksum is verified and its offset must follow on the row before it; the first row of a page is held against the row
 before *it*. A hole is an error, never a shorter answer.
@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.avro_parts import decode_long, encode_long_run
-from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, split_row_id
+from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, pointer_key, split_row_id
 from oncelog_service.storage.port import Rows, Store, Table
 from oncelog_service.storage.rows import (
+    GROUP,
     MESSAGE_AT,
     TTL,
     Row,
@@ -24,64 +25,26 @@ from oncelog_service.storage.rows import (
     decode_record,
     decode_row,
     intact,
-    message_of,
+    messages_of,
     offset_of,
-    tms_message_of,
+    payload_id_of,
+    payload_place_of,
     ttl_of,
+    write_pointer_of,
 )
-
-Encode = Callable[[bytes], bytes]
-"""From a row to the bytes of its message in the answer."""
-AS_ONCELOG: Encode = message_of
-AS_TMS: Encode = tms_message_of
 
 _OFFSET_AT = 21
 _RUN = 256
 
 
-class Page(NamedTuple):
-    """What one poll found."""
-
-    messages: list[bytes]
-    """Encoded, ready to be joined into an answer."""
-    last_row_id: bytes | None
-    """Of the last row looked at, delivered or not; None when there was none."""
-
-
-class Bounds(NamedTuple):
-    """What a page may hold."""
-
-    limit: int
-    """Messages delivered, never rows looked at."""
-    max_bytes: int
-    """A page ends after the message that reaches this; it always holds one."""
-    now_ms: int
-
-
 def after(row_id: bytes) -> bytes:
-    """The key that begins an exclusive scan after ``row_id``."""
+    """The key that begins a scan of rows after ``row_id``; of messages, one after the message id ``row_id``."""
     return row_id + b"\x00"
 
 
-def expired(row_id: bytes, row: bytes, live_from: int, now_ms: int) -> bool:
-    """Whether the message may not be delivered any more: it is older than its topic allows, or than it does itself."""
-    timestamp, _ = split_row_id(row_id)
-    return timestamp < live_from or bool(row[1] & TTL and timestamp + ttl_of(row) * 1000 <= now_ms)
-
-
-def collect(rows: Iterable[tuple[bytes, bytes]], bounds: Bounds, encode: Encode) -> Page:
-    """The deliverable messages among ``rows``, which are checked already and younger than the topic's TTL."""
-    messages: list[bytes] = []
-    limit, room, now_ms = bounds.limit, bounds.max_bytes, bounds.now_ms
-    row_id: bytes | None = None
-    for row_id, row in rows:
-        if row[1] & TTL and split_row_id(row_id)[0] + ttl_of(row) * 1000 <= now_ms:
-            continue
-        messages.append(encode(row))
-        room -= len(row)
-        if len(messages) >= limit or room <= 0:
-            break
-    return Page(messages, row_id)
+def following(row_id: bytes) -> bytes:
+    """The least key behind all messages of the row."""
+    return (int.from_bytes(row_id, "big") + 1).to_bytes(ROW_ID_SIZE, "big")
 
 
 def checked(rows: Iterable[tuple[bytes, bytes]], prefix: bytes, first_offset: int) -> Iterator[tuple[bytes, bytes]]:
@@ -91,17 +54,24 @@ def checked(rows: Iterable[tuple[bytes, bytes]], prefix: bytes, first_offset: in
         TopicDamaged: a row is damaged or missing.
     """
     cut = len(prefix)
-    for (key, row), offset in zip(rows, _offsets(first_offset), strict=False):
-        row_id = key[cut:]
-        if not intact(row):
-            raise _damaged(row_id)
-        at = MESSAGE_AT[row[1]]
-        if not row.startswith(offset, at + _OFFSET_AT):
-            expected, _ = decode_long(offset, 0)
-            raise TopicDamaged(f"offset {expected} is missing: offset {offset_of(row)} follows on the one before it")
-        if not row.startswith(row_id, at + 1):
-            raise TopicDamaged(f"the row at {row_id.hex()} belongs somewhere else")
-        yield row_id, row
+    rows = iter(rows)
+    while True:
+        for (key, row), offset in zip(rows, _offsets(first_offset), strict=False):
+            row_id = key[cut:]
+            if not intact(row):
+                raise _damaged(row_id)
+            at = MESSAGE_AT[row[1]]
+            if not row.startswith(offset, at + _OFFSET_AT):
+                expected, _ = decode_long(offset, 0)
+                raise TopicDamaged(f"offset {expected} is missing: offset {offset_of(row)} follows on the one before it")
+            if not row.startswith(row_id, at + 1):
+                raise TopicDamaged(f"the row at {row_id.hex()} belongs somewhere else")
+            yield row_id, row
+            if row[1] & GROUP:  # it takes as many offsets as it holds messages: count on from behind it
+                first_offset = end_of(row)
+                break
+        else:
+            return
 
 
 def _damaged(row_id: bytes) -> TopicDamaged:
@@ -134,7 +104,7 @@ def rows_from(store: Store, prefix: bytes, start: bytes) -> Rows:
                 continue  # retention removed it between the two reads: look again
             if not intact(first[1]):
                 raise _damaged(begin)
-            yield from checked(found, prefix, offset_of(first[1]) + 1)
+            yield from checked(found, prefix, end_of(first[1]))
         elif first is not None:
             if intact(first[1]) and offset_of(first[1]) != earliest and earliest_offset(store, prefix) != earliest:
                 continue
@@ -168,52 +138,145 @@ def earliest_offset(store: Store, prefix: bytes) -> int:
         raise TopicDamaged(str(damage)) from damage
 
 
+def end_of(row: bytes) -> int:
+    """The offset behind the row's last message."""
+    return offset_of(row) + messages_of(row)
+
+
+# --- stored groups ------------------------------------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """A message of a stored group."""
+
+    payload_id: bytes
+    offset: int
+    row: bytes
+    """Of the Payload Table."""
+
+
+def stored_in(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> Iterator[Stored]:
+    """The messages of the group that ``row`` stands for, from the payload id ``within`` on, all checked.
+
+    Raises:
+        TopicDamaged: one is damaged or missing.
+    """
+    pointer, total, first_offset = abs(write_pointer_of(row)), messages_of(row), offset_of(row)
+    base = pointer_key(prefix, pointer)
+    place = 0
+    if within.strip(b"\x00"):
+        before = _last_payload(store, base, base + within)
+        place = 0 if before is None else payload_place_of(before) + 1
+    with closing(store.scan(Table.PAYLOAD, base + within, base + AFTER_ANY)) as payloads:
+        for key, payload in payloads:
+            payload_id = key[len(base) :]
+            if not intact(payload) or payload_id_of(payload) != payload_id or payload_place_of(payload) != place:
+                raise TopicDamaged(f"the payload {place} stored under write pointer {pointer} is damaged or missing")
+            yield Stored(payload_id, first_offset + place, payload)
+            place += 1
+    if place != total:
+        raise TopicDamaged(f"{total} payloads were stored under write pointer {pointer}, {place} are there")
+
+
+def last_payload(store: Store, prefix: bytes, pointer: int) -> bytes | None:
+    """The last row stored under a write pointer, checked; None if there is none. Raises TopicDamaged."""
+    base = pointer_key(prefix, pointer)
+    return _last_payload(store, base, base + AFTER_ANY)
+
+
+def _last_payload(store: Store, base: bytes, stop: bytes) -> bytes | None:
+    with closing(store.scan(Table.PAYLOAD, base, stop, reverse=True)) as payloads:
+        for _, payload in payloads:
+            if not intact(payload):
+                raise TopicDamaged(f"the payload at {payload_id_of(payload).hex()} does not match its checksum")
+            return payload
+    return None
+
+
+# --- by offset ----------------------------------------------------------------------------------------------------------
+
+
 def find_offset(store: Store, prefix: bytes, offset: int) -> bytes | None:
-    """Row id of the first row at or above ``offset``, None if there is none.
+    """The key of the first message at or above ``offset``: a row id, or in a stored group a message id. None if there is none.
 
     By bisection over the ids, which rise as the offsets do: about 30 seeks and no index that could be wrong.
     """
-    last = row_before(store, prefix, AFTER_ANY)
-    with closing(store.scan(Table.MESSAGE, prefix, prefix + AFTER_ANY)) as rows:
-        first = next(rows, None)
-    if last is None or first is None or _offset_checked(*last) < offset:
+    found = _first_where(store, Table.MESSAGE, prefix, lambda row: end_of(row) > offset)
+    if found is None:
         return None
-    low, high = int.from_bytes(first[0][len(prefix) :], "big"), int.from_bytes(last[0], "big")
+    row_id, row = found
+    place = offset - offset_of(row)
+    if not row[1] & GROUP or place <= 0:
+        return row_id
+    base = pointer_key(prefix, abs(write_pointer_of(row)))
+    payload = _first_where(store, Table.PAYLOAD, base, lambda payload: payload_place_of(payload) >= place)
+    if payload is None:
+        raise TopicDamaged(f"payload {place} of the group at {row_id.hex()} is missing")
+    return row_id + payload[0]
+
+
+def _first_where(store: Store, table: Table, prefix: bytes, holds: Callable[[bytes], bool]) -> tuple[bytes, bytes] | None:
+    """(the end of the key, row) of the first row for which ``holds``, as it does for all behind it; None if there is none."""
+    with closing(store.scan(table, prefix, prefix + AFTER_ANY, reverse=True)) as rows:
+        last = next(rows, None)
+    with closing(store.scan(table, prefix, prefix + AFTER_ANY)) as rows:
+        first = next(rows, None)
+    if last is None or first is None or not _holds(holds, prefix, last):
+        return None
+    low, high = int.from_bytes(first[0][len(prefix) :], "big"), int.from_bytes(last[0][len(prefix) :], "big")
     while low < high:  # the row wanted is the first one at or after some key in [low, high]
         middle = (low + high) // 2
-        with closing(store.scan(Table.MESSAGE, prefix + middle.to_bytes(ROW_ID_SIZE, "big"), prefix + AFTER_ANY)) as rows:
-            key, row = next(rows, (b"", b""))
-        row_id = key[len(prefix) :]
-        if not row_id or _offset_checked(row_id, row) >= offset:
+        found = _row_from(store, table, prefix, middle)
+        if found is None or _holds(holds, prefix, found):
             high = middle
         else:
-            low = int.from_bytes(row_id, "big") + 1
-    with closing(store.scan(Table.MESSAGE, prefix + low.to_bytes(ROW_ID_SIZE, "big"), prefix + AFTER_ANY)) as rows:
-        found = next(rows, None)
-    return None if found is None else found[0][len(prefix) :]
+            low = int.from_bytes(found[0][len(prefix) :], "big") + 1
+    found = _row_from(store, table, prefix, low)
+    return None if found is None else (found[0][len(prefix) :], found[1])
 
 
-def _offset_checked(row_id: bytes, row: bytes) -> int:
-    if not intact(row):
-        raise _damaged(row_id)
-    return offset_of(row)
+def _row_from(store: Store, table: Table, prefix: bytes, number: int) -> tuple[bytes, bytes] | None:
+    with closing(store.scan(table, prefix + number.to_bytes(ROW_ID_SIZE, "big"), prefix + AFTER_ANY)) as rows:
+        return next(rows, None)
 
 
-def read_page(store: Store, prefix: bytes, start: bytes, bounds: Bounds, encode: Encode) -> Page:
-    """The deliverable messages from the key ``start`` on, read from the store. Raises TopicDamaged."""
-    with closing(rows_from(store, prefix, start)) as rows:
-        return collect(rows, bounds, encode)
+def _holds(holds: Callable[[bytes], bool], prefix: bytes, found: tuple[bytes, bytes]) -> bool:
+    if not intact(found[1]):
+        raise _damaged(found[0][len(prefix) :])
+    return holds(found[1])
 
 
-def expired_row_ids(store: Store, prefix: bytes, live_from: int, now_ms: int, limit: int) -> list[bytes]:
-    """Row ids of the oldest messages, in order, as long as they are expired; at most ``limit``.
+# --- what has expired ---------------------------------------------------------------------------------------------------
+
+
+class Expired(NamedTuple):
+    """A row that retention may delete."""
+
+    row_id: bytes
+    end: int
+    """The offset behind it."""
+    write_pointer: int | None
+    """Of a stored group, whose payloads go with it."""
+
+
+def expired(row_id: bytes, row: bytes, live_from: int, now_ms: int) -> bool:
+    """Whether the message may not be delivered any more: it is older than its topic allows, or than it does itself.
+
+    A stored group has no time of its own: it lives and dies as a whole.
+    """
+    timestamp, _ = split_row_id(row_id)
+    return timestamp < live_from or bool(row[1] & TTL and timestamp + ttl_of(row) * 1000 <= now_ms)
+
+
+def expired_rows(store: Store, prefix: bytes, live_from: int, now_ms: int, limit: int) -> list[Expired]:
+    """The oldest rows, in order, as long as they are expired; at most ``limit``.
 
     Messages behind one that still lives stay: offsets are dense, so only the beginning of a log can go. Raises TopicDamaged.
     """
-    row_ids: list[bytes] = []
+    found: list[Expired] = []
     with closing(rows_from(store, prefix, FIRST_ROW_ID)) as rows:
         for row_id, row in rows:
-            if len(row_ids) == limit or not expired(row_id, row, live_from, now_ms):
+            if len(found) == limit or not expired(row_id, row, live_from, now_ms):
                 break
-            row_ids.append(row_id)
-    return row_ids
+            found.append(Expired(row_id, end_of(row), abs(write_pointer_of(row)) if row[1] & GROUP else None))
+    return found

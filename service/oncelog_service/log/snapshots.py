@@ -31,7 +31,7 @@ class Snapshots:
         clock: Clock,
         current: Callable[[], Snapshot],
     ) -> None:
-        """``offsets``: upcoming offset of the snapshot in each slot; ``current``: the live persisted map and its position."""
+        """``offsets``: upcoming offset of the snapshot in each slot; ``current``: the settled map and its position."""
         self._prefix = prefix
         self._offsets = offsets
         self._schedule = schedule

@@ -42,6 +42,12 @@ class Stamps:
         self.upcoming_offset += count
         return row_ids, first_offset
 
+    def take_row(self, messages: int, now_ms: int) -> tuple[bytes, int]:
+        """The row id of one row that stands for so many messages, and the offset of the first of them."""
+        (row_id,), first_offset = self.take(1, now_ms)
+        self.upcoming_offset = first_offset + messages
+        return row_id, first_offset
+
     @property
     def last_timestamp(self) -> int:
         """The highest timestamp handed out so far, or the floor."""

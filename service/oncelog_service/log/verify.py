@@ -37,7 +37,7 @@ class Findings:
 
 def verify_log(store: Store, log: TopicLog) -> Iterator[Findings]:
     """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
-    live = log.dedup.persisted.copy()
+    live = log.dedup.fold.copy()
     return verify(store, log.prefix, log.position, live, forgotten(log.producers.rows), log.deduplication())
 
 

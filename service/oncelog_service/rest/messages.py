@@ -1,30 +1,56 @@
-"""Publish and poll."""
+"""Publish, store, rollback and poll."""
 
 from __future__ import annotations
 
 from oncelog.wire.codec import (
     decode_consume_request,
     decode_publish_request,
+    decode_rollback,
     encode_consume_response,
     encode_publish_response,
 )
 from oncelog.wire.media import AVRO, essence
-from oncelog_service.log.scan import AS_ONCELOG, AS_TMS
+from oncelog_service.log.pages import AS_ONCELOG, AS_TMS
+from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.rest.bodies import json_answer
 from oncelog_service.rest.routes import Answer, Call
-from oncelog_service.storage.rows import message_id_of
+
+
+async def _log(call: Call) -> TopicLog:
+    return await call.service.topics.open(call.path["namespace"], call.path["topic"])
 
 
 async def publish(call: Call) -> Answer:
     """Store messages: all of the request that are new, contiguous and in order, or none.
 
     The answer comes when they are synced to disk. With a producer and sequence ids each message is judged alone; those that are
-    already there are answered `duplicate` and not stored again. A receipt covers `count` messages in a row.
+    already there are answered `duplicate` and not stored again. A receipt covers `count` messages in a row. With a write pointer
+    the messages belong to its transaction, and the answer is the rollback information; without messages, what was stored under
+    the pointer appears as one group.
     """
-    log = await call.service.topics.open(call.path["namespace"], call.path["topic"])
+    log = await _log(call)
     media = essence(call.content_type)
     request = decode_publish_request(media, call.body)
     response = await log.publish(request)
     return Answer(encode_publish_response(media, response), media)
+
+
+async def store(call: Call) -> Answer:
+    """Put messages into the Payload Table under a write pointer, unseen until a publish with this pointer and no messages.
+
+    Repeats of a named producer are not stored again. The TMS media type gets an empty answer, the others receipts without ids.
+    """
+    log = await _log(call)
+    media = essence(call.content_type)
+    response = await log.store(decode_publish_request(media, call.body))
+    return Answer(b"" if media == AVRO else encode_publish_response(media, response), media)
+
+
+async def rollback(call: Call) -> Answer:
+    """Mark what a publish stored as rolled back. The body is that publish's answer, sent back as it came; twice is as once."""
+    log = await _log(call)
+    await log.roll_back(decode_rollback(call.content_type, call.body))
+    return json_answer(None)
 
 
 async def poll(call: Call) -> Answer:
@@ -32,10 +58,11 @@ async def poll(call: Call) -> Answer:
 
     `limit` counts messages delivered; a page may be shorter, because it is bounded in bytes too. Paging exclusively after the
     last id, with any limit, delivers every message exactly once. `wait` (ms) holds an empty answer until something arrives.
+    With a `transaction` (Thrift bytes) the answer holds what it sees, and ends before the first message that is undecided for it;
+    without one, everything in the log.
     """
-    log = await call.service.topics.open(call.path["namespace"], call.path["topic"])
+    log = await _log(call)
     media = essence(call.content_type)
     request = decode_consume_request(media, call.body)
     page = await log.poll(request, AS_TMS if media == AVRO else AS_ONCELOG)
-    position = None if page.last_row_id is None else message_id_of(page.last_row_id)
-    return Answer(encode_consume_response(media, page.messages, position), media)
+    return Answer(encode_consume_response(media, page.messages, page.last_id), media)

@@ -175,7 +175,10 @@ ROUTES = (
     Route(
         "POST", TOPIC + "/poll", messages.poll, "Poll messages",
         request=_avro("ConsumeRequest"), response=_avro("ConsumeResponse"),
-        errors=(*_BODY, errors.InvalidTransaction, errors.InvalidMessageId, errors.StaleMessageId, errors.OffsetOutOfRange, *_ON_TOPIC, *_STORE),
+        errors=(
+            *_BODY, errors.InvalidTransaction, errors.InvalidMessageId, errors.StaleMessageId, errors.OffsetOutOfRange,
+            *_ON_TOPIC, *_STORE,
+        ),
     ),
     Route(
         "POST", TOPIC + "/verify", verification.verify, "Refold a log and compare it with the live maps",

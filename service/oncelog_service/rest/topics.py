@@ -52,7 +52,7 @@ async def stats(call: Call) -> Answer:
             upcoming_offset=log.position.upcoming_offset,
             last_message_id=None if last_id is None else MessageId.from_bytes(last_id),
             deduplication=log.deduplication(),
-            producers=len(log.dedup.persisted),
+            producers=len(log.dedup.fold),
             snapshot_offset=log.snapshots.newest,
             replayed=log.replayed,
             cached_messages=log.cache.messages,

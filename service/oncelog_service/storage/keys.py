@@ -12,6 +12,8 @@
     PRODUCER     topic key · generation · name UTF-8
     SNAPSHOT     topic key · generation · slot u8 (0 or 1, written in turn)
     TRIM         topic key · generation
+    GROUP        topic key · generation · write pointer i64
+    INSTANCE     empty: one row, 32 hex digits that name this store among the participants of transactions
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _ROW_ID = struct.Struct(">qH")
 
 ROW_ID_SIZE = _ROW_ID.size
 """10: publish timestamp and seq_id, which end a message's key and begin its message id."""
+PAYLOAD_ID_SIZE = _ROW_ID.size
+"""10: write timestamp and payload seq_id, which end a payload's key and its message's id."""
 FIRST_ROW_ID = bytes(ROW_ID_SIZE)
+FIRST_PAYLOAD_ID = bytes(PAYLOAD_ID_SIZE)
 AFTER_ANY = b"\xff" * 12
 """Sorts after any row id, offset or name that can follow a topic key and generation (timestamps are not negative)."""
 
@@ -46,6 +51,11 @@ def split_topic_key(key: bytes) -> tuple[str, str]:
 def generation_key(topic: bytes, generation: int) -> bytes:
     """What begins every key of one generation of a topic; by itself the key of its TRIM row."""
     return topic + _GENERATION.pack(generation)
+
+
+def pointer_key(prefix: bytes, write_pointer: int) -> bytes:
+    """What begins the keys of all payloads stored under a write pointer; by itself the key of its GROUP row."""
+    return prefix + _TIMESTAMP.pack(write_pointer)
 
 
 def row_id(timestamp: int, seq_id: int) -> bytes:

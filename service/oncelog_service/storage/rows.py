@@ -15,9 +15,28 @@ A row of the Message Table, version 1, big-endian::
 * The checksum is the row's own: deduplication makes a hole permanent, so one must never go unnoticed. Stored little-endian
   behind its own bytes, the CRC of the whole row is one constant, so that checking needs no slice.
 * PREVIOUS stands on the first row of each request of a named producer: with it the requests of a producer form a chain from
-  the newest to the oldest, which finds the original of a repeated message without an index row per message.
-* TTL says that the message has a time to live of its own. GROUP is kept for a row whose payloads lie in the Payload Table
-  (what the TMS page calls a row without `p`).
+  the newest to the oldest, which finds the original of a repeated message without an index row per message. It stands on the
+  first row of each transactional request too, named or not, so that requests can be told apart when one is rolled back.
+* TTL says that the message has a time to live of its own.
+* GROUP: the row stands for all messages that were stored in the Payload Table under its write pointer (what the TMS page calls a
+  row without `p`). Its offset is that of the first; what takes the place of the payload is the group's summary::
+
+    0       4     count u32: how many messages, each with an offset of its own; 0 for an empty group
+    4       10    payload id of the last message; zeros for an empty group
+    14      4     number of named producers u32
+    18      ...   per producer: name length u16, name UTF-8, first sequence id i64, last sequence id i64, payload id of the
+                  last 10, its index u32, row id of the producer's message before the group 10 (zeros for none)
+
+A row of the Payload Table, version 1, big-endian::
+
+    offset  size  field
+    0       1     version = 1
+    1       1     flags: 4 TTL
+    2       4     payload_at u32: from the beginning of the row to the payload
+    6       10    payload id: write timestamp i64 · payload seq_id u16, as in the key
+    16      4     index u32: 0, 1, 2, … within the write pointer
+    20      ...   the fields of `oncelog.v1.Message` behind its offset
+    end-4   4     CRC-32 of everything before it, little-endian
 
 The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_dedup/snapshot.py draws it)::
 
@@ -27,13 +46,14 @@ The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_de
     PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
                 "forgotten_below": offset}
     TRIM       {"version": 1, "earliest_offset": int}
+    GROUP      {"version": 1, "row_id": hex | null, "producer": str | null}
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
@@ -72,6 +92,38 @@ class RowDamaged(ValueError):
     """The bytes are not a row that this version wrote: cut, flipped, or of another layout."""
 
 
+class GroupProducer(NamedTuple):
+    """A named producer's part in a stored group."""
+
+    name: str
+    first_sequence_id: int
+    last_sequence_id: int
+    last_payload_id: bytes
+    last_index: int
+    previous: bytes
+    """Row id of the producer's message before the group; zeros when there is none."""
+
+
+class GroupSummary(NamedTuple):
+    """What the row of a stored group says about the messages that lie in the Payload Table."""
+
+    messages: int
+    last_payload_id: bytes
+    producers: tuple[GroupProducer, ...]
+
+
+class Payload(NamedTuple):
+    """A decoded row of the Payload Table."""
+
+    payload_id: bytes
+    place: int
+    """0, 1, 2, … within the write pointer."""
+    producer: str | None
+    sequence_id: int | None
+    ttl: int | None
+    payload: bytes
+
+
 class Row(NamedTuple):
     """A decoded row of the Message Table."""
 
@@ -83,13 +135,21 @@ class Row(NamedTuple):
     """Seconds, or None when only the topic's applies."""
     payload: bytes
     write_pointer: int | None
+    """Negative once rolled back."""
     previous: bytes | None
-    """Row id that the PREVIOUS field names, zeros for none; None on rows that are not the first of a named request."""
+    """Row id that the PREVIOUS field names, zeros for none; None on rows that do not begin a named or transactional request."""
+    group: GroupSummary | None = None
+    """Of a row that stands for a stored group."""
 
     @property
     def message_id(self) -> bytes:
-        """The 20 bytes of the message's id."""
+        """The 20 bytes of the message's id; of a group: its row's."""
         return self.row_id + _NO_PAYLOAD_ID
+
+    @property
+    def messages(self) -> int:
+        """How many messages, and offsets, the row stands for."""
+        return 1 if self.group is None else self.group.messages
 
 
 def message_id_of(row_id: bytes) -> bytes:
@@ -109,6 +169,7 @@ class Columns:
     ttls: Sequence[int | None] | None = None
     previous: bytes | None = None
     """Row id of the producer's newest message before these, if it is a named producer that has one."""
+    write_pointer: int | None = None
 
 
 _heads: dict[int, bytes] = {}
@@ -125,30 +186,37 @@ def _head(flags: int, payload_at: int) -> bytes:
     return head
 
 
+def _transactional_heads(write_pointer: int) -> Callable[[int, int], bytes]:
+    """:func:`_head` for rows of a transaction."""
+    pointer = _POINTER.pack(write_pointer) + _ID_LENGTH
+    return lambda flags, payload_at: _HEAD.pack(VERSION, flags | T, payload_at) + pointer
+
+
 def encode_rows(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -> list[bytes]:
     """One row per message; ``row_ids`` and dense offsets from ``first_offset`` in the same order.
 
     The hot path: per message one join, one checksum, nothing else.
     """
     payloads = columns.payloads
-    named = VALUE_BRANCH + encode_string(columns.producer) if columns.producer is not None else NULL_BRANCH
-    sequence_ids: Iterable[bytes]
-    if columns.sequence_ids is None:
-        sequence_ids, named = repeat(b""), named + NULL_BRANCH
-    else:
-        sequence_ids, named = encode_longs(columns.sequence_ids), named + VALUE_BRANCH
+    named, sequence_ids = _named(columns)
     offsets = encode_long_run(first_offset, len(payloads))
     tails, flags = _tails(columns)
     around = _ID_AND_LENGTH + len(named)
     rows: list[bytes] = []
-    append, join, heads = rows.append, b"".join, _heads
+    append, join = rows.append, b"".join
+    heads: Mapping[int, bytes]
+    head: Callable[[int, int], bytes]
+    if columns.write_pointer is None:
+        heads, head = _heads, _head
+    else:
+        heads, head = {}, _transactional_heads(columns.write_pointer)
     for row_id, offset, sequence_id, tail, flag, payload in zip(
         row_ids, offsets, sequence_ids, tails, flags, payloads, strict=False
     ):
         payload_at = around + len(offset) + len(sequence_id) + len(tail)
         body = join(
             (
-                heads.get(flag << 32 | payload_at) or _head(flag, payload_at),
+                heads.get(flag << 32 | payload_at) or head(flag, payload_at),
                 row_id,
                 _NO_PAYLOAD_ID,
                 offset,
@@ -160,9 +228,17 @@ def encode_rows(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -
             )
         )
         append(body + crc32(body).to_bytes(4, "little"))
-    if columns.producer is not None:
+    if columns.producer is not None or columns.write_pointer is not None:
         rows[0] = _with_previous(rows[0], columns.previous or FIRST_ROW_ID)
     return rows
+
+
+def _named(columns: Columns) -> tuple[bytes, Iterable[bytes]]:
+    """What all messages share of the producer's fields, and each one's sequence id, encoded."""
+    named = VALUE_BRANCH + encode_string(columns.producer) if columns.producer is not None else NULL_BRANCH
+    if columns.sequence_ids is None:
+        return named + NULL_BRANCH, repeat(b"")
+    return named + VALUE_BRANCH, encode_longs(columns.sequence_ids)
 
 
 def _tails(columns: Columns) -> tuple[Iterable[bytes], Iterable[int]]:
@@ -185,8 +261,26 @@ def _tails(columns: Columns) -> tuple[Iterable[bytes], Iterable[int]]:
 
 def _with_previous(row: bytes, previous: bytes) -> bytes:
     version, flags, payload_at = _HEAD.unpack_from(row)
-    body = _HEAD.pack(version, flags | PREVIOUS, payload_at) + previous + row[_HEAD.size : -4]
+    at = _HEAD.size + (_POINTER.size if flags & T else 0)
+    return _sealed(_HEAD.pack(version, flags | PREVIOUS, payload_at) + row[_HEAD.size : at] + previous + row[at:-4])
+
+
+def _sealed(body: bytes) -> bytes:
     return body + crc32(body).to_bytes(4, "little")
+
+
+def rolled_back(row: bytes) -> bytes:
+    """The row with its write pointer made negative; a row that has no positive one is a caller's bug."""
+    (pointer,) = _POINTER.unpack_from(row, _HEAD.size)
+    assert row[1] & T
+    assert pointer > 0
+    return _sealed(row[: _HEAD.size] + _POINTER.pack(-pointer) + row[_HEAD.size + _POINTER.size : -4])
+
+
+def write_pointer_of(row: bytes) -> int:
+    """The write pointer of a row with the flag T; negative once rolled back."""
+    pointer: int = _POINTER.unpack_from(row, _HEAD.size)[0]
+    return pointer
 
 
 def intact(row: bytes) -> bool:
@@ -228,7 +322,9 @@ def decode_row(row_id: bytes, row: bytes) -> Row:
     if flags & TTL:
         ttl = _ttl_before(row, at)
     _, payload_begin = decode_long(row, message_at + payload_at)
-    return Row(row_id, offset, producer, sequence_id, ttl, row[payload_begin:-4], write_pointer, previous)
+    payload = row[payload_begin:-4]
+    group = decode_summary(payload) if flags & GROUP else None
+    return Row(row_id, offset, producer, sequence_id, ttl, payload, write_pointer, previous, group)
 
 
 def _ttl_before(row: bytes, at: int) -> int:
@@ -280,6 +376,112 @@ def tms_message_of(row: bytes) -> bytes:
     return row[at : at + _ID_AND_LENGTH] + row[at + int.from_bytes(row[2:6], "big") : -4]
 
 
+def messages_of(row: bytes) -> int:
+    """How many messages the row stands for."""
+    if not row[1] & GROUP:
+        return 1
+    at = MESSAGE_AT[row[1]]
+    _, at = decode_long(row, at + int.from_bytes(row[2:6], "big"))
+    return int.from_bytes(row[at : at + 4], "big")
+
+
+# --- stored groups ------------------------------------------------------------------------------------------------------
+
+_SUMMARY = struct.Struct(">I10sI")
+_NAME = struct.Struct(">H")
+_PART = struct.Struct(">qq10sI10s")
+_PAYLOAD_HEAD = struct.Struct(">BBI10sI")
+
+
+def encode_group_row(row_id: bytes, offset: int, write_pointer: int, summary: GroupSummary) -> bytes:
+    """The row that makes a stored group appear."""
+    parts = [_SUMMARY.pack(summary.messages, summary.last_payload_id, len(summary.producers))]
+    for each in summary.producers:
+        name = each.name.encode()
+        parts += (_NAME.pack(len(name)), name, _PART.pack(*each[1:]))
+    columns = Columns([b"".join(parts)], write_pointer=write_pointer)
+    (row,) = encode_rows(columns, [row_id], offset)
+    version, flags, payload_at = _HEAD.unpack_from(row)
+    return _sealed(_HEAD.pack(version, flags | GROUP, payload_at) + row[_HEAD.size : -4])
+
+
+def decode_summary(data: bytes) -> GroupSummary:
+    """What stands in the place of a group row's payload."""
+    count, last_payload_id, producers = _SUMMARY.unpack_from(data)
+    at = _SUMMARY.size
+    parts = []
+    for _ in range(producers):
+        (length,) = _NAME.unpack_from(data, at)
+        at += _NAME.size
+        name = data[at : at + length].decode()
+        at += length
+        parts.append(GroupProducer(name, *_PART.unpack_from(data, at)))
+        at += _PART.size
+    return GroupSummary(count, last_payload_id, tuple(parts))
+
+
+def encode_payload_rows(columns: Columns, payload_ids: Sequence[bytes], first_place: int) -> list[bytes]:
+    """One row of the Payload Table per message, in the same order."""
+    named, sequence_ids = _named(columns)
+    tails, flags = _tails(columns)
+    rows: list[bytes] = []
+    for place, (payload_id, sequence_id, tail, flag, payload) in enumerate(
+        zip(payload_ids, sequence_ids, tails, flags, columns.payloads, strict=False), first_place
+    ):
+        fields = named + sequence_id + tail
+        head = _PAYLOAD_HEAD.pack(VERSION, flag, _PAYLOAD_HEAD.size + len(fields), payload_id, place)
+        rows.append(_sealed(b"".join((head, fields, encode_length(len(payload)), payload))))
+    return rows
+
+
+def decode_payload_row(payload_id: bytes, row: bytes) -> Payload:
+    """A row of the Payload Table with its fields apart. Raises RowDamaged."""
+    if not intact(row) or payload_id_of(row) != payload_id:
+        raise RowDamaged(f"the payload at {payload_id.hex()} does not match its checksum, its place or is of an unknown version")
+    at = _PAYLOAD_HEAD.size
+    producer = sequence_id = ttl = None
+    if row[at] == 2:
+        length, at = decode_long(row, at + 1)
+        producer, at = row[at : at + length].decode(), at + length
+    else:
+        at += 1
+    if row[at] == 2:
+        sequence_id, at = decode_long(row, at + 1)
+    else:
+        at += 1
+    if row[1] & TTL:
+        ttl = _ttl_before(row, at)
+    _, payload_begin = decode_long(row, int.from_bytes(row[2:6], "big"))
+    return Payload(payload_id, payload_place_of(row), producer, sequence_id, ttl, row[payload_begin:-4])
+
+
+def payload_id_of(row: bytes) -> bytes:
+    """The payload id that the row itself says it has."""
+    return row[6:16]
+
+
+def payload_place_of(row: bytes) -> int:
+    """The payload's place within its write pointer."""
+    return int.from_bytes(row[16:20], "big")
+
+
+def payload_ttl_of(row: bytes) -> int:
+    """The message's own ttl in seconds, of a payload row with the flag TTL."""
+    at = _skip_optional_bytes(row, _PAYLOAD_HEAD.size)  # the producer
+    at = decode_long(row, at + 1)[1] if row[at] == 2 else at + 1  # its sequence id
+    return _ttl_before(row, at)
+
+
+def stored_message_of(row_id: bytes, offset: int, row: bytes) -> bytes:
+    """The Avro bytes, as `oncelog.v1.Message`, of a message whose payload lies in the Payload Table."""
+    return b"".join((_ID_LENGTH, row_id, row[6:16], encode_long(offset), row[_PAYLOAD_HEAD.size : -4]))
+
+
+def tms_stored_message_of(row_id: bytes, offset: int, row: bytes) -> bytes:
+    """The same as the TMS page's `Message`."""
+    return b"".join((_ID_LENGTH, row_id, row[6:16], row[int.from_bytes(row[2:6], "big") : -4]))
+
+
 # --- the small tables ---------------------------------------------------------------------------------------------------
 
 
@@ -323,11 +525,21 @@ class TrimRow:
     earliest_offset: int
 
 
-R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow)
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A stored group that was published, or expired before it could be: nothing can be added, nor published twice."""
+
+    row_id: str | None
+    """Hex, of the row that stands for it; None: it expired."""
+    producer: str | None = None
+    """Who published it, if that was a named producer: its retry is told from another's second attempt."""
 
 
-def encode_record(record: TopicRow | NamespaceRow | ProducerRow | TrimRow) -> bytes:
-    """Any of the four as a JSON object with a version."""
+R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow)
+
+
+def encode_record(record: TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow) -> bytes:
+    """Any of the five as a JSON object with a version."""
     return json.dumps({"version": VERSION, **asdict(record)}, sort_keys=True, separators=(",", ":")).encode()
 
 

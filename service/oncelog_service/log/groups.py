@@ -1,0 +1,203 @@
+"""Stored groups: what lies in the Payload Table under a write pointer and is not, or not yet, published.
+
+Within its write pointer a group is a log of its own, in store order, with places for offsets: the same deduplication judges a
+retried ``store``. Publishing inserts the one row of the Message Table that makes all of it appear. A pointer's group is published
+once; what is never published is invisible and goes with its TTL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+
+from oncelog.errors import StoredGroupPublished, TopicDamaged
+from oncelog_dedup import Deduplicator, Fold, Mark, Run
+from oncelog_service.log.reading import read
+from oncelog_service.log.stamps import Stamps
+from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
+from oncelog_service.storage.port import Store, Table
+from oncelog_service.storage.rows import (
+    GroupProducer,
+    GroupRow,
+    GroupSummary,
+    Payload,
+    RowDamaged,
+    decode_payload_row,
+    decode_record,
+)
+
+
+class StoredGroup:
+    """What is stored under one write pointer. Not thread-safe."""
+
+    def __init__(self, pointer: int, key: bytes, row: GroupRow | None, payloads: Iterator[Payload]) -> None:
+        """``payloads``: what is on disk already, in order. Raises TopicDamaged."""
+        self.pointer = pointer
+        self.key = key
+        """Begins the keys of its payloads."""
+        self.row = row
+        """Once it is published, or has expired."""
+        self.dedup = Deduplicator(Fold())
+        self.first_payload_id: bytes | None = None
+        self._first_ids: dict[str, int] = {}
+        last: Payload | None = None
+        for payload in payloads:
+            if payload.place != self.messages:
+                raise TopicDamaged(f"payload {self.messages} stored under write pointer {pointer} is missing")
+            mark = None
+            if payload.producer is not None and payload.sequence_id is not None:
+                mark = payload.producer, Mark(payload.sequence_id, _message_id(payload.payload_id), payload.place)
+                self._first_ids.setdefault(payload.producer, payload.sequence_id)
+            self._add(payload.payload_id, payload.payload_id, 1, mark)
+            last = payload
+        self.stamps = Stamps(0, self.messages, None if last is None else last.payload_id)
+
+    @property
+    def messages(self) -> int:
+        """How many are stored and synced."""
+        return self.dedup.fold.position.upcoming_offset
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is being written."""
+        return self.stamps.upcoming_offset == self.messages
+
+    def push(self, producer: str | None, sequence_ids: Sequence[int] | None, payload_ids: Sequence[bytes], first: int) -> None:
+        """Note what is about to be written, from the place ``first`` on."""
+        if producer is not None and sequence_ids is not None:
+            self._first_ids.setdefault(producer, sequence_ids[0])
+            self.dedup.push(producer, _mark(sequence_ids, payload_ids, first))
+
+    def persist(self, producer: str | None, sequence_ids: Sequence[int] | None, payload_ids: Sequence[bytes], first: int) -> None:
+        """Note that it is synced."""
+        named = producer is not None and sequence_ids is not None
+        mark = (producer, _mark(sequence_ids, payload_ids, first)) if named else None  # type: ignore[arg-type]
+        self._add(payload_ids[0], payload_ids[-1], len(payload_ids), mark)  # type: ignore[arg-type]
+
+    def _add(self, first_id: bytes, last_id: bytes, count: int, mark: tuple[str, Mark] | None) -> None:
+        if self.first_payload_id is None:
+            self.first_payload_id = first_id
+        marks = () if mark is None else (mark,)
+        self.dedup.persist(Run(self.messages, count, _message_id(first_id), _message_id(last_id), marks))
+
+    def producers(self) -> Sequence[str]:
+        """The named producers whose messages are in it, or on their way."""
+        return tuple(self._first_ids)
+
+    def first_sequence_id(self, producer: str) -> int:
+        """The lowest sequence id of one of them."""
+        return self._first_ids[producer]
+
+    def summary(self, topic: Deduplicator) -> GroupSummary:
+        """What the group's row says about it; ``topic`` knows where each producer's message before it lies."""
+        parts = []
+        for name, mark in self.dedup.fold.items():
+            before = topic.last_pushed(name)
+            previous = FIRST_ROW_ID if before is None else before.message_id[: len(FIRST_ROW_ID)]
+            payload_id = mark.message_id[len(FIRST_ROW_ID) :]
+            parts.append(GroupProducer(name, self._first_ids[name], mark.sequence_id, payload_id, mark.offset, previous))
+        last_id = self.dedup.fold.position.last_message_id
+        return GroupSummary(self.messages, last_id[len(FIRST_ROW_ID) :] if last_id else FIRST_PAYLOAD_ID, tuple(parts))
+
+    def check_open(self) -> None:
+        """Raises StoredGroupPublished once nothing can be added any more."""
+        if self.row is None:
+            return
+        if self.row.row_id is None:
+            raise StoredGroupPublished(
+                f"what was stored under write pointer {self.pointer} expired before it was published", write_pointer=self.pointer
+            )
+        raise StoredGroupPublished(
+            f"what was stored under write pointer {self.pointer} is published already, by the row {self.row.row_id}",
+            write_pointer=self.pointer,
+            message_id=self.row.row_id + FIRST_PAYLOAD_ID.hex(),
+        )
+
+
+class Groups:
+    """The stored groups of one topic that somebody is working on, read from disk when they are first used."""
+
+    def __init__(self, prefix: bytes, store: Store) -> None:
+        self._prefix = prefix
+        self._store = store
+        self._open: dict[int, StoredGroup] = {}
+
+    async def open(self, pointer: int) -> StoredGroup:
+        """What is stored under the pointer, perhaps nothing. Raises TopicDamaged."""
+        group = self._open.get(pointer)
+        if group is None:
+            loaded = await read(load_group, self._store, self._prefix, pointer)
+            group = self._open.setdefault(pointer, loaded)  # somebody else may have read it meanwhile
+        return group
+
+    def close(self, pointer: int) -> None:
+        """Let go of what is known about it: its transaction has ended."""
+        self._open.pop(pointer, None)
+
+    def pointers_of(self, producer: str) -> list[int]:
+        """The write pointers under which messages of this producer are stored and not yet published."""
+        return [pointer for pointer, group in self._open.items() if group.row is None and producer in group.producers()]
+
+    @property
+    def open_pointers(self) -> list[int]:
+        """Those that somebody is working on."""
+        return list(self._open)
+
+
+def load_group(store: Store, prefix: bytes, pointer: int) -> StoredGroup:
+    """Read what is stored under a pointer; of a published group only that it is. Raises TopicDamaged."""
+    row = read_group_row(store, prefix, pointer)
+    key = pointer_key(prefix, pointer)
+    return StoredGroup(pointer, key, row, payloads(store, key) if row is None else iter(()))
+
+
+def read_group_row(store: Store, prefix: bytes, pointer: int) -> GroupRow | None:
+    """What became of a pointer's group: None while it is not published. Raises TopicDamaged."""
+    data = store.get(Table.GROUP, pointer_key(prefix, pointer))
+    try:
+        return None if data is None else decode_record(GroupRow, data)
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
+
+
+def payloads(store: Store, key: bytes) -> Iterator[Payload]:
+    """The payloads whose keys begin with ``key``, in store order. Raises TopicDamaged."""
+    with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY)) as rows:
+        for row_key, row in rows:
+            yield _decoded(row_key[len(key) :], row)
+
+
+def latest_stored(store: Store, key: bytes, limit: int) -> Iterator[Payload]:
+    """The last ``limit`` payloads whose keys begin with ``key``, the newest first. Raises TopicDamaged."""
+    with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY, reverse=True)) as rows:
+        for row_key, row in islice(rows, limit):
+            yield _decoded(row_key[len(key) :], row)
+
+
+def find_stored(store: Store, key: bytes, producer: str, sequence_ids: Sequence[int]) -> dict[int, Payload]:
+    """sequence id → stored payload of the producer, for those of ``sequence_ids`` among the latest ones. Raises TopicDamaged."""
+    wanted = set(sequence_ids)
+    found: dict[int, Payload] = {}
+    for payload in latest_stored(store, key, len(sequence_ids) + 1_000):
+        if payload.producer == producer and payload.sequence_id in wanted:
+            found[payload.sequence_id] = payload
+            if len(found) == len(wanted):
+                break
+    return found
+
+
+def _decoded(payload_id: bytes, row: bytes) -> Payload:
+    try:
+        return decode_payload_row(payload_id, row)
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
+
+
+def _mark(sequence_ids: Sequence[int], payload_ids: Sequence[bytes], first: int) -> Mark:
+    return Mark(sequence_ids[-1], _message_id(payload_ids[-1]), first + len(payload_ids) - 1)
+
+
+def _message_id(payload_id: bytes) -> bytes:
+    """Where it lies within its group; the row id comes with publishing."""
+    return FIRST_ROW_ID + payload_id

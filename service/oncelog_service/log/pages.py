@@ -1,0 +1,170 @@
+"""What one poll answers: rows → visible to its transaction → payloads joined in → within its limits.
+
+A place in a topic is a message id (20 bytes), or one with a zero byte behind it: after that message. The first 10 bytes are the
+row's, the others lead into a stored group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from enum import Enum, auto
+from typing import NamedTuple
+
+from oncelog.wire.transaction import Transaction
+from oncelog_service.log.scan import Stored, rows_from, stored_in
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, split_row_id
+from oncelog_service.storage.port import Store
+from oncelog_service.storage.rows import (
+    GROUP,
+    TTL,
+    T,
+    message_of,
+    payload_ttl_of,
+    stored_message_of,
+    tms_message_of,
+    tms_stored_message_of,
+    ttl_of,
+    write_pointer_of,
+)
+
+_LAST_PAYLOAD_ID = b"\xff" * 10
+
+
+class Encoding(NamedTuple):
+    """How messages become bytes of the answer."""
+
+    row: Callable[[bytes], bytes]
+    """From a row that holds its payload."""
+    stored: Callable[[bytes, int, bytes], bytes]
+    """From row id, offset and payload row of a message in a stored group."""
+
+
+AS_ONCELOG = Encoding(message_of, stored_message_of)
+AS_TMS = Encoding(tms_message_of, tms_stored_message_of)
+
+
+class Page(NamedTuple):
+    """What one poll found."""
+
+    messages: list[bytes]
+    """Encoded, ready to be joined into an answer."""
+    last_id: bytes | None
+    """Id of the last message looked at, delivered or not; None when there was none."""
+    undecided: bool = False
+    """It ended before a message whose transaction the reader's transaction takes for undecided: waiting would not help."""
+
+
+class Bounds(NamedTuple):
+    """What a page may hold."""
+
+    limit: int
+    """Messages delivered, never rows looked at."""
+    max_bytes: int
+    """A page ends after the message that reaches this; it always holds one."""
+    now_ms: int
+
+
+class Sight(Enum):
+    """What a transaction makes of a message."""
+
+    SEEN = auto()
+    PASSED = auto()
+    """Rolled back or invalid: as if it were not there."""
+    UNDECIDED = auto()
+
+
+def sight(transaction: Transaction, pointer: int) -> Sight:
+    """What ``transaction`` makes of a message under ``pointer``: Tephra's visibility, and the TMS page's stop."""
+    if pointer < 0:
+        return Sight.PASSED
+    if pointer in transaction.own:
+        return Sight.SEEN
+    if pointer in transaction.excluded:
+        return Sight.PASSED
+    if pointer > transaction.read_pointer or pointer in transaction.undecided:
+        return Sight.UNDECIDED
+    return Sight.SEEN
+
+
+def read_page(
+    store: Store, prefix: bytes, start: bytes, bounds: Bounds, encoding: Encoding, transaction: Transaction | None
+) -> Page:
+    """The deliverable messages from the place ``start`` on, read from the store. Raises TopicDamaged."""
+    with closing(rows_from(store, prefix, start[:ROW_ID_SIZE])) as rows:
+        return collect(rows, start, bounds, encoding, transaction, lambda row, within: stored_in(store, prefix, row, within))
+
+
+def collect(
+    rows: Iterable[tuple[bytes, bytes]],
+    start: bytes,
+    bounds: Bounds,
+    encoding: Encoding,
+    transaction: Transaction | None = None,
+    stored: Callable[[bytes, bytes], Iterator[Stored]] | None = None,
+) -> Page:
+    """The deliverable messages among ``rows``, from ``start`` on; the rows are checked and younger than the topic's TTL.
+
+    ``stored`` joins in the payloads of a group from a payload id on; without it there may be none.
+    """
+    messages: list[bytes] = []
+    limit, room, now_ms = bounds.limit, bounds.max_bytes, bounds.now_ms
+    encode = encoding.row
+    special = TTL | GROUP if transaction is None else TTL | GROUP | T
+    last: bytes | None = None
+    pointer, seen = 0, Sight.SEEN
+    first, within = start[:ROW_ID_SIZE], start[ROW_ID_SIZE:]
+    for row_id, row in rows:
+        if row_id == first and within > FIRST_PAYLOAD_ID and not row[1] & GROUP:
+            continue  # the one to start after
+        if row[1] & special:
+            if transaction is not None and row[1] & T:
+                if write_pointer_of(row) != pointer:
+                    pointer = write_pointer_of(row)
+                    seen = sight(transaction, pointer)
+                if seen is Sight.UNDECIDED:
+                    return Page(messages, _completed(last), undecided=True)
+                if seen is Sight.PASSED:
+                    last = row_id + _LAST_PAYLOAD_ID
+                    continue
+            if row[1] & GROUP:
+                assert stored is not None
+                group = Bounds(limit - len(messages), room, now_ms)
+                found, last, room = _collect_stored(row_id, stored(row, within if row_id == first else b""), group, encoding)
+                messages += found
+                if len(messages) >= limit or room <= 0:
+                    break
+                last = row_id + _LAST_PAYLOAD_ID
+                continue
+            if row[1] & TTL and split_row_id(row_id)[0] + ttl_of(row) * 1000 <= now_ms:
+                last = row_id
+                continue
+        last = row_id
+        messages.append(encode(row))
+        room -= len(row)
+        if len(messages) >= limit or room <= 0:
+            break
+    return Page(messages, _completed(last))
+
+
+def _collect_stored(
+    row_id: bytes, stored: Iterator[Stored], bounds: Bounds, encoding: Encoding
+) -> tuple[list[bytes], bytes | None, int]:
+    """Messages of one group, the id of the last one looked at, and the room that is left."""
+    messages: list[bytes] = []
+    room, last = bounds.max_bytes, None
+    timestamp, _ = split_row_id(row_id)
+    for payload_id, offset, row in stored:
+        last = row_id + payload_id
+        if row[1] & TTL and timestamp + payload_ttl_of(row) * 1000 <= bounds.now_ms:
+            continue
+        messages.append(encoding.stored(row_id, offset, row))
+        room -= len(row)
+        if len(messages) >= bounds.limit or room <= 0:
+            break
+    return messages, last, room
+
+
+def _completed(last: bytes | None) -> bytes | None:
+    """A message id from one, or from the id of a row that holds its payload."""
+    return last + FIRST_PAYLOAD_ID if last is not None and len(last) == ROW_ID_SIZE else last

@@ -1,0 +1,72 @@
+"""What of the Payload Table nobody needs any more. Reads the store; not for the event loop.
+
+A stored group lives as long as the row that published it: cleaning up by each payload's own write time beheaded living groups
+elsewhere. What was never published goes when its newest payload is older than the topic's ttl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from typing import NamedTuple
+
+from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_service.log.groups import read_group_row
+from oncelog_service.log.scan import last_payload
+from oncelog_service.storage.keys import AFTER_ANY, pointer_key, split_row_id
+from oncelog_service.storage.port import Store, Table
+from oncelog_service.storage.rows import GroupRow, payload_id_of
+
+
+class Outdated(NamedTuple):
+    """A group whose payloads may go."""
+
+    pointer: int
+    key: bytes
+    unpublished: bool
+    """It expired before it was published; that must be noted first, so that it cannot be published in part."""
+    keep_row: bool
+    """Its row in the table of groups stays: somebody may still come with this write pointer."""
+
+
+def outdated_groups(store: Store, prefix: bytes, live_from: int, oldest_pointer: int) -> list[Outdated]:
+    """Groups that may go. ``live_from``: messages published before this time have expired, ms; write pointers below
+    ``oldest_pointer`` are refused everywhere."""
+    # No payload was written before its transaction began, so no younger pointer has anything that has expired.
+    stop = pointer_key(prefix, live_from * POINTERS_PER_MS)
+    found = []
+    for pointer in sorted({*_pointers(store, Table.PAYLOAD, prefix, stop), *_pointers(store, Table.GROUP, prefix, stop)}):
+        row = read_group_row(store, prefix, pointer)
+        if _is_outdated(store, prefix, pointer, row, live_from):
+            found.append(Outdated(pointer, pointer_key(prefix, pointer), row is None, pointer >= oldest_pointer))
+    return found
+
+
+def _is_outdated(store: Store, prefix: bytes, pointer: int, row: GroupRow | None, live_from: int) -> bool:
+    if row is None:
+        last = last_payload(store, prefix, pointer)
+        return last is not None and split_row_id(payload_id_of(last))[0] < live_from
+    return row.row_id is None or store.get(Table.MESSAGE, prefix + bytes.fromhex(row.row_id)) is None
+
+
+def payload_keys(store: Store, group: Outdated, limit: int) -> list[tuple[Table, bytes]]:
+    """The next keys to delete of a group, at most ``limit``: its payloads first, its row last."""
+    with closing(store.scan(Table.PAYLOAD, group.key, group.key + AFTER_ANY)) as rows:
+        keys = [(Table.PAYLOAD, key) for key, _ in islice(rows, limit)]
+    if not keys and not group.keep_row and store.get(Table.GROUP, group.key) is not None:
+        keys.append((Table.GROUP, group.key))
+    return keys
+
+
+def _pointers(store: Store, table: Table, prefix: bytes, stop: bytes) -> Iterator[int]:
+    """The write pointers with anything in the table, rising; one seek for each."""
+    start = pointer_key(prefix, 0)
+    while True:
+        with closing(store.scan(table, start, stop)) as rows:
+            found = next(rows, None)
+        if found is None:
+            return
+        pointer = int.from_bytes(found[0][len(prefix) : len(prefix) + 8], "big")
+        yield pointer
+        start = pointer_key(prefix, pointer) + AFTER_ANY

@@ -1,0 +1,110 @@
+"""The write pointers that are in use on one topic: whose they are, how old, and who is in the middle of using them.
+
+The invariant: once a transaction has ended and its topic was told (``closing``), nothing more is written under its pointers.
+Every use is between :meth:`entered` and its end; closing waits for those that are under way and refuses the ones that come later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
+
+from oncelog.errors import TransactionNotInProgress
+from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_service.clock import Clock
+from oncelog_service.transactions.port import Transactions
+
+_REMEMBERED = 10_000
+"""Pointers whose owner is remembered; asking again costs a read."""
+
+
+class WritePointers:
+    """Of one open topic. Works on the event loop that owns it."""
+
+    def __init__(self, transactions: Transactions, participant: str, clock: Clock, max_lifetime_ms: int) -> None:
+        """``participant``: how the transaction service calls this topic."""
+        self._transactions = transactions
+        self._participant = participant
+        self._clock = clock
+        self._max_lifetime_ms = max_lifetime_ms
+        self._own: dict[int, bool] = {}
+        self._using: Counter[int] = Counter()
+        self._left = asyncio.Event()
+        self._closing: set[int] = set()
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
+
+    @asynccontextmanager
+    async def entered(self, pointer: int) -> AsyncIterator[None]:
+        """While something is written under the pointer. It is enlisted with its transaction service before anything is.
+
+        Raises:
+            TransactionNotInProgress: its transaction has ended, or it is older than a transaction may become.
+        """
+        self._check_age(pointer)
+        self._using[pointer] += 1
+        try:
+            if pointer not in self._own:
+                own = await self._transactions.enlist(pointer, self._participant)
+                if len(self._own) >= _REMEMBERED:
+                    self._own.clear()
+                self._own[pointer] = own
+            self.check(pointer)
+            yield
+        finally:
+            self._using[pointer] -= 1
+            if not self._using[pointer]:
+                del self._using[pointer]
+            self._left.set()
+
+    def check(self, pointer: int) -> None:
+        """Raises TransactionNotInProgress if the transaction is known to have ended. Awaits nothing: for the last moment."""
+        if pointer in self._closing or self._transactions.ended(pointer):
+            raise TransactionNotInProgress(
+                f"the transaction of write pointer {pointer} has ended; nothing can be written under it", write_pointer=pointer
+            )
+
+    @asynccontextmanager
+    async def changing(self, pointer: int) -> AsyncIterator[None]:
+        """One roll-back or settlement of a pointer at a time."""
+        lock = self._locks.get(pointer)
+        if lock is None:
+            lock = self._locks[pointer] = asyncio.Lock()
+        async with lock:
+            yield
+
+    @asynccontextmanager
+    async def closed(self, pointer: int) -> AsyncIterator[None]:
+        """Whoever is writing under the pointer has finished, and nobody begins meanwhile."""
+        self._closing.add(pointer)
+        try:
+            while self._using[pointer]:
+                self._left.clear()
+                await self._left.wait()
+            yield
+            self._own.pop(pointer, None)
+        finally:
+            self._closing.discard(pointer)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anything at all is being written under a write pointer."""
+        return bool(self._using)
+
+    def outlived(self, pointer: int) -> bool:
+        """Whether the pointer is older than any transaction may become: its messages are settled, whoever handed it out."""
+        return self._age_ms(pointer) > self._max_lifetime_ms
+
+    def _age_ms(self, pointer: int) -> int:
+        return self._clock.now_ms() - pointer // POINTERS_PER_MS
+
+    def _check_age(self, pointer: int) -> None:
+        age = self._age_ms(pointer)
+        if abs(age) > self._max_lifetime_ms:
+            raise TransactionNotInProgress(
+                f"write pointer {pointer} was handed out {age / 1000:,.0f} s ago, as its number says; "
+                f"a transaction lives at most {self._max_lifetime_ms / 1000:,.0f} s",
+                write_pointer=pointer,
+            )
