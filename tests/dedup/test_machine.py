@@ -1,4 +1,4 @@
-"""The whole core against a naive model: publishes, partial duplicates, failed writes, snapshots and crashes at any moment.
+"""The whole core against a naive model: publishes, transactions, partial duplicates, failed writes, snapshots and crashes.
 
 The model is a plain list of everything that is on disk. It knows nothing of maps: whatever the core says must follow from that
 list by looking through all of it.
@@ -6,29 +6,75 @@ list by looking through all of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain, pairwise, takewhile
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from oncelog_dedup import Deduplicator, Entry, Mark, Snapshot, SnapshotDamaged, Verdict, replay
-from tests.dedup.marks import entry, position
+from oncelog_dedup import Deduplicator, Entry, Mark, Position, Run, SequenceMap, Snapshot, SnapshotDamaged, Verdict, replay
+from tests.dedup.marks import message_id
 
 PRODUCERS = ("a", "b", "c")
 producers = st.sampled_from(PRODUCERS)
 # Small numbers, so that most requests repeat, overlap, or leave something out.
 requests = st.lists(st.integers(0, 15), min_size=1, max_size=6, unique=True).map(sorted)
+places = st.integers(0, 2)
+"""Which of the three transactions that are always open; when one has ended the next takes its place."""
+
+Request = list[Entry]
+"""The rows that one request stored."""
 
 
 @dataclass
 class Disk:
     """What a crash leaves."""
 
-    log: list[Entry]
-    slots: list[bytes | None]
-    forgotten: dict[str, int]
+    log: list[Request] = field(default_factory=list)
+    slots: list[bytes | None] = field(default_factory=lambda: [None, None])
+    forgotten: dict[str, int] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+
+    def unsettled(self, request: Request) -> bool:
+        pointer = request[0].write_pointer
+        return pointer is not None and pointer > 0 and pointer not in self.committed
+
+    def marks_in(self, requests: Iterable[Request]) -> list[tuple[str, Mark]]:
+        """Every named message that was neither rolled back nor forgotten."""
+        rows = [row for row in chain.from_iterable(requests) if (row.write_pointer or 0) >= 0]
+        marks = [mark for row in rows for mark in row.marks]
+        marks += [
+            (row.producer, Mark(row.sequence_id, row.message_id, row.offset))
+            for row in rows
+            if row.producer and row.sequence_id is not None
+        ]
+        return [(name, mark) for name, mark in marks if mark.offset >= self.forgotten.get(name, 0)]
+
+    def newest(self, requests: Iterable[Request]) -> dict[str, Mark]:
+        found = self.marks_in(requests)
+        return {
+            producer: min((mark for name, mark in found if name == producer), key=lambda mark: (-mark.sequence_id, mark.offset))
+            for producer in {name for name, _ in found}
+        }
+
+    def run_of(self, request: Request) -> Run:
+        first, last = request[0], request[-1]
+        count, marks = sum(row.count for row in request), self.newest([request])
+        pointer = first.write_pointer
+        return Run(first.offset, count, first.message_id, last.last_id or last.message_id, tuple(marks.items()), pointer)
+
+    def position(self, requests: list[Request]) -> Position:
+        if not requests:
+            return Position(0, None)
+        run = self.run_of(requests[-1])
+        return Position(run.end, run.last_id)
+
+
+def comparable(run: Run) -> Run:
+    """Without the order of its producers, which nothing depends on."""
+    return run._replace(marks=tuple(sorted(run.marks)))
 
 
 class Core(RuleBasedStateMachine):
@@ -36,32 +82,30 @@ class Core(RuleBasedStateMachine):
 
     @initialize(always_judged=st.booleans())
     def start(self, always_judged: bool) -> None:
-        self.disk = Disk([], [None, None], {})
-        self.in_flight: list[list[Entry]] = []
+        self.disk = Disk()
+        self.in_flight: list[Request] = []
         self.dedup = Deduplicator()
         self.always_judged = always_judged
+        self.open = [1, 2, 3]
 
     # --- the model: look through everything
 
-    def on_disk(self, producer: str) -> list[Entry]:
-        below = self.disk.forgotten.get(producer, 0)
-        return [each for each in self.disk.log if each.producer == producer and each.offset >= below]
+    def everything(self) -> list[Request]:
+        return self.disk.log + self.in_flight
 
-    def flying(self, producer: str) -> list[Entry]:
-        return [each for request in self.in_flight for each in request if each.producer == producer]
+    def flying(self, producer: str) -> bool:
+        return any(name == producer for name, _ in self.disk.marks_in(self.in_flight))
 
-    def newest(self, entries: list[Entry]) -> Mark | None:
-        best = max(entries, key=lambda each: each.sequence_id or 0, default=None)
-        return None if best is None or best.sequence_id is None else Mark(best.sequence_id, best.message_id, best.offset)
+    def end(self) -> tuple[int, int]:
+        """Offset and number of the next row."""
+        rows = list(chain.from_iterable(self.everything()))
+        return sum(row.count for row in rows), len(rows)
 
-    def upcoming(self) -> int:
-        return len(self.disk.log) + sum(map(len, self.in_flight))
+    # --- publishing
 
-    # --- what happens
-
-    @rule(producer=producers, sequence_ids=requests)
-    def publish(self, producer: str, sequence_ids: list[int]) -> None:
-        persisted, pushed = self.newest(self.on_disk(producer)), self.newest(self.on_disk(producer) + self.flying(producer))
+    @rule(producer=producers, sequence_ids=requests, place=st.none() | places)
+    def publish(self, producer: str, sequence_ids: list[int], place: int | None) -> None:
+        persisted, pushed = (self.disk.newest(each).get(producer) for each in (self.disk.log, self.everything()))
         kinds = [
             "persisted"
             if persisted is not None and each <= persisted.sequence_id
@@ -73,34 +117,51 @@ class Core(RuleBasedStateMachine):
         verdict = self.dedup.judge(producer, sequence_ids)
         assert verdict == Verdict(kinds.count("persisted"), kinds.count("in flight"), kinds.count("new"))
         assert kinds == ["persisted"] * verdict.persisted + ["in flight"] * verdict.in_flight + ["new"] * verdict.new
-        self.write(producer, sequence_ids[verdict.persisted + verdict.in_flight :])
+        self.write(producer, sequence_ids[verdict.persisted + verdict.in_flight :], place)
 
     @precondition(lambda self: not self.always_judged)
-    @rule(producer=producers, sequence_ids=requests)
-    def publish_with_deduplication_off(self, producer: str, sequence_ids: list[int]) -> None:
+    @rule(producer=producers, sequence_ids=requests, place=st.none() | places)
+    def publish_with_deduplication_off(self, producer: str, sequence_ids: list[int], place: int | None) -> None:
         """Everything is stored; the maps must be right all the same, for the moment when it is switched on again."""
-        self.write(producer, sequence_ids)
+        self.write(producer, sequence_ids, place)
 
-    def write(self, producer: str, sequence_ids: list[int]) -> None:
-        if sequence_ids:
-            begin = self.upcoming()
-            rows = [entry(begin + number, producer, each) for number, each in enumerate(sequence_ids)]
-            self.dedup.push(producer, Mark(sequence_ids[-1], rows[-1].message_id, rows[-1].offset))
-            self.in_flight.append(rows)
+    @rule(messages=st.integers(1, 3), place=st.none() | places)
+    def publish_without_a_name(self, messages: int, place: int | None) -> None:
+        self.write(None, [None] * messages, place)
 
-    @rule(messages=st.integers(1, 3))
-    def publish_without_a_name(self, messages: int) -> None:
-        begin = self.upcoming()
-        self.in_flight.append([entry(begin + number) for number in range(messages)])
+    def write(self, producer: str | None, sequence_ids: list[int] | list[None], place: int | None) -> None:
+        offset, number = self.end()
+        pointer = None if place is None else self.open[place]
+        rows = [
+            Entry(offset + at, message_id(number + at), producer, each, pointer, begins=at == 0)
+            for at, each in enumerate(sequence_ids)
+        ]
+        if rows:
+            self.send(rows)
+
+    @rule(place=places, highest=st.dictionaries(producers, st.integers(0, 15)), unnamed=st.integers(0, 2))
+    def publish_a_stored_group(self, place: int, highest: dict[str, int], unnamed: int) -> None:
+        offset, number = self.end()
+        row_id = message_id(number)
+        ids = [row_id[:10] + bytes([at + 1]) * 10 for at in range(len(highest) + unnamed)]
+        marks = tuple(
+            (name, Mark(sequence_id, ids[at], offset + at))
+            for at, (name, sequence_id) in enumerate(highest.items())
+            if self.dedup.judge(name, [sequence_id]).new or not self.always_judged
+        )
+        self.send([Entry(offset, row_id, None, None, self.open[place], len(ids), marks, ids[-1] if ids else None)])
+
+    def send(self, request: Request) -> None:
+        for producer, mark in self.disk.newest([request]).items():
+            self.dedup.push(producer, mark)
+        self.in_flight.append(request)
 
     @precondition(lambda self: self.in_flight)
     @rule()
     def the_oldest_write_is_synced(self) -> None:
-        rows = self.in_flight.pop(0)
-        self.disk.log += rows
-        last = rows[-1]
-        if last.producer is not None and last.sequence_id is not None:
-            self.dedup.persist(last.producer, Mark(last.sequence_id, last.message_id, last.offset))
+        request = self.in_flight.pop(0)
+        self.disk.log.append(request)
+        self.dedup.persist(self.disk.run_of(request))
 
     @precondition(lambda self: self.in_flight)
     @rule()
@@ -108,15 +169,54 @@ class Core(RuleBasedStateMachine):
         self.in_flight.clear()
         self.dedup.put_back()
 
-    @rule(slot=st.integers(0, 1))
-    def a_snapshot_is_written(self, slot: int) -> None:
-        self.disk.slots[slot] = Snapshot(self.dedup.persisted, position(len(self.disk.log))).to_bytes()
+    # --- transactions end
+
+    def may_end(self, pointer: int) -> bool:
+        """Nothing of it is being written. With deduplication off nothing else is either: ids that do not rise are not pushed."""
+        return not any(request[0].write_pointer == pointer or not self.always_judged for request in self.in_flight)
+
+    @rule(place=places)
+    def a_transaction_is_committed(self, place: int) -> None:
+        pointer = self.open[place]
+        if self.may_end(pointer):
+            self.disk.committed.add(pointer)
+            self.dedup.fold.commit(pointer)
+            self.open[place] = max(self.open) + 1
+
+    @rule(place=places)
+    def a_transaction_is_rolled_back(self, place: int) -> None:
+        pointer = self.open[place]
+        if self.may_end(pointer):
+            requests = [each for each in self.disk.log if each[0].write_pointer == pointer]
+            self.roll_back(requests, lambda: self.dedup.fold.roll_back(pointer))
+            self.open[place] = max(self.open) + 1
+
+    @rule(place=places, data=st.data())
+    def a_part_of_a_transaction_is_rolled_back(self, place: int, data: st.DataObject) -> None:
+        pointer = self.open[place]
+        requests = [each for each in self.disk.log if each[0].write_pointer == pointer]
+        if requests and self.may_end(pointer):
+            some = [each for each in requests if data.draw(st.booleans())]
+            runs = [self.disk.run_of(each) for each in some]
+            self.roll_back(some, lambda: self.dedup.fold.roll_back(pointer, runs))
+
+    def roll_back(self, requests: list[Request], tell: object) -> None:
+        affected = frozenset(name for name, _ in self.disk.marks_in(requests))
+        assert tell() == affected  # type: ignore[operator]
+        for request in requests:
+            request[:] = [row._replace(write_pointer=-(row.write_pointer or 0)) for row in request]
+
+    # --- keeping house
 
     @rule(producer=producers)
     def an_operator_has_a_producer_forgotten(self, producer: str) -> None:
         if not self.flying(producer):
             self.dedup.forget(producer)
-            self.disk.forgotten[producer] = len(self.disk.log)
+            self.disk.forgotten[producer] = self.dedup.fold.position.upcoming_offset
+
+    @rule(slot=st.integers(0, 1))
+    def a_snapshot_is_written(self, slot: int) -> None:
+        self.disk.slots[slot] = self.dedup.fold.settled.to_bytes()
 
     @rule(slot=st.integers(0, 1), bit=st.integers(0, 10_000))
     def a_snapshot_is_damaged(self, slot: int, bit: int) -> None:
@@ -130,15 +230,16 @@ class Core(RuleBasedStateMachine):
     def crash_and_restart(self, data: st.DataObject) -> None:
         """Of the writes in flight a disk may hold the first few."""
         survive = data.draw(st.integers(0, len(self.in_flight)))
-        for rows in self.in_flight[:survive]:
-            self.disk.log += rows
+        self.disk.log += self.in_flight[:survive]
         self.in_flight.clear()
         newest = max(filter(None, map(self.read, self.disk.slots)), key=lambda each: each.position.upcoming_offset, default=None)
-        begin = 0 if newest is None else newest.position.upcoming_offset
-        replayed = replay(newest, iter(self.disk.log[begin:]), self.disk.forgotten)
-        assert replayed.position == position(len(self.disk.log))
-        assert replayed.entries == len(self.disk.log) - begin
-        self.dedup = Deduplicator(replayed.marks)
+        begin = Position(0, None) if newest is None else newest.position
+        rows = [row for row in chain.from_iterable(self.disk.log) if row.message_id > (begin.last_message_id or b"")]
+        replayed = replay(newest, iter(rows), self.disk.forgotten)
+        assert replayed.entries == self.end()[0] - begin.upcoming_offset
+        for pointer in set(replayed.fold.unsettled) & self.disk.committed:
+            replayed.fold.commit(pointer)
+        self.dedup = Deduplicator(replayed.fold)
 
     def read(self, data: bytes | None) -> Snapshot | None:
         try:
@@ -150,23 +251,52 @@ class Core(RuleBasedStateMachine):
 
     @invariant()
     def the_maps_say_what_is_on_disk_and_in_flight(self) -> None:
+        persisted, pushed = self.disk.newest(self.disk.log), self.disk.newest(self.everything())
         for producer in PRODUCERS:
-            assert self.dedup.last_persisted(producer) == self.newest(self.on_disk(producer))
-            assert self.dedup.last_pushed(producer) == self.newest(self.on_disk(producer) + self.flying(producer))
-            assert self.dedup.in_flight(producer) == (self.dedup.last_pushed(producer) != self.dedup.last_persisted(producer))
-            assert self.dedup.in_flight(producer) == bool(self.flying(producer)) or not self.always_judged
+            assert self.dedup.last_persisted(producer) == persisted.get(producer)
+            assert self.dedup.last_pushed(producer) == pushed.get(producer)
+            assert self.dedup.in_flight(producer) == (persisted.get(producer) != pushed.get(producer))
+            assert self.dedup.in_flight(producer) == self.flying(producer) or not self.always_judged
+            assert (producer in self.dedup.fold) == (producer in persisted)
+        assert (self.dedup.fold.copy(), len(self.dedup.fold)) == (SequenceMap(persisted), len(persisted))
+        assert self.dedup.fold.position == self.disk.position(self.disk.log)
 
     @invariant()
     def the_live_map_is_the_fold_of_the_log(self) -> None:
-        assert self.dedup.persisted == replay(None, self.disk.log, self.disk.forgotten).marks
+        folded = replay(None, chain.from_iterable(self.disk.log), self.disk.forgotten).fold
+        assert (self.dedup.fold.copy(), self.dedup.fold.position) == (folded.copy(), folded.position)
+
+    @invariant()
+    def a_snapshot_holds_exactly_what_lies_before_the_first_unsettled_message(self) -> None:
+        before = list(takewhile(lambda each: not self.disk.unsettled(each), self.disk.log))
+        assert self.dedup.fold.settled == Snapshot(SequenceMap(self.disk.newest(before)), self.disk.position(before))
+
+    @invariant()
+    def each_unsettled_run_is_known_with_its_producers(self) -> None:
+        expected: dict[int, list[Run]] = {}
+        for request in filter(self.disk.unsettled, self.disk.log):
+            expected.setdefault(request[0].write_pointer or 0, []).append(comparable(self.disk.run_of(request)))
+        assert {pointer: list(map(comparable, runs)) for pointer, runs in self.dedup.fold.unsettled.items()} == expected
+        for producer in PRODUCERS:
+            pointers = {pointer for pointer, runs in expected.items() if any(producer in dict(run.marks) for run in runs)}
+            assert set(self.dedup.fold.pointers_of(producer)) == pointers
+
+    @invariant()
+    def a_transaction_may_leave_the_others_out(self) -> None:
+        for besides in [(), self.open[:1], self.open[1:]]:
+            visible = [each for each in self.disk.log if not self.disk.unsettled(each) or each[0].write_pointer in besides]
+            marks = self.disk.newest(visible)
+            for producer in PRODUCERS:
+                assert self.dedup.fold.settled_mark(producer, besides) == marks.get(producer)
 
     @precondition(lambda self: self.always_judged)
     @invariant()
     def no_sequence_id_is_stored_twice_and_they_rise(self) -> None:
+        marks = sorted(self.disk.marks_in(self.everything()), key=lambda each: each[1].offset)
         for producer in PRODUCERS:
-            stored = [each.sequence_id or 0 for each in self.on_disk(producer) + self.flying(producer)]
+            stored = [mark.sequence_id for name, mark in marks if name == producer]
             assert all(before < behind for before, behind in pairwise(stored))
 
 
 TestCore = Core.TestCase
-TestCore.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestCore.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
