@@ -17,6 +17,10 @@ from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
 TIMEOUT = 20
 
 
+ANY = {"namespace": "default", "topic": "t", "producer": "p", "writePointer": "5", "participant": "here:default/t/1"}
+"""Something good for each name in an address."""
+
+
 class Topic:
     """One topic of a running service."""
 

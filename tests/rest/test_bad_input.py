@@ -13,7 +13,7 @@ from oncelog.wire.avro_parts import encode_long
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
 from oncelog_service.rest.routes import Route
 from oncelog_service.rest.table import ROUTES
-from tests.rest.talk import MEDIA, TIMEOUT, Topic, assert_problem, avro_poll, avro_publish
+from tests.rest.talk import ANY, MEDIA, TIMEOUT, Topic, assert_problem, avro_poll, avro_publish
 from tests.support import RunningService
 
 WITH_A_BODY = [route for route in ROUTES if route.request]
@@ -28,7 +28,7 @@ def nothing_is_stored(topic: Topic) -> Iterator[None]:
 
 
 def address(route: Route, **parts: str) -> str:
-    return route.path.format(**{"namespace": "default", "topic": "refusals", "producer": "p", **parts})
+    return route.path.format(**{**ANY, "topic": "refusals", **parts})
 
 
 def named(route: Route) -> str:
@@ -53,7 +53,7 @@ def test_an_unknown_address_is_not_found(topic: Topic, path: str) -> None:
 @pytest.mark.parametrize("path", sorted({route.path for route in ROUTES} | {"/openapi.json", "/docs"}))
 def test_a_method_that_an_address_does_not_take_is_refused(topic: Topic, path: str) -> None:
     taken = {route.method for route in ROUTES if route.path == path}
-    full = path.format(namespace="default", topic="refusals", producer="p")
+    full = path.format(**{**ANY, "topic": "refusals"})
     for method in {"PUT", "POST", "DELETE", "PATCH", "OPTIONS"} - taken:
         assert_problem(send(topic, method, full), 405, "method_not_allowed")
 

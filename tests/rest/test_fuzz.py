@@ -14,7 +14,7 @@ from oncelog.wire.codec import avro_source
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, PROBLEM
 from oncelog_service.rest.routes import Route
 from oncelog_service.rest.table import ROUTES
-from tests.rest.talk import MEDIA, TIMEOUT, Topic, avro_poll, avro_publish
+from tests.rest.talk import ANY, MEDIA, TIMEOUT, Topic, avro_poll, avro_publish
 from tests.support import RunningService
 
 MEDIA_OR_NOT = st.sampled_from([*MEDIA, "application/json; charset=utf-16", "", "text/plain"])
@@ -28,8 +28,11 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 FIELDS = st.sampled_from(
     [field["name"] for name in ("PublishRequest", "ConsumeRequest") for field in avro_source(JSON, name)["fields"]]
     + ["name", "nonce", "gaps", "ttl", "deduplication", "generation"]
+    + ["type", "timeoutMs", "changes", "resource", "writePointers", "beforeMs", "participant"]
 )
-NEARLY_RIGHT = st.dictionaries(FIELDS, VALUES, max_size=5).map(lambda changed: {"messages": ["a", "b"], **changed})
+NEARLY_RIGHT = st.dictionaries(FIELDS, VALUES, max_size=5).flatmap(
+    lambda changed: st.sampled_from([changed, {"messages": ["a", "b"], **changed}])
+)
 TAGS = st.sampled_from(["long", "bytes", "array", "null", "string", "int", "map"])
 GOOD_AVRO = st.sampled_from(
     [
@@ -66,7 +69,8 @@ BODIES = (
     | NEARLY_RIGHT.map(lambda value: json.dumps(value).encode())
     | st.builds(lambda tag, value: json.dumps({"messages": ["a"], "epoch": {tag: value}}).encode(), TAGS, VALUES)
 )
-NAMES = st.sampled_from(["default", "fuzz", "p"]) | st.text(min_size=1, max_size=10)
+PARAMETERS = st.sampled_from(["limit", "after", "sequenceId", "state", "wait", "instance"])
+NAMES = st.sampled_from(["default", "fuzz", "p", "5", "here:t"]) | st.text(min_size=1, max_size=10)
 
 
 def check(answer: requests.Response) -> None:
@@ -84,18 +88,24 @@ def check(answer: requests.Response) -> None:
 @example(ROUTES[0], JSON, b"[" * 900 + b"]" * 900)
 def test_no_body_yields_a_5xx(shared: RunningService, topic: Topic, route: Route, media: str, body: bytes) -> None:
     fuzzed = Topic(shared.url, "fuzz")
-    path = route.path.format(namespace="default", topic="fuzz", producer="p")
+    path = route.path.format(**{**ANY, "topic": "fuzz"})
     headers = {"content-type": media} if media else {}
     check(topic.session.request(route.method, shared.url + path, data=body, headers=headers, timeout=TIMEOUT))
     fuzzed.session.close()
 
 
 @settings(max_examples=150)
-@given(st.sampled_from(ROUTES), NAMES, NAMES, NAMES, st.dictionaries(st.sampled_from(["limit", "after", "sequenceId"]), TEXT))
+@given(
+    st.sampled_from(ROUTES),
+    NAMES,
+    NAMES,
+    NAMES,
+    st.dictionaries(PARAMETERS, TEXT),
+)
 def test_no_address_yields_a_5xx(
     shared: RunningService, topic: Topic, route: Route, namespace: str, name: str, producer: str, query: dict[str, str]
 ) -> None:
-    names = {"namespace": namespace, "topic": name, "producer": producer}
+    names = {"namespace": namespace, "topic": name, "producer": producer, "writePointer": producer, "participant": name}
     path = route.path.format(**{part: quote(value.encode("utf-8", "surrogatepass"), safe="") for part, value in names.items()})
     asked = "&".join(f"{key}={quote(value.encode('utf-8', 'surrogatepass'))}" for key, value in query.items())
     answer = topic.session.request(route.method, f"{shared.url}{path}?{asked}", data=b"", timeout=TIMEOUT)
