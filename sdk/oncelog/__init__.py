@@ -5,6 +5,7 @@ The SDK. ``from oncelog import Producer, Reader``; everything that needs more th
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
@@ -12,24 +13,43 @@ from oncelog.client import Client
 from oncelog.errors import OncelogError
 from oncelog.message import Message
 from oncelog.message_id import MessageId
+from oncelog.participants import TransactionAware
 from oncelog.producer import Producer
 from oncelog.reader import Reader
 from oncelog.receipt import Receipt
+from oncelog.transaction import TransactionContext
+from oncelog.transactional_dict import TransactionalDict
 
 if TYPE_CHECKING:
     from oncelog.checkpoint import Checkpoint
+    from oncelog.sql_participant import SqlParticipant
 
 __version__ = "0.1.0"
 
-__all__ = ["Checkpoint", "Client", "Message", "MessageId", "OncelogError", "Producer", "Reader", "Receipt", "errors"]
+__all__ = [
+    "Checkpoint",
+    "Client",
+    "Message",
+    "MessageId",
+    "OncelogError",
+    "Producer",
+    "Reader",
+    "Receipt",
+    "SqlParticipant",
+    "TransactionAware",
+    "TransactionContext",
+    "TransactionalDict",
+    "errors",
+]
+
+_NEEDS_SQL = {"Checkpoint": "oncelog.checkpoint", "SqlParticipant": "oncelog.sql_participant"}
 
 
 def __getattr__(name: str) -> Any:
-    """`Checkpoint` needs SQLAlchemy (the extra `sql`), so it is loaded only when it is used."""
-    if name == "Checkpoint":
-        try:
-            from oncelog.checkpoint import Checkpoint
-        except ModuleNotFoundError as missing:
-            raise ImportError("Checkpoint needs SQLAlchemy: pip install 'oncelog[sql]'") from missing
-        return Checkpoint
-    raise AttributeError(f"module 'oncelog' has no attribute {name!r}")
+    """What needs SQLAlchemy (the extra `sql`) is loaded only when it is used."""
+    if name not in _NEEDS_SQL:
+        raise AttributeError(f"module 'oncelog' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_NEEDS_SQL[name]), name)
+    except ModuleNotFoundError as missing:
+        raise ImportError(f"{name} needs SQLAlchemy: pip install 'oncelog[sql]'") from missing

@@ -1,35 +1,32 @@
 """A reader's position, kept in the caller's own database, in the same transaction as what the messages caused there.
 
 Effects and position then commit together or not at all, so that every message takes effect exactly once, whatever is killed when.
-This is the only module of the SDK that needs SQLAlchemy (the extra ``sql``); ``import oncelog`` does not load it.
+It needs SQLAlchemy (the extra ``sql``); ``import oncelog`` does not load it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
-from weakref import WeakSet
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    Engine,
     MetaData,
     String,
     Table,
     and_,
     insert,
-    inspect,
     select,
     update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.schema import CreateTable
 
 from oncelog.errors import CheckpointConflict
 from oncelog.message import Message
 from oncelog.message_id import SIZE, MessageId
+from oncelog.sql_table import TableOnDemand
 
 _NAME_LIMIT = 249
 """The contract's limit for topic names; three of them in UTF-8 still fit MySQL's 3072 bytes of key."""
@@ -104,14 +101,14 @@ class Checkpoint:
         )
         self._key = and_(self.table.c.name == name, self.table.c.namespace == namespace, self.table.c.topic == topic)
         self._seen: _Row | None = None
-        self._engines_with_table: WeakSet[Engine] = WeakSet()
+        self._on_demand = TableOnDemand(self.table)
 
     def load(self, session: Session | scoped_session[Session] | Connection) -> MessageId | None:
         """The stored position, or None when there is none yet: begin with the oldest message. Go on exclusively after it.
 
         What it answers is what the next :meth:`save` expects to find.
         """
-        self._seen = self._read(self._connection(session))
+        self._seen = self._read(self._on_demand.connection(session))
         return self._seen.position if self._seen else None
 
     def save(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message) -> None:
@@ -124,7 +121,7 @@ class Checkpoint:
             ValueError: ``position`` lies before the one last seen; :meth:`reset` does that.
         """
         target = _message_id(position)
-        connection = self._connection(session)
+        connection = self._on_demand.connection(session)
         seen = self._seen
         if seen and seen.position and target < seen.position:
             if self._read(connection) != seen:  # most likely rolled back; reset() would be the wrong advice
@@ -138,50 +135,11 @@ class Checkpoint:
         A reader that runs under this name meanwhile gets CheckpointConflict at its next save.
         """
         target = None if position is None else _message_id(position)
-        connection = self._connection(session)
+        connection = self._on_demand.connection(session)
         self._move(connection, self._read(connection), target)
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {self.topic!r}, namespace={self.namespace!r}, table={self.table.name!r})"
-
-    def _connection(self, session: Session | scoped_session[Session] | Connection) -> Connection:
-        """The connection whose transaction the effects are in, with the table there."""
-        if isinstance(session, Session | scoped_session):
-            connection = session.connection(bind_arguments={"clause": self.table})
-        elif isinstance(session, Connection):
-            connection = session
-        else:
-            raise TypeError(f"a checkpoint needs the Session or Connection of the effects, not {type(session).__name__}")
-        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-            raise ValueError("in AUTOCOMMIT there is no transaction that effects and position could share")
-        if connection.engine not in self._engines_with_table:
-            self._ensure_table(connection)
-        return connection
-
-    def _ensure_table(self, connection: Connection) -> None:
-        """Create the table unless it is there; remember that it is, once that cannot be rolled back any more."""
-        created_in = f"oncelog created {self.table.name}"
-        if not inspect(connection).has_table(self.table.name):
-            self._create_table(connection)
-            # In the connection's info, not in this object: other checkpoints in the same transaction see the table too and
-            # must not take it for granted either.
-            connection.info[created_in] = connection.get_transaction()
-        elif connection.info.get(created_in) is not connection.get_transaction():
-            connection.info.pop(created_in, None)
-            self._engines_with_table.add(connection.engine)
-
-    def _create_table(self, connection: Connection) -> None:
-        """In the caller's transaction: a second connection would wait for the first one's locks, or in SQLite's memory be it."""
-        if connection.dialect.name == "sqlite":
-            # No savepoint here: with Python's default transaction handling, releasing an outermost one commits.
-            connection.execute(CreateTable(self.table, if_not_exists=True))
-            return
-        try:
-            with connection.begin_nested():
-                self.table.create(connection, checkfirst=False)
-        except DBAPIError:  # another process was faster; which error that is differs (PostgreSQL knows two)
-            if not inspect(connection).has_table(self.table.name):
-                raise
 
     def _read(self, connection: Connection) -> _Row | None:
         row = connection.execute(select(self.table.c.position, self.table.c.version).where(self._key)).one_or_none()

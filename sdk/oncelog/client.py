@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
 from oncelog.calls import RETRY_SECONDS as RETRY_SECONDS
 from oncelog.calls import decoded, parse, quoted, topic_path
-from oncelog.errors import InvalidRequest, OncelogError, TopicExists
-from oncelog.transaction_calls import TransactionCalls
+from oncelog.errors import InvalidRequest, OncelogError, TopicExists, TransactionConflict
+from oncelog.retry import pause
+from oncelog.transaction_calls import BUFFER_BYTES, TransactionCalls
 from oncelog.wire.codec import (
     decode_consume_response,
     decode_publish_response,
@@ -32,6 +35,12 @@ from oncelog.wire.models import (
     Why,
 )
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, ReceiptRun
+
+if TYPE_CHECKING:
+    from oncelog.participants import TransactionAware
+    from oncelog.transaction import TransactionContext
+
+T = TypeVar("T")
 
 _PAGE = 1_000
 
@@ -176,6 +185,48 @@ class Client(TransactionCalls):
         timeout = self._timeout + (request.wait or 0) / 1000
         body = self.trying(lambda: self._transport.call("POST", path, data, ONCELOG_AVRO, timeout=timeout), idempotent=True)
         return decoded(decode_consume_response, body)
+
+    # --- transactions
+
+    def transaction(
+        self,
+        *participants: TransactionAware,
+        long: bool = False,
+        timeout: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> TransactionContext:
+        """A transaction over topics and ``participants``, for a ``with`` statement; see :class:`oncelog.TransactionContext`."""
+        from oncelog.transaction import TransactionContext  # which needs producers, which need clients
+
+        return TransactionContext(self, *participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
+
+    def run_in_transaction(
+        self,
+        function: Callable[[TransactionContext], T],
+        *participants: TransactionAware,
+        attempts: int = 5,
+        long: bool = False,
+        timeout: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> T:
+        """What ``function(tx)`` returns, called in a transaction; after a conflict again in a new one, ``attempts`` times in all.
+
+        Raises:
+            TransactionConflict: the last attempt's. Whatever else fails is raised at once, as by :class:`TransactionContext`.
+        """
+        if attempts < 1:
+            raise ValueError(f"attempts is at least 1, not {attempts}")
+        for attempt in range(attempts - 1):
+            context = self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
+            try:
+                with context as tx:
+                    return function(tx)
+            except TransactionConflict:
+                if context.state not in ("aborted", "invalid"):
+                    raise  # not this transaction's: it has taken effect
+            time.sleep(pause(attempt, random.random()))
+        with self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes) as tx:
+            return function(tx)
 
     # --- status
 

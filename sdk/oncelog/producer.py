@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from copy import deepcopy
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from oncelog.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, TakenIds
 from oncelog.client import Client
-from oncelog.codecs import codec_for
+from oncelog.codecs import Codec, codec_for
 from oncelog.errors import (
     InitialSequenceIdTaken,
     InvalidRequest,
@@ -25,6 +26,7 @@ from oncelog.errors import (
     MixedSequenceIds,
     OncelogError,
     ProducerClosed,
+    ProducerInTransaction,
     ProducerStopped,
     RequestTooLarge,
     SequenceIdNotRising,
@@ -139,6 +141,17 @@ class Producer(Generic[R]):
         self._closed = False
         self._thread: threading.Thread | None = None
         self._drainer: int | None = None
+        self._held: _Held | None = None
+
+    @property
+    def topic(self) -> str:
+        """Where it publishes."""
+        return self._topic
+
+    @property
+    def namespace(self) -> str:
+        """The topic's namespace."""
+        return self._namespace
 
     @property
     def name(self) -> str:
@@ -271,6 +284,55 @@ class Producer(Generic[R]):
             if kind is None:
                 raise  # else the error that ends the block says more
 
+    # --- in a transaction: what its publisher calls
+
+    def hold(self, write_pointer: int) -> None:
+        """Flush, then take messages of this transaction only until it ends; :meth:`send` raises ProducerInTransaction meanwhile.
+
+        Raises as :meth:`flush` does, ProducerInTransaction, ProducerStopped, ProducerClosed.
+        """
+        self._may_wait()
+        with self._lock:
+            if not self._usable():
+                raise self._unusable()
+            self._held = _Held(write_pointer, self._next, self._numbers_itself, deepcopy(self._taken))
+        try:
+            self.flush()
+        except BaseException:
+            self._held = None
+            raise
+
+    def number_held(self, sequence_id: int | None) -> int:
+        """The sequence id of the next message of the transaction. Raises as :meth:`send_async` does."""
+        with self._lock:
+            if self._stopped is not None or self._closed:
+                raise self._unusable()
+            return self._number(sequence_id)
+
+    def release(self, last: Receipt | None) -> None:
+        """The transaction is committed; ``last``: of its last message."""
+        with self._lock:
+            self._held = None
+            if last is not None:
+                self._advance(last)
+
+    def roll_back(self) -> None:
+        """The transaction is rolled back: its sequence ids were never used."""
+        with self._lock:
+            if self._held is not None:
+                _, self._next, self._numbers_itself, self._taken = self._held
+            self._held = None
+
+    def stop(self, error: BaseException) -> None:
+        """Nobody knows which sequence ids are used: nothing may follow."""
+        with self._lock:
+            self._held = None
+            self._stopped = error if isinstance(error, OncelogError) else _interruption(error)
+
+    def encode(self, value: R | bytes) -> bytes:
+        """A value as its payload. Raises CodecError; TypeError where there is no codec for it."""
+        return encode_value(value, self._codec)
+
     # --- the queue
 
     def _enqueue(
@@ -282,13 +344,13 @@ class Producer(Generic[R]):
         ttl: int | None,
         at_once: bool,
     ) -> Outcome:
-        payload = value if type(value) is bytes and self._codec is None else self._encode(value)
+        payload = value if type(value) is bytes and self._codec is None else self.encode(value)
         if key is not None or properties is not None or ttl is not None:
-            key = _checked_extras(key, properties, ttl)
+            key = checked_extras(key, properties, ttl)
         with self._lock:
             if self._pending >= self._max_pending and self._drainer != threading.get_ident():
                 self._changed.wait_for(lambda: self._pending < self._max_pending or self._stopped or self._closed)
-            if self._stopped is not None or self._closed:
+            if not self._usable():
                 raise self._unusable()
             number = self._number(sequence_id)
             if not self._batch.accepts(number):
@@ -312,14 +374,14 @@ class Producer(Generic[R]):
                 self._wake_sender()
         return outcome
 
-    def _encode(self, value: R | bytes) -> bytes:
-        if self._codec is not None:
-            return self._codec.encode(value)
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"without a codec a message is bytes, not {type(value).__name__}; give the producer a codec=")
-        return bytes(value)
+    def _usable(self) -> bool:
+        return self._stopped is None and not self._closed and self._held is None
 
     def _unusable(self) -> OncelogError:
+        if self._stopped is None and self._held is not None and not self._closed:
+            pointer = self._held.write_pointer
+            detail = f"producer {self._name!r} is in transaction {pointer}: send with the transaction, or when it has ended"
+            return ProducerInTransaction(detail, producer=self._name, write_pointer=pointer)
         if self._stopped is None:
             return ProducerClosed()
         error = ProducerStopped(f"producer {self._name!r} stopped: {self._stopped}; open it again")
@@ -456,7 +518,7 @@ class Producer(Generic[R]):
         while True:
             try:
                 runs = self._client.publish(self._topic, request, self._namespace)
-                _check_names_all(runs, batch.sequence_ids)
+                check_names_all(runs, batch.sequence_ids)
                 return runs
             except OncelogError as error:
                 wait = pause(attempt, random.random())
@@ -470,11 +532,13 @@ class Producer(Generic[R]):
             attempt += 1
 
     def _settle(self, batch: Batch, runs: list[ReceiptRun]) -> None:
-        last = Receipt(runs[-1], runs[-1].count - 1)
+        self._advance(Receipt(runs[-1], runs[-1].count - 1))
+        settle(batch.waiters, [Receipt(run, at) for run in runs for at in range(run.count)])
+
+    def _advance(self, last: Receipt) -> None:
         if self._last_sequence_id is None or last.sequence_id > self._last_sequence_id:
             self._last_sequence_id = last.sequence_id
             self._last_message_id = last.message_id
-        settle(batch.waiters, [Receipt(run, at) for run in runs for at in range(run.count)])
 
     def _fail(self, batch: Batch, error: OncelogError) -> None:
         if self._failure is None and not all(waiter.awaited for waiter in batch.waiters):
@@ -482,12 +546,30 @@ class Producer(Generic[R]):
         settle_failed(batch.waiters, error)
 
 
+class _Held(NamedTuple):
+    """The transaction that a producer is in, and how its numbering stood before."""
+
+    write_pointer: int
+    next: int
+    numbers_itself: bool | None
+    taken: TakenIds
+
+
+def encode_value(value: Any, codec: Codec[Any] | None) -> bytes:
+    """A value as its payload. Raises CodecError; TypeError where there is no codec for it."""
+    if codec is not None:
+        return codec.encode(value)
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"without a codec a message is bytes, not {type(value).__name__}; give a codec=")
+    return bytes(value)
+
+
 def _check_sequence_id(sequence_id: int) -> None:
     if type(sequence_id) is not int or not 0 <= sequence_id <= MAX_SEQUENCE_ID:
         raise InvalidRequest(f"a sequence id is an int from 0 to {MAX_SEQUENCE_ID}, not {sequence_id!r}")
 
 
-def _checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None, ttl: int | None) -> bytes | None:
+def checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None, ttl: int | None) -> bytes | None:
     """The key as bytes. Raises for what could not be encoded later, in the midst of other messages' batch."""
     if isinstance(key, str):
         key = key.encode()
@@ -508,7 +590,7 @@ def _interruption(error: BaseException) -> OncelogError:
     return stopped
 
 
-def _check_names_all(runs: list[ReceiptRun], sequence_ids: Sequence[int]) -> None:
+def check_names_all(runs: list[ReceiptRun], sequence_ids: Sequence[int]) -> None:
     """A message counts as stored only when the answer names its sequence id."""
     named = [run.sequence_id + at for run in runs if run.sequence_id is not None for at in range(run.count)]
     if named != sequence_ids:

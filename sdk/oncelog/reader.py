@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from oncelog.client import Client
 from oncelog.codecs import codec_for
@@ -14,6 +14,10 @@ from oncelog.message import Message
 from oncelog.message_id import MessageId
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.requests import ConsumeRequest
+from oncelog.wire.transaction import Transaction
+
+if TYPE_CHECKING:
+    from oncelog.transaction import TransactionContext
 
 Start = Literal["earliest", "latest"] | MessageId | int | datetime
 
@@ -33,6 +37,10 @@ class Reader:
         with Reader("flights") as reader:
             for message in reader:
                 ...
+
+    Without a ``transaction`` it delivers whatever is in the log, also what is not committed yet or was rolled back. With one, it
+    delivers what that transaction sees, and ends before the first message whose transaction was undecided when it began: waiting
+    there would be of no use, as it does not change for this transaction. A later one goes on from :attr:`position`.
     """
 
     def __init__(
@@ -47,6 +55,7 @@ class Reader:
         client: Client | None = None,
         codec: Any = None,
         page_size: int = _PAGE,
+        transaction: TransactionContext | Transaction | bytes | None = None,
     ) -> None:
         """
         Args:
@@ -54,6 +63,8 @@ class Reader:
                 it; an offset or an aware datetime: the first message at or after it.
             timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
             codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
+            transaction: to read in: what :meth:`oncelog.Client.transaction` begins, a Transaction, or its Thrift bytes. Its own
+                messages are seen once they are published, which a checkpoint brings about.
 
         Raises:
             TopicNotFound, OffsetOutOfRange, StaleMessageId at the first read (at once for ``latest``).
@@ -67,6 +78,7 @@ class Reader:
         self._timeout = timeout
         self._codec = codec_for(codec)
         self._page_size = page_size
+        self._transaction = transaction.to_bytes() if isinstance(transaction, Transaction) else transaction
         self._buffer: deque[dict[str, Any]] = deque()
         try:
             self._request, self._position = self._first_request(start, inclusive)
@@ -86,12 +98,17 @@ class Reader:
 
     def has_message_available(self) -> bool:
         """Whether :meth:`read` would deliver something without waiting. Delivers nothing itself."""
-        if not self._buffer:
+        while not self._buffer:
+            before = self._request.start_from
             self._fetch(0)
+            if self._request.start_from == before:
+                break
         return bool(self._buffer)
 
     def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
+
+        In a transaction none at once where the next message is undecided.
 
         Raises:
             OncelogError: nothing was delivered, and reading again goes on where it stood.
@@ -101,8 +118,8 @@ class Reader:
         end = None if timeout is None else time.monotonic() + timeout
         while not self._buffer:
             left = _WAIT_MS / 1000 if end is None else max(0.0, end - time.monotonic())
-            self._fetch(min(_WAIT_MS, int(left * 1000)))
-            if not self._buffer and end is not None and time.monotonic() >= end:
+            undecided = self._fetch(min(_WAIT_MS, int(left * 1000)))
+            if not self._buffer and (undecided or (end is not None and time.monotonic() >= end)):
                 return []
         delivered = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
         self._position = MessageId.from_bytes(delivered[-1]["id"])
@@ -132,12 +149,24 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fetch(self, wait_ms: int) -> None:
+    def _fetch(self, wait_ms: int) -> bool:
+        """Poll once. Whether it is certain that more polls would bring nothing: what comes next is undecided."""
         self._request.wait = wait_ms
+        self._request.transaction = self._transaction_bytes()
+        asked, before = time.monotonic(), self._request.start_from
         records, position = self._client.poll(self._topic, self._request, self._namespace)
         if position is not None:
             self._request = ConsumeRequest(start_from=position, inclusive=False, limit=self._page_size)
         self._buffer.extend(records)
+        # At the end of the log the service would have held the poll; after a page full of rows that are passed over, moved on.
+        early = time.monotonic() - asked < wait_ms / 1000
+        return self._transaction is not None and not records and early and self._request.start_from == before
+
+    def _transaction_bytes(self) -> bytes | None:
+        transaction = self._transaction
+        if transaction is None or isinstance(transaction, bytes):
+            return transaction
+        return transaction.transaction.to_bytes()  # each time, as a checkpoint changes it
 
     def _first_request(self, start: Start, inclusive: bool) -> tuple[ConsumeRequest, MessageId | None]:
         request = ConsumeRequest(limit=self._page_size)

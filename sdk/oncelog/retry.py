@@ -6,6 +6,7 @@ from oncelog.errors import (
     ConnectionFailed,
     OncelogError,
     Overloaded,
+    ProducerInTransaction,
     RequestTimeout,
     StorageFailed,
     StorageUnavailable,
@@ -16,7 +17,15 @@ FIRST_SECONDS = 0.05
 LONGEST_SECONDS = 2.0
 """A service that reopens its store or restarts is back within seconds; waiting longer only adds to that."""
 
-_TRANSIENT = (ConnectionFailed, StorageUnavailable, StorageFailed, TransactionsUnavailable, Overloaded, RequestTimeout)
+_TRANSIENT = (
+    ConnectionFailed,
+    StorageUnavailable,
+    StorageFailed,
+    TransactionsUnavailable,
+    ProducerInTransaction,  # as Kafka's CONCURRENT_TRANSACTIONS: mostly one that has just ended and is not settled yet
+    Overloaded,
+    RequestTimeout,
+)
 
 
 def pause(attempt: int, fraction: float) -> float:

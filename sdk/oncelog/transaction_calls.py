@@ -16,6 +16,8 @@ from oncelog.wire.models import Changes, PruneInvalid, StartTransaction, Transac
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
 
+BUFFER_BYTES = 4 << 20
+"""Of messages that a transaction holds in memory, beyond which it stores them on the service."""
 _PAGE = 1_000
 
 _STATUS = TypeAdapter(TransactionStatus)

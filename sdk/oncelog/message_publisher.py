@@ -1,0 +1,318 @@
+"""The messages of a transaction: buffered here up to a bound, stored on the service beyond it, published when it commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import Any, NamedTuple
+
+from oncelog.codecs import codec_for
+from oncelog.errors import InvalidResponse, OncelogError, SequenceIdNotRising, StoredGroupPublished, TransactionClosed
+from oncelog.message_id import MessageId
+from oncelog.producer import Producer, check_names_all, checked_extras, encode_value
+from oncelog.receipt import Receipt
+from oncelog.transaction_calls import BUFFER_BYTES, TransactionCalls
+from oncelog.wire.requests import PublishRequest, PublishResponse
+from oncelog.wire.transaction import Transaction
+
+REQUEST_BYTES = 4 << 20
+REQUEST_MESSAGES = 5_000
+"""Of one request: half of what a service takes by default (8 MiB, 10,000 messages)."""
+_ROW_BYTES = 128
+"""What a message costs in memory beside payload, key and properties, roughly. On the wire it is less."""
+
+
+class _Row(NamedTuple):
+    payload: bytes
+    sequence_id: int | None
+    key: bytes | None
+    properties: Mapping[str, str] | None
+    ttl: int | None
+
+    @property
+    def size(self) -> int:
+        texts = sum(len(name) + len(value) for name, value in (self.properties or {}).items())
+        return _ROW_BYTES + len(self.payload) + len(self.key or b"") + texts
+
+
+@dataclass
+class _Held:
+    """A producer while it is in the transaction."""
+
+    producer: Producer[Any]
+    last: Receipt | None = None
+    """Of the newest message that was answered."""
+    last_given: int | None = None
+
+
+@dataclass
+class _Topic:
+    """The messages for one topic that have not left yet, by producer (None: without one), in the order of sending."""
+
+    namespace: str
+    name: str
+    rows: dict[str | None, list[_Row]] = field(default_factory=dict)
+    size: int = 0
+    spilled: bool = False
+    """Whether something is stored under the present write pointer, so that the rest has to be."""
+
+
+class MessagePublisher:
+    """The participant that publishes; always the last one, so that nothing is published that others still refuse.
+
+    Messages of one topic and producer keep their order. What is stored or published is deduplicated for named producers, so that
+    a request whose answer was lost is repeated for them; otherwise its loss ends the transaction, and :meth:`rollback_tx`
+    answers False: the service finds what may have been published.
+    """
+
+    def __init__(self, client: TransactionCalls, buffer_bytes: int = BUFFER_BYTES) -> None:
+        """Raises ValueError for a negative buffer; 0 stores each message at once."""
+        if buffer_bytes < 0:
+            raise ValueError(f"buffer_bytes is at least 0, not {buffer_bytes}")
+        self._client = client
+        self._buffer_bytes = buffer_bytes
+        self._lock = Lock()
+        self._tx: Transaction | None = None
+        self._topics: dict[tuple[str, str], _Topic] = {}
+        self._held: dict[tuple[str, str, str], _Held] = {}
+        self._size = 0
+        self._published: list[tuple[_Topic, PublishResponse]] = []
+        self._failure: BaseException | None = None
+        self._unsure = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is in memory now."""
+        return self._size
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        namespace: str,
+        producer: Producer[Any] | None = None,
+        sequence_id: int | None = None,
+        codec: Any = None,
+    ) -> None:
+        """Add one message; see :meth:`oncelog.TransactionContext.send`."""
+        if sequence_id is not None and producer is None:
+            raise ValueError("a sequence id is a producer's; give the producer too")
+        encode = codec_for(codec)
+        payload = producer.encode(value) if producer is not None and encode is None else encode_value(value, encode)
+        raw_key = checked_extras(key, properties, ttl)
+        with self._lock:
+            tx = self._running()
+            number = None
+            if producer is not None:
+                number = self._number(tx, topic, namespace, producer, sequence_id)
+            row = _Row(payload, number, raw_key, properties and dict(properties), ttl)
+            self._add(namespace, topic, None if producer is None else producer.name, row)
+            self._spill(tx)
+
+    def _running(self) -> Transaction:
+        if self._tx is None:
+            raise TransactionClosed
+        if self._failure is not None:
+            raise TransactionClosed("an earlier message of this transaction failed; roll it back") from self._failure
+        return self._tx
+
+    def _number(self, tx: Transaction, topic: str, namespace: str, producer: Producer[Any], given: int | None) -> int:
+        if (producer.topic, producer.namespace) != (topic, namespace):
+            raise ValueError(f"producer {producer.name!r} publishes to {producer.namespace}/{producer.topic}")
+        place = namespace, topic, producer.name
+        held = self._held.get(place)
+        if held is None:
+            producer.hold(tx.transaction_id)
+            held = self._held[place] = _Held(producer)
+        elif held.producer is not producer:
+            raise ValueError(f"two producers named {producer.name!r} in one transaction; the older one is fenced")
+        if given is not None and held.last_given is not None and given <= held.last_given:
+            raise SequenceIdNotRising(
+                f"sequence id {given} does not follow {held.last_given}; nothing was sent", last=held.last_given, received=given
+            )
+        number = producer.number_held(given)
+        held.last_given = number
+        return number
+
+    def _add(self, namespace: str, name: str, producer: str | None, row: _Row) -> None:
+        topic = self._topics.setdefault((namespace, name), _Topic(namespace, name))
+        topic.rows.setdefault(producer, []).append(row)
+        topic.size += row.size
+        self._size += row.size
+
+    def _spill(self, tx: Transaction) -> None:
+        """Store the largest topics until what is left fits."""
+        while self._size > self._buffer_bytes:
+            largest = max(self._topics.values(), key=lambda topic: topic.size)
+            with self._noting():
+                self._store(tx, largest)
+
+    # --- the participant
+
+    def start_tx(self, tx: Transaction) -> None:
+        """A transaction begins."""
+        self._tx = tx
+
+    def update_tx(self, tx: Transaction) -> None:
+        """A checkpoint: what was sent so far is published under the pointer that it was sent under."""
+        self.commit_tx()
+        self._tx = tx
+
+    def get_tx_changes(self) -> tuple[bytes, ...]:
+        """None: any number of transactions may publish to a topic."""
+        return ()
+
+    def commit_tx(self) -> None:
+        """Publish everything. Raises what the service answers; with what was published before it, that is undone then."""
+        with self._lock:
+            tx = self._running()
+            with self._noting():
+                for topic in self._topics.values():
+                    self._publish(tx, topic)
+            self._topics.clear()
+
+    def post_tx_commit(self) -> None:
+        """The producers go on behind the numbers that they have used."""
+        with self._lock:
+            for held in self._held.values():
+                held.producer.release(held.last)
+            self._end()
+
+    def rollback_tx(self) -> bool:
+        """Undo every publish by its answer. False when something may be published of which there is no answer."""
+        with self._lock:
+            failures = [failure for topic, response in self._published if (failure := self._undo(topic, response))]
+            for held in self._held.values():
+                held.producer.roll_back()
+            undone = not self._unsure
+            self._end()
+        if failures:
+            raise failures[0]
+        return undone
+
+    def in_doubt_tx(self, error: BaseException) -> None:
+        """Which numbers are used cannot be told: the producers stop."""
+        with self._lock:
+            for held in self._held.values():
+                held.producer.stop(error)
+            self._end()
+
+    def _undo(self, topic: _Topic, response: PublishResponse) -> OncelogError | None:
+        try:
+            self._client.rollback(topic.name, response, topic.namespace)
+        except OncelogError as error:
+            return error
+        return None
+
+    def _end(self) -> None:
+        self._tx = None
+        self._topics.clear()
+        self._held.clear()
+        self._published.clear()
+        self._size = 0
+
+    # --- the wire
+
+    def _publish(self, tx: Transaction, topic: _Topic) -> None:
+        if topic.spilled:
+            self._store(tx, topic)
+            self._publish_group(tx, topic)
+            return
+        for request in self._take(tx, topic):
+            response = self._sent(request, partial(self._client.publish_transactional, topic.name, request, topic.namespace))
+            self._note(topic, response)
+            self._note_last(topic, request, response)
+
+    def _store(self, tx: Transaction, topic: _Topic) -> None:
+        for request in self._take(tx, topic):
+            topic.spilled = True
+            response = self._sent(request, partial(self._client.store, topic.name, request, topic.namespace))
+            self._note_last(topic, request, response)
+
+    def _publish_group(self, tx: Transaction, topic: _Topic) -> None:
+        """Make what is stored appear. Repeated freely: the pointer is ours alone, and it publishes its group once."""
+        request = PublishRequest([], write_pointer=tx.write_pointer)
+        try:
+            response = self._client.trying(
+                lambda: self._client.publish_transactional(topic.name, request, topic.namespace), idempotent=True
+            )
+        except StoredGroupPublished as error:
+            if error.definite or error.message_id is None:
+                raise
+            # An earlier try got through and its answer was lost. The group is one row, the one whose id this is.
+            row = MessageId.parse(error.message_id)
+            place = row.publish_timestamp, row.seq_id
+            response = PublishResponse([], tx.write_pointer, *place, *place)
+        self._note(topic, response)
+        topic.spilled = False
+
+    def _take(self, tx: Transaction, topic: _Topic) -> Iterator[PublishRequest]:
+        """The messages of a topic as requests. Taking one out of the buffer comes before sending it: nothing is sent twice."""
+        for producer, rows in topic.rows.items():
+            at = 0
+            for upto in _ends(rows):
+                taken, at = rows[at:upto], upto
+                size = sum(row.size for row in taken)
+                topic.size -= size
+                self._size -= size
+                yield self._request(tx, topic, producer, taken)
+        topic.rows.clear()
+
+    def _request(self, tx: Transaction, topic: _Topic, producer: str | None, rows: list[_Row]) -> PublishRequest:
+        payloads, ids, keys, properties, ttls = zip(*rows, strict=True)
+        request = PublishRequest(
+            payloads,
+            keys=keys if any(key is not None for key in keys) else None,
+            properties=properties if any(properties) else None,
+            ttls=ttls if any(ttls) else None,
+            write_pointer=tx.write_pointer,
+        )
+        if producer is not None:
+            held = self._held[topic.namespace, topic.name, producer]
+            request.producer, request.epoch, request.sequence_ids = producer, held.producer.epoch, list(ids)
+        return request
+
+    def _sent(self, request: PublishRequest, send: Callable[[], PublishResponse]) -> PublishResponse:
+        response = self._client.trying(send, idempotent=request.producer is not None)
+        if request.sequence_ids is not None:
+            check_names_all(response.receipts, request.sequence_ids)
+        elif sum(run.count for run in response.receipts) != len(request.payloads):
+            raise InvalidResponse("the answer does not name all messages that were sent; they may or may not be stored")
+        return response
+
+    def _note(self, topic: _Topic, response: PublishResponse) -> None:
+        if response.start_timestamp:  # else all were duplicates of what others have committed: nothing of ours to undo
+            self._published.append((topic, response))
+
+    def _note_last(self, topic: _Topic, request: PublishRequest, response: PublishResponse) -> None:
+        if request.producer is not None:
+            run = response.receipts[-1]
+            self._held[topic.namespace, topic.name, request.producer].last = Receipt(run, run.count - 1)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """After a failure nothing goes on; and without a definite answer, what is published cannot be told."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            self._unsure = self._unsure or not (isinstance(error, OncelogError) and error.definite)
+            raise
+
+
+def _ends(rows: list[_Row]) -> Iterator[int]:
+    """Where each request ends: a message too large for one goes alone, and the service judges it."""
+    begin = size = 0
+    for at, row in enumerate(rows):
+        if at > begin and (size + row.size > REQUEST_BYTES or at - begin == REQUEST_MESSAGES):
+            yield at
+            begin, size = at, 0
+        size += row.size
+    yield len(rows)

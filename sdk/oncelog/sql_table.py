@@ -1,0 +1,60 @@
+"""A table of ours in the caller's database: found through what the caller works with, created when it is first needed.
+
+With :mod:`oncelog.checkpoint` and :mod:`oncelog.sql_participant` the part of the SDK that needs SQLAlchemy (the extra ``sql``).
+"""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Engine, Table, inspect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.schema import CreateTable
+
+
+class TableOnDemand:
+    """The table, and the engines that are known to have it."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._engines_with_table: WeakSet[Engine] = WeakSet()
+
+    def connection(self, session: Session | scoped_session[Session] | Connection) -> Connection:
+        """The connection whose transaction the effects are in, with the table there. Raises TypeError; ValueError: AUTOCOMMIT."""
+        if isinstance(session, Session | scoped_session):
+            connection = session.connection(bind_arguments={"clause": self.table})
+        elif isinstance(session, Connection):
+            connection = session
+        else:
+            raise TypeError(f"what is needed is the Session or Connection of the effects, not {type(session).__name__}")
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            raise ValueError("in AUTOCOMMIT there is no transaction that others could share")
+        if connection.engine not in self._engines_with_table:
+            self._ensure_table(connection)
+        return connection
+
+    def _ensure_table(self, connection: Connection) -> None:
+        """Create the table unless it is there; remember that it is, once that cannot be rolled back any more."""
+        created_in = f"oncelog created {self.table.name}"
+        if not inspect(connection).has_table(self.table.name):
+            self._create_table(connection)
+            # In the connection's info, not in this object: others that share the transaction see the table too and must not
+            # take it for granted either.
+            connection.info[created_in] = connection.get_transaction()
+        elif connection.info.get(created_in) is not connection.get_transaction():
+            connection.info.pop(created_in, None)
+            self._engines_with_table.add(connection.engine)
+
+    def _create_table(self, connection: Connection) -> None:
+        """In the caller's transaction: a second connection would wait for the first one's locks, or in SQLite's memory be it."""
+        if connection.dialect.name == "sqlite":
+            # No savepoint here: with Python's default transaction handling, releasing an outermost one commits.
+            connection.execute(CreateTable(self.table, if_not_exists=True))
+            return
+        try:
+            with connection.begin_nested():
+                self.table.create(connection, checkfirst=False)
+        except DBAPIError:  # another process was faster; which error that is differs (PostgreSQL knows two)
+            if not inspect(connection).has_table(self.table.name):
+                raise
