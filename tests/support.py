@@ -119,7 +119,9 @@ def free_port() -> int:
 class ServiceProcess:
     """`oncelog serve` as a process of its own, always on the same port and data, to be killed and started again."""
 
-    def __init__(self, data: Path, **settings: Any) -> None:
+    def __init__(self, data: Path, command: str = "serve", **settings: Any) -> None:
+        """``command``: or "tx-serve"."""
+        self._command = command
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.store = f"leveldb://{data}"
@@ -129,7 +131,7 @@ class ServiceProcess:
     def start(self, timeout: float = 30.0) -> None:
         """Start and return when /healthz answers 200."""
         environment = {**os.environ, **{f"ONCELOG_{name.upper()}": str(value) for name, value in self._settings.items()}}
-        command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(self.port), "--store", self.store]
+        command = [sys.executable, "-m", "oncelog_service", self._command, "--port", str(self.port), "--store", self.store]
         self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + timeout
         while True:
