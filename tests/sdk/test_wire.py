@@ -27,7 +27,7 @@ from oncelog.wire.avro_parts import (
     encode_string,
 )
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
-from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun
+from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun, Rollback
 
 REQUESTS = ("PublishRequest", "ConsumeRequest")
 RECORDS = (*REQUESTS, "PublishResponse", "ConsumeResponse")
@@ -720,3 +720,96 @@ def test_parts_put_together_are_what_fastavro_reads(value: list[dict[str, str]])
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 4095, 4096, 10_000])
 def test_bytes_carry_their_length_before_them(size: int) -> None:
     assert encode_bytes(bytes(size)) == encode_long(size) + bytes(size)
+
+
+# --- rollback -----------------------------------------------------------------------------------------------------------
+
+PUBLISHED = PublishResponse([ReceiptRun("stored", 3, None, ID, 7)], 5, 1000, 3, 1000, 5)
+TMS_ROLLBACK = bytes.fromhex("00 0a d00f 06 d00f 0a")  # branch 0 = long, 5; 1000 (d00f); 3; 1000; 5
+
+
+def rollback_refused(media: str, body: bytes | str) -> str:
+    with pytest.raises(InvalidRequest) as caught:
+        codec.decode_rollback(media, body.encode() if isinstance(body, str) else body)
+    assert len(caught.value.detail) < 1000
+    return caught.value.detail
+
+
+def test_a_publish_answer_is_its_rollback_in_every_media_type() -> None:
+    expected = Rollback(5, (1000, 3), (1000, 5))
+    assert codec.decode_rollback(ONCELOG_AVRO, codec.encode_rollback(PUBLISHED)) == expected
+    for media in (AVRO, ONCELOG_AVRO, JSON):
+        assert codec.decode_rollback(media, codec.encode_publish_response(media, PUBLISHED)) == expected
+    assert codec.encode_publish_response(AVRO, PUBLISHED) == TMS_ROLLBACK
+
+
+def test_a_publish_answer_comes_back_whole() -> None:
+    for response in (PUBLISHED, PublishResponse([]), replace(PUBLISHED, write_pointer=None)):
+        assert codec.decode_published(codec.encode_publish_response(ONCELOG_AVRO, response)) == response
+
+
+@pytest.mark.parametrize("receipts", ["", ', "receipts": []'])
+def test_a_json_rollback_may_leave_out_tags_and_receipts(receipts: str) -> None:
+    body = '{"transactionWritePointer": 5, "startTimestamp": 1, "startSequenceId": 0, "endTimestamp": 1, "endSequenceId": 0%s}'
+    assert codec.decode_rollback(JSON, (body % receipts).encode()) == (5, (1, 0), (1, 0))
+
+
+ABSURD: list[dict[str, Any]] = [
+    {"write_pointer": None},
+    {"write_pointer": 0},
+    {"write_pointer": -5},
+    {"write_pointer": -(2**63)},
+    {"start_timestamp": -1},
+    {"end_timestamp": -1},
+    {"start_sequence_id": -1},
+    {"end_sequence_id": 65_536},
+    {"start_timestamp": 1001},
+    {"start_sequence_id": 6},
+]
+
+
+@pytest.mark.parametrize("change", ABSURD, ids=str)
+@pytest.mark.parametrize("media", [AVRO, ONCELOG_AVRO, JSON])
+def test_a_rollback_that_nobody_can_have_been_answered_is_refused(media: str, change: dict[str, Any]) -> None:
+    rollback_refused(media, codec.encode_publish_response(media, replace(PUBLISHED, **change)))
+
+
+@pytest.mark.parametrize("media", [AVRO, ONCELOG_AVRO, JSON])
+def test_a_rollback_cut_short_or_followed_by_more_is_refused(media: str) -> None:
+    body = codec.encode_publish_response(media, PUBLISHED)
+    for length in range(len(body)):
+        rollback_refused(media, body[:length])
+    rollback_refused(media, body + b"\x00")
+
+
+def test_a_number_without_end_in_a_rollback_is_refused() -> None:
+    """fastavro reads numbers of any length; Python refuses to print this one."""
+    for at in (1, 2, 4, 5, 7):
+        endless = TMS_ROLLBACK[:at] + b"\xff" * 30_000 + b"\x01" + TMS_ROLLBACK[at + 1 :]
+        rollback_refused(AVRO, endless)
+
+
+@given(body=st.binary(max_size=100), media=st.sampled_from([AVRO, ONCELOG_AVRO, JSON]))
+def test_any_bytes_are_a_rollback_or_an_invalid_one(body: bytes, media: str) -> None:
+    try:
+        rollback = codec.decode_rollback(media, body)
+    except InvalidRequest:
+        return
+    assert rollback.write_pointer > 0
+    assert (0, 0) <= rollback.start <= rollback.end
+
+
+def test_no_rollback_takes_more_than_a_fixed_multiple_of_its_size() -> None:
+    smallest = b"\x00\x02\x00\x00\x00"  # a receipt: stored, one message, nothing else
+    bomb = bytes.fromhex("02 0a d00f 06 d00f 0a") + encode_long(20_000) + smallest * 20_000 + b"\x00"
+    tracemalloc.start()
+    try:
+        codec.decode_rollback(ONCELOG_AVRO, bomb)
+        assert tracemalloc.get_traced_memory()[1] <= EXPANSION * len(bomb) + CONSTANT
+    finally:
+        tracemalloc.stop()
+
+
+def test_publishing_a_stored_group_is_a_request_without_messages() -> None:
+    request = PublishRequest([], write_pointer=5)
+    assert codec.decode_publish_request(ONCELOG_AVRO, codec.encode_publish_request(request)) == request

@@ -107,6 +107,13 @@ def _record(value: Any, schema: Any, path: str) -> dict[str, Any]:
     return record
 
 
+def _enum(value: Any, schema: Any, path: str) -> str:
+    if value not in schema["symbols"]:
+        raise JsonMismatch(f"{path} must be one of {', '.join(schema['symbols'])}, not {_show(value)}")
+    symbol: str = value
+    return symbol
+
+
 def _array(value: Any, schema: Any, path: str) -> list[Any]:
     if not isinstance(value, list):
         raise JsonMismatch(f"{path} must be an array, not {_show(value)}")
@@ -127,6 +134,7 @@ _READERS: dict[str, Callable[[Any, Any, str], Any]] = {
     "boolean": lambda value, _, path: _boolean(value, path),
     "null": lambda value, _, path: _null(value, path),
     "record": _record,
+    "enum": _enum,
     "array": _array,
     "map": _map,
 }
