@@ -10,7 +10,7 @@ table is what may become of it; the refusals come from it too.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection
 from enum import Enum
@@ -217,7 +217,8 @@ class TransactionsState:
         """Those in progress, rising, since they are handed out so."""
         self.unsettled: dict[int, None] = {}
         """Ids of the ended transactions that participants wait for."""
-        self._hidden: set[int] = set()
+        self._hidden: list[int] = []
+        """Rising. There may be very many, and each start hands them out."""
         self._invalids: tuple[int, ...] | None = ()
         self._shorts: dict[int, None] = {}
         self._checked: dict[int, None] = {}
@@ -241,7 +242,7 @@ class TransactionsState:
     def invalids(self) -> tuple[int, ...]:
         """Pointers never to be seen, rising: invalid until pruned, aborted until every participant has settled."""
         if self._invalids is None:
-            self._invalids = tuple(sorted(self._hidden))
+            self._invalids = tuple(self._hidden)
         return self._invalids
 
     @property
@@ -252,7 +253,7 @@ class TransactionsState:
     @property
     def size(self) -> int:
         """Roughly how many things a snapshot of it holds."""
-        return len(self.open) + len(self.ended) + len(self._newest) + len(self.late)
+        return len(self.open) + len(self.ended) + len(self.committed) + len(self._newest) + len(self.late)
 
     def transaction(self, pointer: int) -> Transaction:
         """The transaction in progress as its participants need it, with the snapshot that it began with.
@@ -328,6 +329,7 @@ class TransactionsState:
         self.open[edit.pointer] = after
         if after.phase is Phase.PREPARED:
             self._reserve(after)
+            self._sweep()
 
     def _committed(self, edit: Committed) -> None:
         transaction = self._close(edit.pointer)
@@ -349,7 +351,7 @@ class TransactionsState:
         elif ended.unsettled:
             self.ended[edit.pointer] = ended._replace(phase=Phase.ABORTED)
         else:
-            self._forget(ended)
+            self._forget([ended])
 
     def _invalidated(self, edit: Invalidated) -> None:
         self._place(self._close(edit.pointer), Phase.INVALID)
@@ -363,8 +365,7 @@ class TransactionsState:
         self.pointers[edit.checkpoint] = None
 
     def _pruned(self, edit: Pruned) -> None:
-        for pointer in edit.pointers:
-            self._forget(self.ended[pointer])
+        self._forget([self.ended[pointer] for pointer in edit.pointers])
 
     def _enlisted(self, edit: Enlisted) -> None:
         root = self.roots[edit.pointer]
@@ -379,7 +380,7 @@ class TransactionsState:
         if not left:
             del self.unsettled[root]
             if ended.phase is not Phase.INVALID:
-                self._forget(after)
+                self._forget([after])
 
     # --- the parts of moves
 
@@ -412,7 +413,8 @@ class TransactionsState:
         if ended.unsettled:
             self.unsettled[ended.pointer] = None
         if ended.phase is not Phase.COMMITTED:
-            self._hidden.update(pointers)
+            for pointer in pointers:
+                insort(self._hidden, pointer)
             self._invalids = None
 
     def _reserve(self, prepared: OpenTransaction) -> None:
@@ -441,13 +443,16 @@ class TransactionsState:
             for pointer in (transaction.pointer, *transaction.checkpoints):
                 del self.roots[pointer]
 
-    def _forget(self, ended: EndedTransaction) -> None:
-        pointers = (ended.pointer, *ended.checkpoints)
-        del self.ended[ended.pointer]
-        for pointer in pointers:
-            del self.roots[pointer]
-        if ended.phase is not Phase.COMMITTED:
-            self._hidden.difference_update(pointers)
+    def _forget(self, all_ended: Collection[EndedTransaction]) -> None:
+        hidden: list[int] = []
+        for ended in all_ended:
+            del self.ended[ended.pointer]
+            for pointer in (ended.pointer, *ended.checkpoints):
+                del self.roots[pointer]
+                if ended.phase is not Phase.COMMITTED:
+                    hidden.append(pointer)
+        if hidden:
+            self._hidden = _without(self._hidden, hidden)
             self._invalids = None
 
     def _remember(self, committed: CommittedChanges) -> None:
@@ -473,6 +478,16 @@ class TransactionsState:
             ids = tuple(self.open)
             self.late = [late for late in self.late if _between(ids, late.pointer, late.commit_pointer)]
             self.late_limit = max(_LATE_COMMITS, 2 * len(self.late))
+
+
+def _without(rising: list[int], gone: list[int]) -> list[int]:
+    """The list without some of its members: one by one if they are few, else in one go."""
+    if len(gone) > 16:
+        members = set(gone)
+        return [each for each in rising if each not in members]
+    for each in gone:
+        del rising[bisect_left(rising, each)]
+    return rising
 
 
 def _between(ids: tuple[int, ...], low: int, high: int) -> bool:

@@ -1,0 +1,361 @@
+"""All moves against a naive model that remembers every transaction there ever was and looks through all of them.
+
+Beside the live state a second one is kept that only ever sees bytes: every edit encoded and decoded, and now and then itself as a
+snapshot. Both must be the same after every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from oncelog.errors import (
+    InvalidRequest,
+    OncelogError,
+    TransactionConflict,
+    TransactionNotFound,
+    TransactionNotInProgress,
+)
+from oncelog.wire.transaction import NO_SHORT, Transaction, TransactionType
+from oncelog_service.transactions import state as state_module
+from oncelog_service.transactions.decisions import (
+    Abort,
+    CanCommit,
+    Checkpoint,
+    Command,
+    Commit,
+    Enlist,
+    Invalidate,
+    Prune,
+    Settle,
+    Start,
+    TimeOut,
+    decide,
+)
+from oncelog_service.transactions.edits import decode_edit, encode_edit
+from oncelog_service.transactions.snapshot import decode_snapshot, encode_snapshot
+from oncelog_service.transactions.state import TransactionsState
+
+SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
+LIFETIME_MS = 1_000
+keys = st.frozensets(st.sampled_from([b"a", b"b", b"c", b""]), max_size=2)
+which = st.integers(0, 30)
+names = st.sampled_from(["here:default/orders/1", "there:default/orders/1"])
+
+
+@dataclass
+class Known:
+    """Everything about one transaction, for ever."""
+
+    pointers: list[int]
+    kind: TransactionType
+    began: int
+    expires_ms: int
+    visible: frozenset[int]
+    """What it saw when it began."""
+    changes: frozenset[bytes] = frozenset()
+    resource: str | None = None
+    state: str = "in_progress"
+    ended: int = -1
+    pruned: bool = False
+    unsettled: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        return self.state == "in_progress"
+
+    @property
+    def hidden(self) -> bool:
+        return (self.state == "invalid" and not self.pruned) or (self.state == "aborted" and bool(self.unsettled))
+
+    @property
+    def dealt_with(self) -> bool:
+        return not self.open and not self.unsettled and (self.state != "invalid" or self.pruned)
+
+
+class Transactions(RuleBasedStateMachine):
+    """The live state, its shadow made of bytes, and the model."""
+
+    @initialize(now_ms=st.sampled_from([1_000, 1_790_000_000_000]))
+    def begin(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.state = TransactionsState()
+        self.shadow = TransactionsState()
+        self.all: list[Known] = []
+        self.step = 0
+
+    # --- the model
+
+    def some(self, index: int) -> Known:
+        return self.all[-1 - index % len(self.all)]
+
+    def pointer(self, index: int) -> int:
+        known = self.some(index)
+        return known.pointers[index % len(known.pointers)]
+
+    def committed_pointers(self) -> frozenset[int]:
+        return frozenset(pointer for known in self.all if known.state == "committed" for pointer in known.pointers)
+
+    def conflicts(self, known: Known, changes: frozenset[bytes]) -> bool:
+        if known.kind is LONG:
+            return False
+        others = [other for other in self.all if other is not known and other.kind is SHORT and other.changes & changes]
+        late = any(other.state == "committed" and other.ended > known.began for other in others)
+        return late or any(other.open and other.resource is not None for other in others)
+
+    def expected(self, known: Known, possible: bool) -> type[OncelogError] | None:
+        if possible:
+            return None
+        return TransactionNotFound if known.dealt_with else TransactionNotInProgress
+
+    # --- running a command on all three
+
+    def run(self, command: Command, error: type[OncelogError] | None = None) -> int:
+        """How many edits it took; it must be refused with ``error`` if there is one."""
+        self.step += 1
+        if error is not None:
+            with pytest.raises(error) as refused:
+                decide(self.state, command, self.now_ms)
+            assert refused.type is error
+            return 0
+        edits = decide(self.state, command, self.now_ms)
+        for edit in edits:
+            self.state.apply(edit)
+            self.shadow.apply(decode_edit(self.state.number, encode_edit(self.state.number, edit)))
+        return len(edits)
+
+    def check_transaction(self, known: Known, transaction: Transaction) -> None:
+        """It sees exactly what had committed when it began."""
+        seen = {
+            pointer
+            for other in self.all
+            for pointer in other.pointers
+            if other is not known
+            and pointer <= transaction.read_pointer
+            and pointer not in transaction.invalids
+            and pointer not in transaction.in_progress
+        }
+        rolled_back = {pointer for other in self.all if other.state == "aborted" or other.pruned for pointer in other.pointers}
+        assert seen - rolled_back == known.visible
+        assert list(transaction.invalids) == sorted(transaction.invalids)
+        assert list(transaction.in_progress) == sorted(transaction.in_progress)
+
+    @rule(kind=st.sampled_from([SHORT, SHORT, LONG]), lifetime_ms=st.sampled_from([10, LIFETIME_MS]))
+    def start(self, kind: TransactionType, lifetime_ms: int) -> None:
+        in_progress = sorted(pointer for known in self.all if known.open for pointer in known.pointers)
+        last = max((pointer for known in self.all for pointer in known.pointers), default=0)
+        expires_ms = max(self.now_ms, last // 1_000_000) + lifetime_ms
+        assert self.run(Start(kind, lifetime_ms)) == 1
+        pointer = self.state.last
+        assert pointer == max(last + 1, self.now_ms * 1_000_000)
+        transaction = self.state.transaction(pointer)
+        shorts = [known.pointers[0] for known in self.all if known.open and known.kind is SHORT]
+        known = Known([pointer], kind, self.step, expires_ms, self.committed_pointers())
+        assert list(transaction.in_progress) == in_progress
+        assert transaction.first_short == min(shorts, default=NO_SHORT)
+        assert (transaction.write_pointer, transaction.type) == (pointer, kind)
+        self.check_transaction(known, transaction)
+        self.all.append(known)
+
+    @precondition(lambda self: self.all)
+    @rule(index=which, changes=keys, resource=st.sampled_from([None, None, "db"]))
+    def can_commit(self, index: int, changes: frozenset[bytes], resource: str | None) -> None:
+        known = self.some(index)
+        command = CanCommit(self.pointer(index), changes, resource, LIFETIME_MS * 2)
+        if not known.open:
+            self.run(command, self.expected(known, False))
+        elif known.resource is not None:
+            added = known.kind is SHORT and not changes <= known.changes
+            assert self.run(command, InvalidRequest if added else None) == 0
+        elif self.conflicts(known, changes):
+            self.run(command, TransactionConflict)
+        else:
+            self.run(command)
+            known.changes = changes if known.kind is SHORT else frozenset()
+            if resource is not None:
+                known.resource = resource
+                known.expires_ms = max(known.expires_ms, known.pointers[0] // 1_000_000 + LIFETIME_MS * 2)
+
+    @precondition(lambda self: self.all)
+    @rule(index=which, changes=keys)
+    def commit(self, index: int, changes: frozenset[bytes]) -> None:
+        known = self.some(index)
+        command = Commit(self.pointer(index), changes)
+        if not known.open:
+            assert self.run(command, self.expected(known, known.state == "committed" and not known.dealt_with)) == 0
+        elif known.resource is not None and known.kind is SHORT and not changes <= known.changes:
+            self.run(command, InvalidRequest)
+        elif known.resource is None and self.conflicts(known, changes | known.changes):
+            self.run(command, TransactionConflict)
+        else:
+            self.run(command)  # of a prepared one always
+            known.changes |= changes if known.kind is SHORT else frozenset()
+            self.end(known, "committed")
+
+    def end(self, known: Known, state: str) -> None:
+        known.state, known.ended = state, self.step
+
+    @precondition(lambda self: self.all)
+    @rule(index=which)
+    def abort(self, index: int) -> None:
+        known = self.some(index)
+        possible = known.open or (known.state in ("aborted", "invalid") and not known.dealt_with)
+        if self.run(Abort(self.pointer(index)), self.expected(known, possible)):
+            self.end(known, "aborted")
+
+    @precondition(lambda self: self.all)
+    @rule(index=which)
+    def invalidate(self, index: int) -> None:
+        known = self.some(index)
+        possible = known.open or (known.state == "invalid" and not known.dealt_with)
+        if self.run(Invalidate(self.pointer(index)), self.expected(known, possible)):
+            self.end(known, "invalid")
+
+    @precondition(lambda self: self.all)
+    @rule(index=which)
+    def checkpoint(self, index: int) -> None:
+        known = self.some(index)
+        if self.run(Checkpoint(self.pointer(index)), self.expected(known, known.open)):
+            assert self.state.last > max(pointer for other in self.all for pointer in other.pointers)
+            known.pointers.append(self.state.last)
+            transaction = self.state.transaction(known.pointers[0])
+            assert transaction.write_pointer == known.pointers[-1]
+            assert list(transaction.checkpoint_write_pointers) == known.pointers[1:]
+            self.check_transaction(known, transaction)
+
+    @precondition(lambda self: self.all)
+    @rule(index=which, name=names)
+    def enlist(self, index: int, name: str) -> None:
+        known, pointer = self.some(index), self.pointer(index)
+        if self.run(Enlist(pointer, name), self.expected(known, known.open)):
+            assert (pointer, name) not in known.unsettled
+            known.unsettled.append((pointer, name))
+
+    @precondition(lambda self: self.all)
+    @rule(index=which, name=names)
+    def settle(self, index: int, name: str) -> None:
+        known, pointer = self.some(index), self.pointer(index)
+        possible = not known.open and not known.dealt_with
+        if self.run(Settle(pointer, name), self.expected(known, possible)):
+            known.unsettled.remove((pointer, name))
+
+    @rule(before=st.booleans(), chosen=st.sets(which, max_size=4), ago_ms=st.integers(0, 30))
+    def prune(self, before: bool, chosen: set[int], ago_ms: int) -> None:
+        pointers = frozenset(self.pointer(index) for index in chosen) if self.all else frozenset()
+        before_ms = self.now_ms - ago_ms
+        pruned = [
+            known
+            for known in self.all
+            if known.state == "invalid"
+            and not known.unsettled
+            and not known.pruned
+            and (known.pointers[0] < before_ms * 1_000_000 if before else set(known.pointers) & pointers)
+        ]
+        assert self.run(Prune(None if before else pointers, before_ms)) == bool(pruned)
+        for known in pruned:
+            known.pruned = True
+
+    @rule(ms=st.sampled_from([-50, 0, 1, 5, 20, 1_500]))
+    def time_passes(self, ms: int) -> None:
+        self.now_ms = max(self.now_ms + ms, 0)
+
+    @rule()
+    def time_out(self) -> None:
+        now_ms = max(self.now_ms, self.state.last // 1_000_000)
+        due = [known for known in self.all if known.open and known.expires_ms <= now_ms]
+        assert self.run(TimeOut()) == len(due)
+        for known in due:
+            self.end(known, "invalid")
+
+    @rule()
+    def the_shadow_begins_anew_from_a_snapshot(self) -> None:
+        self.shadow = decode_snapshot(encode_snapshot(self.shadow))
+
+    @invariant()
+    def replaying_the_edits_gives_the_same_state(self) -> None:
+        assert self.shadow.number == self.state.number
+        assert encode_snapshot(self.shadow) == encode_snapshot(self.state)
+        assert encode_snapshot(self.state.copy()) == encode_snapshot(self.state)
+
+    @invariant()
+    def the_invalid_list_is_what_is_invalid_or_aborted_and_not_settled(self) -> None:
+        hidden = sorted(pointer for known in self.all if known.hidden for pointer in known.pointers)
+        assert list(self.state.invalids) == list(self.shadow.invalids) == hidden
+
+    @invariant()
+    def only_what_somebody_must_deal_with_is_kept(self) -> None:
+        kept = {pointer for known in self.all if not known.dealt_with for pointer in known.pointers}
+        assert set(self.state.roots) == set(self.shadow.roots) == kept
+        waiting = {known.pointers[0] for known in self.all if not known.open and known.unsettled}
+        assert set(self.state.unsettled) == set(self.shadow.unsettled) == waiting
+        assert list(self.state.pointers) == list(self.shadow.pointers) == sorted(self.state.pointers)
+
+    @invariant()
+    def change_sets_are_kept_only_while_somebody_may_conflict_with_them(self) -> None:
+        if not any(known.open and known.kind is SHORT and known.resource is None for known in self.all):
+            assert not self.state.committed
+
+
+TestTransactions = Transactions.TestCase
+TestTransactions.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+
+
+def one_step(machine: Transactions, random: Random) -> None:
+    """One move, mostly on one of the newest transactions."""
+    index = min(int(random.expovariate(0.3)), 30)
+    changes = frozenset(random.sample([b"a", b"b", b"c", b"d"], random.randint(0, 2)))
+    name = random.choice(["here:default/orders/1", "there:default/orders/1"])
+    moves: dict[Callable[[], None], int] = {
+        lambda: machine.start(random.choice([SHORT, SHORT, LONG]), random.choice([20, LIFETIME_MS])): 6,
+        lambda: machine.can_commit(index, changes, random.choice([None, None, "db"])): 4,
+        lambda: machine.commit(index, changes): 4,
+        lambda: machine.abort(index): 1,
+        lambda: machine.invalidate(index): 1,
+        lambda: machine.checkpoint(index): 2,
+        lambda: machine.enlist(index, name): 3,
+        lambda: machine.settle(index, name): 3,
+        lambda: machine.prune(random.random() < 0.5, {index, index // 2}, random.randint(0, 30)): 1,
+        lambda: machine.time_passes(random.choice([-50, 0, 1, 5, 20])): 3,
+        machine.time_out: 1,
+        machine.the_shadow_begins_anew_from_a_snapshot: 1,
+    }
+    (move,) = random.choices(list(moves), weights=list(moves.values()))
+    if machine.all or move is next(iter(moves)):
+        move()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_long_life_at_random_is_what_the_model_says(seed: int) -> None:
+    random = Random(seed)
+    machine = Transactions()
+    machine.begin(random.choice([1_000, 1_790_000_000_000]))
+    for _ in range(250):
+        one_step(machine, random)
+        machine.replaying_the_edits_gives_the_same_state()
+        machine.the_invalid_list_is_what_is_invalid_or_aborted_and_not_settled()
+        machine.only_what_somebody_must_deal_with_is_kept()
+        machine.change_sets_are_kept_only_while_somebody_may_conflict_with_them()
+
+
+def test_late_commits_that_nobody_overtook_are_swept_out() -> None:
+    """With a transaction open all the time, what is kept for repeatable checkpoints does not grow."""
+    state = TransactionsState()
+
+    def do(command: Command) -> int:
+        for edit in decide(state, command, 1):
+            state.apply(edit)
+        return state.last
+
+    elder = do(Start(LONG, LIFETIME_MS))
+    for _ in range(state_module._LATE_COMMITS):
+        older, younger = do(Start(SHORT, LIFETIME_MS)), do(Start(SHORT, LIFETIME_MS))
+        do(Commit(older))
+        do(Commit(younger))
+    assert len(state.late) <= state_module._LATE_COMMITS
+    assert state.transaction(elder).in_progress == ()
