@@ -6,6 +6,7 @@ after a failed write and after a clean stop alike. It refuses to open a topic ra
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -60,15 +61,18 @@ def recover(store: Store, prefix: bytes) -> Recovered:
 
 
 def entries(store: Store, prefix: bytes, snapshot: Snapshot | None) -> Iterator[Entry]:
-    """Every message after the snapshot, as the fold wants it. Raises TopicDamaged."""
+    """Every row after the snapshot, as the fold wants it. Raises TopicDamaged."""
     last_id = None if snapshot is None else snapshot.position.last_message_id
-    start = FIRST_ROW_ID if last_id is None else after(last_id[:ROW_ID_SIZE])
+    return map(_entry, rows(store, prefix, FIRST_ROW_ID if last_id is None else after(last_id[:ROW_ID_SIZE])))
+
+
+def rows(store: Store, prefix: bytes, start: bytes) -> Iterator[Row]:
+    """Every row from the key ``start`` on, decoded. Raises TopicDamaged."""
     for row_id, data in rows_from(store, prefix, start):
         try:
-            row = decode_row(row_id, data)
-        except (RowDamaged, IndexError, ValueError) as error:
+            yield decode_row(row_id, data)
+        except (RowDamaged, IndexError, ValueError, struct.error) as error:
             raise TopicDamaged(f"the row at {row_id.hex()} cannot be read: {error}") from error
-        yield _entry(row)
 
 
 def _entry(row: Row) -> Entry:

@@ -161,7 +161,15 @@ def stored_in(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> I
     Raises:
         TopicDamaged: one is damaged or missing.
     """
-    pointer, total, first_offset = abs(write_pointer_of(row)), messages_of(row), offset_of(row)
+    return _stored(store, prefix, abs(write_pointer_of(row)), messages_of(row), offset_of(row), within)
+
+
+def stored_under(store: Store, prefix: bytes, row: Row) -> Iterator[Stored]:
+    """The same for a decoded row, from the first message on."""
+    return _stored(store, prefix, abs(row.write_pointer or 0), row.messages, row.offset, b"")
+
+
+def _stored(store: Store, prefix: bytes, pointer: int, total: int, first_offset: int, within: bytes) -> Iterator[Stored]:
     base = pointer_key(prefix, pointer)
     place = 0
     if within.strip(b"\x00"):

@@ -79,6 +79,8 @@ class Transactional:
         self._check_open = check_open
         self._on_published = on_published
         self._on_settled = on_settled
+        self.watchers: list[set[str]] = []
+        """Producers that step back are added to each of these: for whoever compares the log with the maps meanwhile."""
         self.judge: Judge
         """Set right after it is built: it settles what it finds ended, here."""
 
@@ -251,7 +253,9 @@ class Transactional:
             await self._writer.submit(batch, partial(self._marked, pointer, part, row_ids, rows))
 
     def _marked(self, pointer: int, runs: Sequence[Run], row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
-        self._dedup.fold.roll_back(pointer, runs)
+        affected = self._dedup.fold.roll_back(pointer, runs)
+        for watcher in self.watchers:
+            watcher |= affected
         self._cache.replace(row_ids, rows)
         self._on_settled()
 

@@ -5,16 +5,18 @@ Reads everything through the same checks as a poll (checksum, dense offsets, ris
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.models import Verification
 from oncelog_dedup import Mark, Position, SequenceMap
-from oncelog_service.log.recovery import entries, forgotten, read_snapshots
-from oncelog_service.log.scan import earliest_offset
+from oncelog_service.log.recovery import forgotten, read_snapshots, rows
+from oncelog_service.log.scan import earliest_offset, stored_under
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.port import Store
+from oncelog_service.storage.rows import Row, decode_payload_row
 
 _REPORT_EVERY = 20_000
 _MAX_PROBLEMS = 100
@@ -38,7 +40,18 @@ class Findings:
 def verify_log(store: Store, log: TopicLog) -> Iterator[Findings]:
     """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
     live = log.dedup.fold.copy()
-    return verify(store, log.prefix, log.position, live, forgotten(log.producers.rows), log.deduplication())
+    stepped_back: set[str] = set()
+    watchers = log.transactional.watchers
+    watchers.append(stepped_back)
+    found = verify(store, log.prefix, log.position, live, forgotten(log.producers.rows), log.deduplication(), stepped_back)
+    return _watched(found, lambda: watchers.remove(stepped_back))
+
+
+def _watched(found: Iterator[Findings], done: Callable[[], None]) -> Iterator[Findings]:
+    try:
+        yield from found
+    finally:
+        done()
 
 
 def verification(namespace: str, topic: str, generation: int, findings: Findings) -> Verification:
@@ -56,7 +69,13 @@ def verification(namespace: str, topic: str, generation: int, findings: Findings
 
 
 def verify(
-    store: Store, prefix: bytes, upto: Position, live: SequenceMap, forgotten: Mapping[str, int], judged: bool
+    store: Store,
+    prefix: bytes,
+    upto: Position,
+    live: SequenceMap,
+    forgotten: Mapping[str, int],
+    judged: bool,
+    stepped_back: Collection[str] = (),
 ) -> Iterator[Findings]:
     """Yields the same findings again and again while it reads, and a last time when they are complete.
 
@@ -64,23 +83,43 @@ def verify(
         upto: read no further; ``live`` is a copy of the persisted map as it was there.
         forgotten: producer → offset below which nothing of it counts.
         judged: deduplication is on, so that a sequence id which does not rise is a fault.
+        stepped_back: grows while this reads; producers of whom something was rolled back meanwhile. They are not compared.
     """
     findings = Findings()
     try:
-        for entry in entries(store, prefix, None):
-            if entry.offset >= upto.upcoming_offset:
+        reported = 0
+        for row in rows(store, prefix, FIRST_ROW_ID):
+            if row.offset + row.messages > upto.upcoming_offset:
                 break
-            findings.messages += 1
-            if entry.producer is not None and entry.sequence_id is not None and entry.offset >= forgotten.get(entry.producer, 0):
-                _fold(findings, entry.producer, Mark(entry.sequence_id, entry.message_id, entry.offset), judged)
-            if findings.messages % _REPORT_EVERY == 0:
+            for producer, mark in _marks(store, prefix, row):
+                if mark.offset >= forgotten.get(producer, 0):
+                    _fold(findings, producer, mark, judged)
+            findings.messages += row.messages
+            if findings.messages - reported >= _REPORT_EVERY:
+                reported = findings.messages
                 yield findings
         earliest = earliest_offset(store, prefix)
-        _compare(findings, _with_deleted(store, prefix, findings.marks, earliest, forgotten), live)
+        _compare(findings, _with_deleted(store, prefix, findings.marks, earliest, forgotten), live, stepped_back)
         _check_count(findings, earliest, upto)
     except TopicDamaged as damage:
         findings.problem(damage.detail)
     yield findings
+
+
+def _marks(store: Store, prefix: bytes, row: Row) -> Iterator[tuple[str, Mark]]:
+    """(producer, mark) of each named message that the row stands for, and that was not rolled back.
+
+    The payloads of a stored group are read one by one, not believed from its summary.
+    """
+    counts = row.write_pointer is None or row.write_pointer > 0
+    if row.group is None:
+        if counts and row.producer is not None and row.sequence_id is not None:
+            yield row.producer, Mark(row.sequence_id, row.message_id, row.offset)
+        return
+    for stored in stored_under(store, prefix, row):
+        payload = decode_payload_row(stored.payload_id, stored.row)
+        if counts and payload.producer is not None and payload.sequence_id is not None:
+            yield payload.producer, Mark(payload.sequence_id, row.row_id + payload.payload_id, stored.offset)
 
 
 def _fold(findings: Findings, producer: str, mark: Mark, judged: bool) -> None:
@@ -106,9 +145,9 @@ def _with_deleted(store: Store, prefix: bytes, folded: SequenceMap, earliest: in
     return marks
 
 
-def _compare(findings: Findings, folded: SequenceMap, live: SequenceMap) -> None:
+def _compare(findings: Findings, folded: SequenceMap, live: SequenceMap, stepped_back: Collection[str]) -> None:
     findings.marks = folded
-    names = {producer for marks in (folded, live) for producer, _ in marks.items()}
+    names = {producer for marks in (folded, live) for producer, _ in marks.items()}.difference(stepped_back)
     for producer in sorted(names):
         expected, actual = folded.get(producer), live.get(producer)
         if expected != actual:
