@@ -5,7 +5,7 @@ Reads everything through the same checks as a poll (checksum, dense offsets, ris
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from oncelog.errors import TopicDamaged
@@ -14,6 +14,7 @@ from oncelog_dedup import Mark, Position, SequenceMap
 from oncelog_service.log.recovery import forgotten, read_snapshots, rows
 from oncelog_service.log.scan import earliest_offset, stored_under
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.log.transactional import Transactional
 from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.rows import Row, decode_payload_row
@@ -41,17 +42,17 @@ def verify_log(store: Store, log: TopicLog) -> Iterator[Findings]:
     """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
     live = log.dedup.fold.copy()
     stepped_back: set[str] = set()
-    watchers = log.transactional.watchers
-    watchers.append(stepped_back)
+    watching = log.transactional
+    watching.watchers.append(stepped_back)
     found = verify(store, log.prefix, log.position, live, forgotten(log.producers.rows), log.deduplication(), stepped_back)
-    return _watched(found, lambda: watchers.remove(stepped_back))
+    return _watched(found, watching, stepped_back)
 
 
-def _watched(found: Iterator[Findings], done: Callable[[], None]) -> Iterator[Findings]:
+def _watched(found: Iterator[Findings], watching: Transactional, watcher: set[str]) -> Iterator[Findings]:
     try:
         yield from found
     finally:
-        done()
+        watching.watchers = [each for each in watching.watchers if each is not watcher]
 
 
 def verification(namespace: str, topic: str, generation: int, findings: Findings) -> Verification:
