@@ -16,7 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
+from benchmarks.transactions import transaction_rates
 
+KINDS = ("publish", "sdk", "transactions", "large")
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -26,10 +28,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=6, help="of load for each figure (default %(default)s)")
     parser.add_argument("--messages", type=int, default=1_000_000, help="through the SDK (default %(default)s)")
     parser.add_argument("--large", type=int, default=10_000_000, help="messages of the large topic (default %(default)s)")
-    parser.add_argument("--only", choices=["publish", "sdk", "large"], action="append")
+    parser.add_argument("--only", choices=list(KINDS), action="append")
     args = parser.parse_args()
     console = Console()
-    chosen = args.only or ["publish", "sdk", "large"]
+    chosen = args.only or KINDS
     rows: list[Row] = []
     where = machine()
     if "publish" in chosen:
@@ -41,6 +43,9 @@ def main() -> None:
     if "sdk" in chosen:
         with console.status(f"{args.messages:,} messages through the SDK"):
             rows += sdk_rates(args.messages)
+    if "transactions" in chosen:
+        with console.status("transactions"):
+            rows += transaction_rates(args.seconds)
     if "large" in chosen:
         with console.status(f"{args.large:,} messages, SIGKILL, open"):
             rows += ten_million(args.large)
