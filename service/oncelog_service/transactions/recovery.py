@@ -41,11 +41,12 @@ def recover(store: Store) -> Recovered:
     Raises:
         StoreDamaged: an edit is missing or cannot be read. StoreError: the store cannot be read.
     """
-    states = [_snapshot(store, slot) for slot in SNAPSHOT_SLOTS]
+    stored = [store.get(Table.TRANSACTION_SNAPSHOT, slot) for slot in SNAPSHOT_SLOTS]
+    states = [None if data is None else _snapshot(data) for data in stored]
     numbers = [None if state is None else state.number for state in states]
     state = max((each for each in states if each is not None), key=lambda each: each.number, default=TransactionsState())
     first = _first_edit(store, state.number + 1)
-    if state.number == 0 and first != 1:
+    if not any(states) and (any(stored) or first != 1) and store.get(Table.TRANSACTION_EDIT, edit_key(1)) is None:
         raise StoreDamaged("no snapshot of the transactions is valid and their first edits are deleted; restore a backup")
     rows = store.scan(Table.TRANSACTION_EDIT, edit_key(state.number + 1), _AFTER_ANY)
     try:
@@ -66,10 +67,7 @@ def _replay(state: TransactionsState, number: int, data: bytes) -> None:
     state.apply(edit)
 
 
-def _snapshot(store: Store, slot: bytes) -> TransactionsState | None:
-    data = store.get(Table.TRANSACTION_SNAPSHOT, slot)
-    if data is None:
-        return None
+def _snapshot(data: bytes) -> TransactionsState | None:
     try:
         return decode_snapshot(data)
     except EditDamaged as damage:
