@@ -101,7 +101,7 @@ def fake_server(handle: Handler) -> Iterator[FakeServer]:
 def forward(target: str, request: Request) -> Answer:
     """What the real service answers."""
     connection = http.client.HTTPConnection(urlsplit(target).netloc, timeout=30)
-    headers = {k: v for k, v in request.headers.items() if k in ("content-type", "authorization")}
+    headers = {k: v for k, v in request.headers.items() if k in ("content-type", "authorization", "accept")}
     try:
         connection.request(request.method, request.path, request.body, headers)
         response = connection.getresponse()
