@@ -12,6 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from oncelog.errors import StorageUnavailable
 from oncelog_service.service import Service
+from oncelog_service.transactions.edits import Aborted, Committed, Started
+from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.transactions.remote import RemoteTransactions
 
 
 class _Collector:
@@ -41,6 +44,23 @@ class _Collector:
         yield CounterMetricFamily(
             "oncelog_replayed", "Messages replayed when the open topics were opened", sum(log.replayed for log in logs)
         )
+        yield from _of_transactions(service.transactions)
+
+
+def _of_transactions(transactions: TransactionManager | RemoteTransactions) -> Iterator[Metric]:
+    reachable = transactions.reachable if isinstance(transactions, RemoteTransactions) else True
+    yield GaugeMetricFamily("oncelog_transactions_reachable", "Whether the transaction service answers", reachable)
+    if isinstance(transactions, RemoteTransactions):
+        return  # it counts for all who use it
+    state, counts = transactions.state, transactions.counts
+    yield GaugeMetricFamily("oncelog_transactions_in_progress", "Transactions in progress", len(state.open))
+    yield GaugeMetricFamily(
+        "oncelog_transactions_invalid", "Write pointers that every new transaction is told never to see", len(state.invalids)
+    )
+    yield CounterMetricFamily("oncelog_transactions_started", "Transactions started", counts[Started])
+    yield CounterMetricFamily("oncelog_transactions_committed", "Transactions committed", counts[Committed])
+    yield CounterMetricFamily("oncelog_transactions_aborted", "Transactions aborted", counts[Aborted])
+    yield CounterMetricFamily("oncelog_transactions_timed_out", "Transactions that timed out", transactions.timed_out)
 
 
 def exposition(service: Service) -> tuple[bytes, str]:

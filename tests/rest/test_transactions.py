@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 import time
 from collections.abc import Iterator
@@ -58,6 +59,17 @@ class Transactions:
 
     def listed(self, **query: Any) -> list[int]:
         return [each["writePointer"] for each in self.good("GET", "", params=query)]
+
+
+@pytest.fixture(params=["in the service", "behind a URL"])
+def running(request: pytest.FixtureRequest) -> Iterator[RunningService]:
+    """Whoever asks cannot tell where the transaction service runs."""
+    with running_service() as service:
+        if request.param == "in the service":
+            yield service
+        else:
+            with running_service(transactions_url=service.url) as beside:
+                yield beside
 
 
 @pytest.fixture
@@ -220,6 +232,31 @@ def wait_for(holds: Any) -> None:
         time.sleep(0.01)
 
 
+def test_transactions_are_counted() -> None:
+    clock = ManualClock()
+    with running_service(clock=clock) as service:
+        transactions = Transactions(service.url)
+        pointers = [transactions.start() for _ in range(6)]
+        transactions.end(pointers[0], "commit")
+        for pointer in pointers[1:3]:
+            transactions.end(pointer, "abort")
+        transactions.end(pointers[3], "invalidate")
+        clock.advance(30_000)
+        expire_now(service)
+        transactions.start()
+        text = transactions.session.get(service.url + "/metrics", timeout=TIMEOUT).text
+        values = dict(re.findall(r"^oncelog_transactions_(\w+) ([\d.]+)$", text, re.MULTILINE))
+        assert {name: float(value) for name, value in values.items()} == {
+            "reachable": 1,
+            "in_progress": 1,
+            "invalid": 3,
+            "started_total": 7,
+            "committed_total": 1,
+            "aborted_total": 2,
+            "timed_out_total": 2,
+        }
+
+
 # --- lists --------------------------------------------------------------------------------------------------------------
 
 
@@ -258,7 +295,7 @@ def test_the_states_of_many_are_answered_at_once_and_foreign_ones_left_out(trans
     assert transactions.good("POST", "/states", json={"writePointers": []}) == {}
 
 
-def test_a_start_with_ten_thousand_invalid_ones_answers_them_all(running: RunningService) -> None:
+def test_a_start_with_ten_thousand_invalid_ones_answers_them_all() -> None:
     async def make_invalid(service: Service) -> list[int]:
         pointers: list[int] = []
         for _ in range(100):
@@ -267,11 +304,12 @@ def test_a_start_with_ten_thousand_invalid_ones_answers_them_all(running: Runnin
             await asyncio.gather(*(service.transactions.invalidate(pointer) for pointer in pointers[-100:]))
         return pointers
 
-    pointers = running.on_loop(make_invalid)
-    transactions = Transactions(running.url)
-    answer = transactions.request("POST", headers={"accept": THRIFT})
-    assert list(Transaction.from_bytes(answer.content).invalids) == sorted(pointers)
-    assert transactions.post().json()["invalids"] == sorted(pointers)
+    with running_service() as service, running_service(transactions_url=service.url) as beside:
+        pointers = sorted(service.on_loop(make_invalid))
+        for url in (service.url, beside.url):
+            answer = Transactions(url).request("POST", headers={"accept": THRIFT})
+            assert list(Transaction.from_bytes(answer.content).invalids) == pointers
+            assert Transactions(url).post().json()["invalids"] == pointers
 
 
 # --- participants -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ and a new one is recovered; it is never repaired in memory.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -107,6 +108,10 @@ class TransactionManager:
         self._writer = writer
         self._clock = clock
         self._instance = instance
+        self.counts: Counter[type[Edit]] = Counter()
+        """Edits since the store was opened, by kind."""
+        self.timed_out = 0
+        """Transactions that lived too long since then; among the Invalidated of ``counts``."""
         self._recent: dict[int, Outcome] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._nudge = asyncio.Event()
@@ -349,6 +354,7 @@ class TransactionManager:
         expired = 0
         while edits := self._decide(TimeOut())[:_TIMED_OUT_AT_ONCE]:
             expired += len(edits)
+            self.timed_out += len(edits)
             await self._submit(edits)
         return expired
 
@@ -417,6 +423,7 @@ class TransactionManager:
         for pointer, outcome in ended:
             batch.put(Table.OUTCOME, outcome_key(pointer), encode_outcome(pointer, outcome))
         done = self._log.append(self.state, edits, batch)
+        self.counts.update(map(type, edits))
         if ended:
             self._recent.update(ended)
             done.add_done_callback(self._trim_recent)
