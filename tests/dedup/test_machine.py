@@ -299,4 +299,4 @@ class Core(RuleBasedStateMachine):
 
 
 TestCore = Core.TestCase
-TestCore.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestCore.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
