@@ -18,6 +18,7 @@ from oncelog_service.storage.port import Store
 from oncelog_service.storage.rows import (
     GROUP,
     TTL,
+    WRITE_POINTER,
     T,
     message_of,
     payload_ttl_of,
@@ -112,16 +113,16 @@ def collect(
     encode = encoding.row
     special = TTL | GROUP if transaction is None else TTL | GROUP | T
     last: bytes | None = None
-    pointer, seen = 0, Sight.SEEN
+    pointer, seen = b"", Sight.SEEN
     first, within = start[:ROW_ID_SIZE], start[ROW_ID_SIZE:]
     for row_id, row in rows:
         if row_id == first and within > FIRST_PAYLOAD_ID and not row[1] & GROUP:
             continue  # the one to start after
         if row[1] & special:
             if transaction is not None and row[1] & T:
-                if write_pointer_of(row) != pointer:
-                    pointer = write_pointer_of(row)
-                    seen = sight(transaction, pointer)
+                if row[WRITE_POINTER] != pointer:  # the rows of a transaction mostly lie together
+                    pointer = row[WRITE_POINTER]
+                    seen = sight(transaction, write_pointer_of(row))
                 if seen is Sight.UNDECIDED:
                     return Page(messages, _completed(last), undecided=True)
                 if seen is Sight.PASSED:

@@ -41,6 +41,9 @@ from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import TopicRow, TrimRow, encode_record, encode_rows, message_id_of
 from oncelog_service.transactions.port import Transactions
 
+_REMEMBERED_BYTES = 2**20
+"""Of a reader's transaction that is kept decoded: one with 130,000 invalid pointers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -149,6 +152,7 @@ class TopicLog:
         """Messages stored since the topic was opened."""
         self.refused = 0
         """Messages answered as duplicates since then."""
+        self._transaction: tuple[bytes, Transaction] | None = None
         self._arrivals: set[asyncio.Future[None]] = set()
         self._trimming = asyncio.Lock()
         self._closed = False
@@ -305,7 +309,7 @@ class TopicLog:
         check_consume(request, self._limits.max_wait_ms)
         self._check_open()
         limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
-        transaction = None if request.transaction is None else Transaction.from_bytes(request.transaction)
+        transaction = None if request.transaction is None else self._decoded(request.transaction)
         start = await self._start(request)
         end = self._clock.monotonic() + (request.wait or 0) / 1000
         while True:
@@ -317,6 +321,15 @@ class TopicLog:
                 return page
             await self._arrival(start, left)
             self._check_open()
+
+    def _decoded(self, data: bytes) -> Transaction:
+        """Whoever pages sends the same transaction with each poll: the latest one is kept, unless it is large."""
+        if self._transaction is not None and self._transaction[0] == data:
+            return self._transaction[1]
+        transaction = Transaction.from_bytes(data)
+        if len(data) <= _REMEMBERED_BYTES:
+            self._transaction = data, transaction
+        return transaction
 
     async def _page(self, start: bytes, limit: int, encoding: Encoding, transaction: Transaction | None) -> Page:
         # Not behind the last message: what had expired before a restart stays so when the clock was set back meanwhile.

@@ -84,6 +84,8 @@ _RESIDUE = 0x2144DF1C
 """The CRC-32 of any bytes followed by their own CRC-32, little-endian."""
 _ID_AND_LENGTH = 21
 
+WRITE_POINTER = slice(_HEAD.size, _HEAD.size + _POINTER.size)
+"""The bytes of the write pointer in a row with the flag T."""
 MESSAGE_AT = [_HEAD.size + (_POINTER.size if flags & T else 0) + (ROW_ID_SIZE if flags & PREVIOUS else 0) for flags in range(16)]
 """Where the message begins, by the row's flags."""
 
@@ -186,10 +188,16 @@ def _head(flags: int, payload_at: int) -> bytes:
     return head
 
 
-def _transactional_heads(write_pointer: int) -> Callable[[int, int], bytes]:
-    """:func:`_head` for rows of a transaction."""
+def _transactional_heads(write_pointer: int) -> tuple[dict[int, bytes], Callable[[int, int], bytes]]:
+    """The same for rows of one transaction: the heads made so far, and what makes another."""
     pointer = _POINTER.pack(write_pointer) + _ID_LENGTH
-    return lambda flags, payload_at: _HEAD.pack(VERSION, flags | T, payload_at) + pointer
+    heads: dict[int, bytes] = {}
+
+    def head(flags: int, payload_at: int) -> bytes:
+        made = heads[flags << 32 | payload_at] = _HEAD.pack(VERSION, flags | T, payload_at) + pointer
+        return made
+
+    return heads, head
 
 
 def encode_rows(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -> list[bytes]:
@@ -209,7 +217,7 @@ def encode_rows(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -
     if columns.write_pointer is None:
         heads, head = _heads, _head
     else:
-        heads, head = {}, _transactional_heads(columns.write_pointer)
+        heads, head = _transactional_heads(columns.write_pointer)
     for row_id, offset, sequence_id, tail, flag, payload in zip(
         row_ids, offsets, sequence_ids, tails, flags, payloads, strict=False
     ):
