@@ -10,17 +10,20 @@ from oncelog.wire.requests import PublishRequest
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.recovery import recover
+from oncelog_service.log.scan import Expired
 from oncelog_service.log.topic_log import Limits, TopicLog
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import generation_key, row_id, topic_key
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.rows import Columns, TopicRow, encode_rows
+from oncelog_service.transactions.manager import TransactionManager
 from tests.support import ManualClock
 
 PREFIX = generation_key(topic_key("default", "orders"), 1)
 OTHER = generation_key(topic_key("default", "orders-2"), 1)
 BEGIN = 1_790_000_000_000
+PARTICIPANT = "0:default/orders/1"
 
 
 @dataclass
@@ -28,6 +31,7 @@ class House:
     log: TopicLog
     store: MemoryStore
     writer: Writer
+    transactions: TransactionManager
 
 
 def crashed(disk: Disk) -> Disk:
@@ -46,8 +50,10 @@ async def opened(
     writer = Writer(store, lambda _: None)
     cache = RecentMessages(2**20).topic()
     row = TopicRow(1, 0, {"ttl": str(10**9)})
+    clock = clock or ManualClock()
     try:
         recovered = recover(store, PREFIX)
+        transactions = await TransactionManager.recover(store, writer, clock)
         log = TopicLog(
             PREFIX,
             row,
@@ -55,11 +61,13 @@ async def opened(
             store,
             writer,
             cache,
-            clock or ManualClock(),
+            clock,
             limits or Limits(),
             lambda: deduplication,
+            transactions,
+            PARTICIPANT,
         )
-        yield House(log, store, writer)
+        yield House(log, store, writer, transactions)
         if clean:
             await log.close()
     finally:
@@ -86,6 +94,11 @@ def fill(disk: Disk, requests: Sequence[Columns], prefix: bytes = PREFIX, step_m
         offset += len(run)
         ids += run
     return ids
+
+
+def single_rows(row_ids: Iterable[bytes], first_offset: int = 0) -> list[Expired]:
+    """What retention is told of rows that hold one message each."""
+    return [Expired(each, first_offset + number + 1, None) for number, each in enumerate(row_ids)]
 
 
 def flip(disk: Disk, table: Table, key: bytes, at: int = -10) -> None:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
-from oncelog_service.log.history import Further, find_originals, requests_of
+from oncelog_service.log.history import Further, Original, find_originals, requests_of
 from oncelog_service.storage.keys import row_id
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import Columns
+from oncelog_service.storage.rows import Columns, message_id_of
 from tests.service.house import BEGIN, PREFIX, fill, flip
 
 Log = dict[str, list[tuple[int, bytes]]]
@@ -41,16 +41,16 @@ TWO = [("a", [0, 1]), ("b", [0, 1, 2]), (None, [9, 9]), ("a", [2, 3, 4]), ("b", 
 
 def test_a_producers_requests_come_newest_first_and_nobody_elses() -> None:
     disk, log, _ = chained(TWO)
-    requests = list(requests_of(MemoryStore(disk), PREFIX, log["a"][-1][1]))
+    requests = list(requests_of(MemoryStore(disk), PREFIX, "a", log["a"][-1][1]))
     assert [[row.sequence_id for row in request] for request in requests] == [[9, 7], [4, 3, 2], [1, 0]]
-    assert {row.producer for request in requests for row in request} == {"a"}
+    assert [each.message_id[:10] for request in requests for each in request] == [at for _, at in reversed(log["a"])]
 
 
 def test_the_originals_of_a_retry_are_found() -> None:
     disk, log, ids = chained(TWO)
-    found = find_originals(MemoryStore(disk), PREFIX, log["a"][-1][1], [2, 3, 4, 5])
-    assert {each: (row.payload, row.row_id, ids.index(row.row_id)) for each, row in found.items()} == {
-        each: (b"%d" % each, dict(log["a"])[each], ids.index(dict(log["a"])[each])) for each in (2, 3, 4)
+    found = find_originals(MemoryStore(disk), PREFIX, "a", log["a"][-1][1], [2, 3, 4, 5])
+    assert found == {
+        each: Original(each, message_id_of(at), ids.index(at), b"%d" % each, None) for each, at in log["a"] if each in (2, 3, 4)
     }
 
 
@@ -66,24 +66,24 @@ def test_every_original_is_found_where_it_is(requests: list[tuple[str | None, in
         numbered.append((producer, [begin + number * step for number in range(count)]))
         upcoming[producer] = begin + count * step
     disk, log, _ = chained(numbered)
-    for entries in log.values():
-        found = find_originals(MemoryStore(disk), PREFIX, entries[-1][1], sorted(wanted))
-        assert {each: row.row_id for each, row in found.items()} == {each: at for each, at in entries if each in wanted}
+    for producer, entries in log.items():
+        found = find_originals(MemoryStore(disk), PREFIX, producer, entries[-1][1], sorted(wanted))
+        assert {each: row.message_id[:10] for each, row in found.items()} == {each: at for each, at in entries if each in wanted}
 
 
 def test_the_newest_request_is_always_looked_through_whole() -> None:
     disk, log, _ = chained([("a", list(range(500))), ("a", list(range(500, 3_000)))])
-    found = find_originals(MemoryStore(disk), PREFIX, log["a"][-1][1], list(range(500, 3_000)), Further(0, 64))
+    found = find_originals(MemoryStore(disk), PREFIX, "a", log["a"][-1][1], list(range(500, 3_000)), Further(0, 64))
     assert len(found) == 2_500
 
 
 def test_how_far_the_walk_goes_beyond_it_is_bounded() -> None:
     disk, log, _ = chained([("a", [number]) for number in range(100)])
     store, newest = MemoryStore(disk), log["a"][-1][1]
-    assert find_originals(store, PREFIX, newest, [0], Further(10, 100)) == {}
-    assert find_originals(store, PREFIX, newest, [0], Further(100, 10)) == {}
-    assert set(find_originals(store, PREFIX, newest, [95], Further(10, 10))) == {95}
-    assert set(find_originals(store, PREFIX, newest, [0], Further(100, 100))) == {0}
+    assert find_originals(store, PREFIX, "a", newest, [0], Further(10, 100)) == {}
+    assert find_originals(store, PREFIX, "a", newest, [0], Further(100, 10)) == {}
+    assert set(find_originals(store, PREFIX, "a", newest, [95], Further(10, 10))) == {95}
+    assert set(find_originals(store, PREFIX, "a", newest, [0], Further(100, 100))) == {0}
 
 
 @pytest.mark.parametrize("trimmed", range(1, 13))
@@ -91,9 +91,11 @@ def test_what_retention_deleted_is_not_found_and_is_no_error(trimmed: int) -> No
     disk, log, ids = chained(TWO)
     for each in ids[:trimmed]:
         del disk.tables[Table.MESSAGE][PREFIX + each]
-    for entries in log.values():
-        found = find_originals(MemoryStore(disk), PREFIX, entries[-1][1], list(range(10)))
-        assert {each: row.row_id for each, row in found.items()} == {each: at for each, at in entries if at in ids[trimmed:]}
+    for producer, entries in log.items():
+        found = find_originals(MemoryStore(disk), PREFIX, producer, entries[-1][1], list(range(10)))
+        assert {each: row.message_id[:10] for each, row in found.items()} == {
+            each: at for each, at in entries if at in ids[trimmed:]
+        }
 
 
 @pytest.mark.parametrize("missing", [2, 3, 5, 9, 12])
@@ -103,11 +105,11 @@ def test_a_message_missing_on_the_way_is_refused_and_never_answered_from_others(
     producer = next(name for name, entries in log.items() if ids[missing] in dict(map(reversed, entries)))
     del disk.tables[Table.MESSAGE][PREFIX + ids[missing]]
     with pytest.raises(TopicDamaged):
-        find_originals(MemoryStore(disk), PREFIX, log[producer][-1][1], list(range(10)))
+        find_originals(MemoryStore(disk), PREFIX, producer, log[producer][-1][1], list(range(10)))
 
 
 def test_a_damaged_message_on_the_way_is_refused() -> None:
     disk, log, _ = chained(TWO)
     flip(disk, Table.MESSAGE, PREFIX + log["a"][3][1])
     with pytest.raises(TopicDamaged):
-        find_originals(MemoryStore(disk), PREFIX, log["a"][-1][1], [0])
+        find_originals(MemoryStore(disk), PREFIX, "a", log["a"][-1][1], [0])

@@ -8,14 +8,14 @@ import pytest
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
-from oncelog_dedup import START, Mark, SequenceMap, Snapshot
+from oncelog_dedup import START, Mark, Position, SequenceMap, Snapshot
 from oncelog_service.log.recovery import Recovered, last_timestamp, recover
 from oncelog_service.log.topic_log import Limits
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.rows import Columns, encode_rows, message_id_of
-from tests.service.house import BEGIN, PREFIX, crashed, fill, flip, numbered, opened
+from tests.service.house import BEGIN, PREFIX, crashed, fill, flip, numbered, opened, single_rows
 from tests.support import ManualClock
 
 SLOTS = [PREFIX + slot for slot in SNAPSHOT_SLOTS]
@@ -24,6 +24,14 @@ FEW = Limits(snapshot_messages=10)
 
 def recovered(disk: Disk) -> Recovered:
     return recover(MemoryStore(disk), PREFIX)
+
+
+def marks(found: Recovered) -> SequenceMap:
+    return found.fold.copy()
+
+
+def known(found: Recovered) -> tuple[SequenceMap, Position]:
+    return marks(found), found.fold.position
 
 
 def written(messages: int = 47, trimmed: int = 0) -> Disk:
@@ -39,7 +47,7 @@ def written(messages: int = 47, trimmed: int = 0) -> Disk:
                 ids.append(house.log.position.last_message_id or b"")
             await asyncio.sleep(0.06)
             if trimmed:
-                await house.log.trim([each[:10] for each in ids[:trimmed]])
+                await house.log.trim(single_rows(each[:10] for each in ids[:trimmed]))
             return crashed(disk)
 
     return asyncio.run(scenario())
@@ -52,7 +60,7 @@ def slots(disk: Disk) -> list[int]:
 
 def test_a_topic_that_was_never_written_to_is_empty() -> None:
     found = recovered(Disk())
-    assert (found.marks, found.position, found.replayed, found.snapshots) == (SequenceMap(), START, 0, [None, None])
+    assert (marks(found), found.fold.position, found.replayed, found.snapshots) == (SequenceMap(), START, 0, [None, None])
 
 
 def test_snapshot_and_replay_give_what_the_whole_log_gives() -> None:
@@ -60,9 +68,9 @@ def test_snapshot_and_replay_give_what_the_whole_log_gives() -> None:
     with_snapshots = recovered(disk)
     disk.tables[Table.SNAPSHOT].clear()
     whole = recovered(disk)
-    assert (with_snapshots.marks, with_snapshots.position) == (whole.marks, whole.position)
+    assert known(with_snapshots) == known(whole)
     assert 0 < with_snapshots.replayed < whole.replayed == 47
-    assert {name: mark.sequence_id for name, mark in whole.marks.items()} == {"a": 46, "b": 45}
+    assert {name: mark.sequence_id for name, mark in whole.fold.items()} == {"a": 46, "b": 45}
 
 
 def test_the_newest_of_two_snapshots_is_used() -> None:
@@ -76,7 +84,7 @@ def test_a_damaged_newest_snapshot_costs_a_longer_replay_and_nothing_else() -> N
     whole, older = recovered(disk), min(slots(disk))
     flip(disk, Table.SNAPSHOT, SLOTS[slots(disk).index(max(slots(disk)))])
     found = recovered(disk)
-    assert (found.marks, found.position) == (whole.marks, whole.position)
+    assert known(found) == known(whole)
     assert found.replayed == 47 - older
     assert sorted(each is None for each in found.snapshots) == [False, True]
 
@@ -87,7 +95,7 @@ def test_two_damaged_snapshots_cost_the_fold_of_the_whole_log() -> None:
     for key in SLOTS:
         flip(disk, Table.SNAPSHOT, key)
     found = recovered(disk)
-    assert (found.marks, found.position, found.replayed) == (whole.marks, whole.position, 47)
+    assert (*known(found), found.replayed) == (*known(whole), 47)
 
 
 def test_the_damaged_slot_is_the_next_one_to_be_written() -> None:
@@ -114,7 +122,7 @@ def test_a_trimmed_log_is_known_from_either_snapshot() -> None:
         if key is not None:
             flip(one, Table.SNAPSHOT, key)
         found = recovered(one)
-        assert (found.marks, found.position, found.earliest_offset) == (whole.marks, whole.position, 30)
+        assert (*known(found), found.earliest_offset) == (*known(whole), 30)
 
 
 def test_a_trimmed_log_without_a_valid_snapshot_is_not_opened() -> None:
@@ -197,9 +205,9 @@ def test_a_forgotten_producer_stays_forgotten_and_the_new_ids_count() -> None:
             await house.log.publish(numbered([b"x"] * 9, "p", 0))
             await house.log.producers.forget("p")
             await house.log.publish(numbered([b"y"] * 2, "p", 0))
-            live = house.log.dedup.persisted.copy()
-        assert recovered(disk).marks == live
-        assert live.get("p") == recovered(disk).marks.get("p")
+            live = house.log.dedup.fold.copy()
+        assert marks(recovered(disk)) == live
+        assert live.get("p") == recovered(disk).fold.get("p")
         assert live.get("p").sequence_id == 1  # type: ignore[union-attr]
 
     asyncio.run(scenario())
@@ -215,7 +223,7 @@ def test_forgetting_holds_also_for_ids_that_did_not_rise_while_deduplication_was
             await house.log.publish(numbered([b"x"], "p", 5))
             await house.log.producers.forget("p")
             assert house.log.dedup.last_persisted("p") is None
-        assert recovered(disk).marks.get("p") is None
+        assert recovered(disk).fold.get("p") is None
 
     asyncio.run(scenario())
 
@@ -239,10 +247,10 @@ def test_a_hundred_thousand_producers_survive_a_restart() -> None:
     async def scenario() -> None:
         async with opened(disk) as house:  # folds the whole log; the clean stop leaves a snapshot
             assert house.log.replayed == count
-            assert house.log.dedup.persisted == expected
+            assert house.log.dedup.fold.copy() == expected
         async with opened(disk, clean=False) as house:
             assert house.log.replayed == 0
-            assert house.log.dedup.persisted == expected
+            assert house.log.dedup.fold.copy() == expected
             for at in (0, 50_000, count - 1):
                 receipts = (await house.log.publish(numbered([b"x", b"new"], names[at], at % 7))).receipts
                 assert [(each.status, each.offset == at) for each in receipts] == [(DUPLICATE, True), (STORED, False)]
@@ -256,4 +264,4 @@ def test_a_row_written_by_hand_is_one_the_fold_understands() -> None:
     (each,) = fill(disk, [Columns([b"x"], "p", [0])])
     (row,) = encode_rows(Columns([b"x"], "p", [0]), [each], 0)
     assert disk.tables[Table.MESSAGE] == {PREFIX + each: row}
-    assert recovered(disk).marks == SequenceMap({"p": Mark(0, message_id_of(each), 0)})
+    assert marks(recovered(disk)) == SequenceMap({"p": Mark(0, message_id_of(each), 0)})

@@ -7,15 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
+from oncelog_service.log.pages import AS_TMS, Bounds, Page, read_page
 from oncelog_service.log.scan import (
-    AS_TMS,
-    Bounds,
-    Page,
     after,
     expired,
-    expired_row_ids,
+    expired_rows,
     find_offset,
-    read_page,
     row_at,
     row_before,
     rows_from,
@@ -23,8 +20,8 @@ from oncelog_service.log.scan import (
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, row_id, split_row_id
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import Columns, TrimRow, encode_record
-from tests.service.house import BEGIN, OTHER, PREFIX, fill, flip
+from oncelog_service.storage.rows import Columns, TrimRow, encode_record, message_id_of
+from tests.service.house import BEGIN, OTHER, PREFIX, fill, flip, single_rows
 
 ALL = Bounds(10**6, 10**9, 0)
 
@@ -206,7 +203,7 @@ def test_a_read_from_the_offset_of_a_missing_row_is_refused() -> None:
 
 
 def page(disk: Disk, bounds: Bounds, start: bytes = FIRST_ROW_ID) -> Page:
-    return read_page(MemoryStore(disk), PREFIX, start, bounds, AS_TMS)
+    return read_page(MemoryStore(disk), PREFIX, start, bounds, AS_TMS, None)
 
 
 def payloads(found: Page) -> list[bytes]:
@@ -217,16 +214,16 @@ def test_a_page_ends_at_its_limit_and_says_where() -> None:
     disk, ids = log_of(30)
     found = page(disk, ALL._replace(limit=4))
     assert len(found.messages) == 4
-    assert found.last_row_id == ids[3]
-    assert page(disk, ALL, after(ids[-1])) == Page([], None)
+    assert found.last_id == message_id_of(ids[3])
+    assert page(disk, ALL, after(message_id_of(ids[-1]))) == Page([], None)
 
 
 def test_a_page_ends_behind_the_message_that_fills_it_and_always_holds_one() -> None:
     disk, ids = log_of(30)
-    assert page(disk, ALL._replace(max_bytes=1)).last_row_id == ids[0]
+    assert page(disk, ALL._replace(max_bytes=1)).last_id == message_id_of(ids[0])
     size = len(disk.tables[Table.MESSAGE][PREFIX + ids[0]])
-    assert page(disk, ALL._replace(max_bytes=2 * size)).last_row_id == ids[1]
-    assert page(disk, ALL._replace(max_bytes=2 * size + 1)).last_row_id == ids[2]
+    assert page(disk, ALL._replace(max_bytes=2 * size)).last_id == message_id_of(ids[1])
+    assert page(disk, ALL._replace(max_bytes=2 * size + 1)).last_id == message_id_of(ids[2])
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
@@ -237,10 +234,10 @@ def test_paging_delivers_every_living_message_once_whatever_the_limit(limit: int
     bounds = Bounds(limit, 10**9, BEGIN + 10_000)
     seen: list[bytes] = []
     start = FIRST_ROW_ID
-    while (found := page(disk, bounds, start)).last_row_id is not None:
+    while (found := page(disk, bounds, start)).last_id is not None:
         assert len(found.messages) <= limit
         seen += payloads(found)
-        start = after(found.last_row_id)
+        start = after(found.last_id)
     assert [int(each[-2:].strip(b"\x04\x02")) for each in seen] == [number for number, ttl in enumerate(ttls) if ttl is None]
 
 
@@ -266,14 +263,14 @@ def test_only_the_beginning_of_a_log_is_given_to_retention() -> None:
     disk = Disk()
     ids = fill(disk, [Columns([b"x"], ttls=[ttl]) for ttl in (1, 1, 1, None, 1)])
     store = MemoryStore(disk)
-    assert expired_row_ids(store, PREFIX, 0, BEGIN + 500_000, 100) == ids[:3]
-    assert expired_row_ids(store, PREFIX, 0, BEGIN + 500_000, 2) == ids[:2]
-    assert expired_row_ids(store, PREFIX, 0, BEGIN + 999, 100) == []
-    assert expired_row_ids(store, PREFIX, BEGIN + 499_001, BEGIN + 500_000, 100) == ids
+    assert expired_rows(store, PREFIX, 0, BEGIN + 500_000, 100) == single_rows(ids[:3])
+    assert expired_rows(store, PREFIX, 0, BEGIN + 500_000, 2) == single_rows(ids[:2])
+    assert expired_rows(store, PREFIX, 0, BEGIN + 999, 100) == single_rows([])
+    assert expired_rows(store, PREFIX, BEGIN + 499_001, BEGIN + 500_000, 100) == single_rows(ids)
 
 
 def test_retention_does_not_delete_what_lies_behind_a_hole() -> None:
     disk, ids = log_of(9)
     del disk.tables[Table.MESSAGE][PREFIX + ids[1]]
     with pytest.raises(TopicDamaged):
-        expired_row_ids(MemoryStore(disk), PREFIX, BEGIN + 10_000, BEGIN + 10_000, 100)
+        expired_rows(MemoryStore(disk), PREFIX, BEGIN + 10_000, BEGIN + 10_000, 100)
