@@ -266,7 +266,8 @@ class MessagePublisher:
         topic.rows.clear()
 
     def _request(self, tx: Transaction, topic: _Topic, producer: str | None, rows: list[_Row]) -> PublishRequest:
-        payloads, ids, keys, properties, ttls = zip(*rows, strict=True)
+        # Lists: a tuple where a union may be would be (branch, value) to fastavro.
+        payloads, ids, keys, properties, ttls = (list(column) for column in zip(*rows, strict=True))
         request = PublishRequest(
             payloads,
             keys=keys if any(key is not None for key in keys) else None,
@@ -276,7 +277,7 @@ class MessagePublisher:
         )
         if producer is not None:
             held = self._held[topic.namespace, topic.name, producer]
-            request.producer, request.epoch, request.sequence_ids = producer, held.producer.epoch, list(ids)
+            request.producer, request.epoch, request.sequence_ids = producer, held.producer.epoch, ids
         return request
 
     def _sent(self, request: PublishRequest, send: Callable[[], PublishResponse]) -> PublishResponse:
