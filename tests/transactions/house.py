@@ -12,9 +12,13 @@ from typing import Any
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import Clock
 from oncelog_service.log.writer import Writer
+from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import Batch
+from oncelog_service.storage.port import Batch, Table
+from oncelog_service.transactions.edits import Invalidated, Started
 from oncelog_service.transactions.manager import TransactionLimits, TransactionManager
+from oncelog_service.transactions.snapshot import encode_snapshot
+from oncelog_service.transactions.state import TransactionsState
 from tests.support import ManualClock
 
 SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
@@ -52,6 +56,18 @@ async def opened(
             store.close()
         await writer.close()
         store.close()
+
+
+def with_invalid(count: int) -> Disk:
+    """A disk whose snapshot holds so many invalid transactions."""
+    state = TransactionsState()
+    for pointer in range(1, count + 1):
+        state.apply(Started(pointer, SHORT, 30_000))
+        state.apply(Invalidated(pointer))
+    disk, batch = Disk(), Batch()
+    batch.put(Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[0], encode_snapshot(state))
+    MemoryStore(disk).write([batch])
+    return disk
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.storage.keys import AFTER_NUMBERS, edit_key, outcome_key
 from oncelog_service.transactions.edits import (
     KINDS,
     Aborted,
@@ -142,6 +143,13 @@ def test_an_edit_at_the_wrong_number_is_refused() -> None:
 def test_an_outcome_under_the_wrong_pointer_is_refused() -> None:
     with pytest.raises(EditDamaged):
         decode_outcome(P + 1, encode_outcome(P, Outcome(P, "committed")))
+
+
+def test_the_keys_never_change_and_sort_as_numbers() -> None:
+    assert edit_key(41).hex() == "0000000000000029"
+    assert outcome_key(P).hex() == "18d75b8423f30000"
+    assert edit_key(1) < edit_key(2**40) < AFTER_NUMBERS
+    assert outcome_key(2**63 - 1) < AFTER_NUMBERS
 
 
 def test_no_flipped_bit_of_a_snapshot_goes_unnoticed() -> None:

@@ -19,15 +19,14 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.wire.models import TransactionState
-from oncelog_service.storage.keys import SNAPSHOT_SLOTS
+from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key, outcome_key
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged, Table
 from oncelog_service.transactions.manager import TransactionLimits, TransactionManager
-from oncelog_service.transactions.outcomes import outcome_key
-from oncelog_service.transactions.recovery import edit_key, recover
+from oncelog_service.transactions.recovery import recover
 from oncelog_service.transactions.snapshot import encode_snapshot
 from tests.support import ManualClock
-from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, crashed, opened, run
+from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, crashed, opened, run, with_invalid
 
 SMALL = TransactionLimits(snapshot_edits=7)
 """Snapshots all the time."""
@@ -222,14 +221,15 @@ def lose(disk: Disk, number: int) -> None:
 
 def test_large_snapshots_are_encoded_aside_and_hold_exactly_the_edits_up_to_their_number() -> None:
     async def scenario() -> None:
-        disk = Disk()
-        async with opened(disk, limits=TransactionLimits(snapshot_edits=500), clean=False) as house:
-            for _ in range(12):
-                begun = await asyncio.gather(*(house.manager.start(SHORT) for _ in range(300)))
-                await asyncio.gather(*(house.manager.invalidate(each.transaction_id) for each in begun))
+        disk = with_invalid(2_500)
+        async with opened(disk, clean=False) as house:
+            begun = [(await house.manager.start(SHORT)).transaction_id for _ in range(50)]
+            while not disk.tables[Table.TRANSACTION_SNAPSHOT].get(SNAPSHOT_SLOTS[1]):
+                begun += [each.transaction_id for each in await asyncio.gather(*(house.manager.start(SHORT) for _ in range(50)))]
+                await asyncio.gather(*(house.manager.commit(begun.pop(0)) for _ in range(50)))
             live = encode_snapshot(house.manager.state)
         recovered = recover(MemoryStore(disk))
-        assert max(each or 0 for each in recovered.snapshots) > 4_000
+        assert min(each or 0 for each in recovered.snapshots) == 5_000
         assert encode_snapshot(recovered.state) == live
 
     run(scenario())

@@ -14,6 +14,9 @@
     TRIM         topic key · generation
     GROUP        topic key · generation · write pointer i64
     INSTANCE     empty: one row, 32 hex digits that name this store among the participants of transactions
+    TRANSACTION_EDIT      number of the edit i64, from 1
+    TRANSACTION_SNAPSHOT  slot u8 (0 or 1, written in turn)
+    OUTCOME               write pointer i64
 """
 
 from __future__ import annotations
@@ -82,3 +85,17 @@ def prefix_end(prefix: bytes) -> bytes:
     """The first key after all keys that begin with ``prefix`` (which is not all 0xff)."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+def edit_key(number: int) -> bytes:
+    """The key of an edit of the transaction service."""
+    return _TIMESTAMP.pack(number)
+
+
+def outcome_key(pointer: int) -> bytes:
+    """The key of a write pointer's outcome."""
+    return _TIMESTAMP.pack(pointer)
+
+
+AFTER_NUMBERS = b"\x7f" + b"\xff" * 8
+"""Sorts after any number of an edit and any write pointer (they are positive)."""

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from oncelog.errors import StorageUnavailable
 from oncelog_service.log.writer import Writer
-from oncelog_service.storage.keys import SNAPSHOT_SLOTS
+from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.transactions.edits import Edit, encode_edit
-from oncelog_service.transactions.recovery import Recovered, edit_key
+from oncelog_service.transactions.recovery import Recovered
 from oncelog_service.transactions.snapshot import encode_snapshot
 from oncelog_service.transactions.state import TransactionsState
 

@@ -28,6 +28,7 @@ from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionTy
 from oncelog_service.clock import Clock
 from oncelog_service.log.reading import read
 from oncelog_service.log.writer import Writer
+from oncelog_service.storage.keys import outcome_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.transactions.decisions import (
     Abort,
@@ -45,7 +46,7 @@ from oncelog_service.transactions.decisions import (
 )
 from oncelog_service.transactions.edit_log import EditLog
 from oncelog_service.transactions.edits import MAX_STRING_BYTES, Aborted, Committed, Edit, Invalidated, total_bytes
-from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, outcome_key, read_outcomes
+from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, read_outcomes
 from oncelog_service.transactions.recovery import Recovered, recover
 from oncelog_service.transactions.state import (
     ANSWER,

@@ -17,6 +17,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from oncelog.wire.models import TransactionState
+from oncelog_service.storage.keys import outcome_key
 from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.transactions.edits import EditDamaged, check_checksum, with_checksum
 
@@ -24,7 +25,6 @@ VERSION = 1
 _LAYOUT = struct.Struct(">BBqq")
 _STATES: dict[int, TransactionState] = {1: "committed", 2: "aborted", 3: "invalid"}
 _NUMBERS = {state: number for number, state in _STATES.items()}
-_KEY = struct.Struct(">q")
 
 
 class Outcome(NamedTuple):
@@ -32,11 +32,6 @@ class Outcome(NamedTuple):
 
     root: int
     state: TransactionState
-
-
-def outcome_key(pointer: int) -> bytes:
-    """The key of a pointer's row."""
-    return _KEY.pack(pointer)
 
 
 def encode_outcome(pointer: int, outcome: Outcome) -> bytes:

@@ -6,18 +6,15 @@ It refuses to know half of it: a missing or damaged edit is an error, never pass
 from __future__ import annotations
 
 import logging
-import struct
 from typing import NamedTuple
 
-from oncelog_service.storage.keys import SNAPSHOT_SLOTS
+from oncelog_service.storage.keys import AFTER_NUMBERS, SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.transactions.edits import EditDamaged, decode_edit
 from oncelog_service.transactions.snapshot import decode_snapshot
 from oncelog_service.transactions.state import TransactionsState
 
 _log = logging.getLogger(__name__)
-_NUMBER = struct.Struct(">q")
-_AFTER_ANY = b"\x7f" + b"\xff" * 8
 
 
 class Recovered(NamedTuple):
@@ -28,11 +25,6 @@ class Recovered(NamedTuple):
     """The number of the last edit in the snapshot of each slot; None where there is no valid one."""
     first_edit: int
     """The number of the oldest edit that is still stored, or of the next one."""
-
-
-def edit_key(number: int) -> bytes:
-    """The key of an edit."""
-    return _NUMBER.pack(number)
 
 
 def recover(store: Store) -> Recovered:
@@ -48,7 +40,7 @@ def recover(store: Store) -> Recovered:
     first = _first_edit(store, state.number + 1)
     if not any(states) and (any(stored) or first != 1) and store.get(Table.TRANSACTION_EDIT, edit_key(1)) is None:
         raise StoreDamaged("no snapshot of the transactions is valid and their first edits are deleted; restore a backup")
-    rows = store.scan(Table.TRANSACTION_EDIT, edit_key(state.number + 1), _AFTER_ANY)
+    rows = store.scan(Table.TRANSACTION_EDIT, edit_key(state.number + 1), AFTER_NUMBERS)
     try:
         for key, data in rows:
             _replay(state, int.from_bytes(key, "big"), data)
@@ -76,7 +68,7 @@ def _snapshot(data: bytes) -> TransactionsState | None:
 
 
 def _first_edit(store: Store, upcoming: int) -> int:
-    rows = store.scan(Table.TRANSACTION_EDIT, b"", _AFTER_ANY)
+    rows = store.scan(Table.TRANSACTION_EDIT, b"", AFTER_NUMBERS)
     try:
         return next((int.from_bytes(key, "big") for key, _ in rows), upcoming)
     finally:
