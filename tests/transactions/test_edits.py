@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from oncelog_service.transactions.edits import (
     Started,
     decode_edit,
     encode_edit,
+    with_checksum,
 )
 from oncelog_service.transactions.outcomes import Outcome, decode_outcome, encode_outcome
 from oncelog_service.transactions.snapshot import decode_snapshot, encode_snapshot
@@ -133,6 +135,27 @@ def test_no_flipped_bit_and_no_cut_of_an_edit_goes_unnoticed(name: str) -> None:
     for length in range(len(data)):
         with pytest.raises(EditDamaged):
             decode_edit(41, data[:length])
+
+
+@pytest.mark.parametrize(
+    "change", [lambda body: b"\x02" + body[1:], lambda body: body[:1] + b"\x0a" + body[2:], lambda body: body + b"\x00"]
+)
+def test_an_edit_of_another_layout_is_refused_although_its_checksum_holds(change: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(EditDamaged):
+        decode_edit(41, with_checksum(change(encode_edit(41, Settled(P, HERE))[:-4])))
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_a_snapshot_of_another_layout_is_refused_although_its_checksum_holds(at: int) -> None:
+    body = bytearray(encode_snapshot(lived())[:-4])
+    body[at] += 1
+    with pytest.raises(EditDamaged):
+        decode_snapshot(with_checksum(bytes(body)))
+
+
+def test_an_outcome_of_another_layout_is_refused_although_its_checksum_holds() -> None:
+    with pytest.raises(EditDamaged):
+        decode_outcome(P, with_checksum(b"\x02" + encode_outcome(P, Outcome(P, "aborted"))[1:-4]))
 
 
 def test_an_edit_at_the_wrong_number_is_refused() -> None:

@@ -450,6 +450,19 @@ def test_settling_before_the_end_changes_nothing() -> None:
     run(scenario())
 
 
+def test_one_answer_has_at_most_a_thousand_settlements() -> None:
+    async def scenario() -> None:
+        async with opened(Disk()) as house:
+            for _ in range(3):
+                begun = (await house.manager.start(SHORT)).transaction_id
+                for number in range(501):
+                    await house.manager.enlist(begun, f"here:default/{number}/1")
+                await house.manager.commit(begun)
+            assert len(await house.manager.unsettled(0)) == 1_000
+
+    run(scenario())
+
+
 # --- listing and pruning
 
 
@@ -490,6 +503,15 @@ def test_pruning_leaves_those_whose_participants_have_not_settled() -> None:
             for pointers, before_ms in ((None, None), ([old], clock.ms)):
                 with pytest.raises(InvalidRequest):
                     await manager.prune(pointers, before_ms)
+
+    run(scenario())
+
+
+def test_pruning_everything_leaves_an_empty_list() -> None:
+    async def scenario() -> None:
+        async with opened(with_invalid(100)) as house:
+            assert await house.manager.prune(None, house.manager.state.last // 1_000_000 + 1) == 100
+            assert (await house.manager.start(SHORT)).invalids == ()
 
     run(scenario())
 

@@ -107,6 +107,18 @@ def fail(_: Sequence[Batch]) -> None:
     raise OSError("no space left on device")
 
 
+def test_the_background_task_ends_when_the_store_fails() -> None:
+    async def scenario() -> None:
+        disk, clock = Disk(), ManualClock()
+        async with opened(disk, clock, clean=False) as house:
+            await house.manager.start(SHORT, 1)
+            disk.before_sync = fail
+            clock.advance(1)
+            await asyncio.wait_for(house.manager.run(), 5)
+
+    run(scenario())
+
+
 def test_a_clean_stop_leaves_nothing_to_replay() -> None:
     async def scenario() -> None:
         disk = Disk()

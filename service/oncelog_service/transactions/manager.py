@@ -60,7 +60,7 @@ from oncelog_service.transactions.state import (
     not_found,
 )
 
-_RECENT_OUTCOMES = 100_000
+_RECENT_OUTCOMES = 20_000
 """Outcomes kept in memory: those not yet synced, and those likely to be asked for."""
 _SETTLEMENTS = 1_000
 """Most settlements in one answer."""
@@ -422,6 +422,7 @@ class TransactionManager:
         batch = Batch()
         ended = [outcome for edit in edits for outcome in self._outcomes(edit)]
         for pointer, outcome in ended:
+            self._recent.pop(pointer, None)  # the newest stand last
             batch.put(Table.OUTCOME, outcome_key(pointer), encode_outcome(pointer, outcome))
         done = self._log.append(self.state, edits, batch)
         self.counts.update(map(type, edits))
