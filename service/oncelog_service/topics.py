@@ -173,9 +173,14 @@ class Topics:
     async def settle(self, participant: str, pointer: int, committed: bool) -> None:
         """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle."""
         namespace, topic, generation = participant.partition(":")[2].split("/")
-        row = await self._row(namespace, topic)
-        if row is not None and not row.deleted and row.generation == int(generation):
-            await (await self.open(namespace, topic)).settle(pointer, committed)
+        log = self._open.get((namespace, topic))
+        if log is None:
+            row = await self._row(namespace, topic)
+            if row is None or row.deleted:
+                return
+            log = await self.open(namespace, topic)
+        if log.row.generation == int(generation):
+            await log.settle(pointer, committed)
 
     # --- policies of namespaces
 

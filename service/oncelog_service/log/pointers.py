@@ -84,9 +84,12 @@ class WritePointers:
                 self._left.clear()
                 await self._left.wait()
             yield
-            self._own.pop(pointer, None)
         finally:
             self._closing.discard(pointer)
+
+    def forget(self, pointer: int) -> None:
+        """Its transaction has ended and is settled: whoever comes with the pointer must ask again, and is refused."""
+        self._own.pop(pointer, None)
 
     @property
     def in_use(self) -> bool:

@@ -273,6 +273,7 @@ class Transactional:
                     await self._writer.settled()
                     await self._mark(pointer, self._dedup.fold.unsettled.get(pointer, ()))
             self.groups.close(pointer)
+            self.pointers.forget(pointer)
 
     def outlived(self) -> list[int]:
         """Unsettled write pointers that are older than any transaction may become."""
@@ -286,7 +287,10 @@ class Transactional:
             batch = Batch()
             batch.put(Table.GROUP, group.key, encode_record(group.row))
             await self._writer.submit(batch, lambda: None)
-        return group.row is not None and group.row.row_id is None
+        if group.row is None or group.row.row_id is not None:
+            return False
+        self.groups.close(pointer)
+        return True
 
 
 def columns_of(request: PublishRequest, known: int, previous: bytes | None, write_pointer: int | None = None) -> Columns:
