@@ -75,6 +75,8 @@ class SqlParticipant:
             table: the table of markers, created on demand; may be shared. On a database whose DDL commits (MySQL), create it
                 beforehand (:attr:`table`).
         """
+        if not isinstance(database, Engine | Session | scoped_session | Connection):
+            raise TypeError(f"a database is an Engine, Session or Connection, not {type(database).__name__}")
         if not 1 <= len(resource) <= _RESOURCE_LIMIT:
             raise ValueError(f"a resource's name has 1 to {_RESOURCE_LIMIT} characters, not {len(resource)}")
         self.resource = resource
@@ -223,8 +225,9 @@ class SqlParticipant:
             if isinstance(self._database, Session | scoped_session):
                 self._database.rollback()
             else:
-                self.connection.rollback()
-        except SQLAlchemyError:
+                # The driver's own: to SQLAlchemy a transaction whose commit failed is over; to SQLite it may still hold its lock.
+                self.connection.connection.rollback()
+        except Exception:
             with suppress(SQLAlchemyError):
                 self.connection.invalidate()
 

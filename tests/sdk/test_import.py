@@ -28,9 +28,11 @@ def test_importing_the_sdk_starts_no_thread() -> None:
     loaded_by("import oncelog, threading\nassert threading.active_count() == 1")
 
 
-def test_the_checkpoint_is_loaded_when_it_is_asked_for() -> None:
+def test_what_needs_sqlalchemy_is_loaded_when_it_is_asked_for() -> None:
     pytest.importorskip("sqlalchemy")
-    assert "sqlalchemy" in loaded_by("from oncelog import Checkpoint")
+    before = "from oncelog import TransactionAware, TransactionContext, TransactionalDict; assert 'sqlalchemy' not in sys.modules"
+    for name in ("Checkpoint", "SqlParticipant"):
+        assert "sqlalchemy" in loaded_by(f"{before}\nfrom oncelog import {name}")
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
@@ -42,10 +44,10 @@ def test_every_public_name_is_there_and_no_other() -> None:
 
 def test_what_an_extra_is_missing_for_says_which_one() -> None:
     hide = "import sys; sys.modules['sqlalchemy'] = sys.modules['typer'] = None\n"
-    checkpoint = subprocess.run(
-        [sys.executable, "-c", hide + "from oncelog import Checkpoint"], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert "pip install 'oncelog[sql]'" in checkpoint.stderr
+    for name in ("Checkpoint", "SqlParticipant"):
+        line = [sys.executable, "-c", hide + f"from oncelog import {name}"]
+        wanted = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert f"{name} needs SQLAlchemy: pip install 'oncelog[sql]'" in wanted.stderr
     command = subprocess.run(
         [sys.executable, "-c", hide + "from oncelog_service.__main__ import main; main()"],
         capture_output=True,

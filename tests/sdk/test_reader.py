@@ -5,14 +5,15 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oncelog import Client, MessageId, Producer, Reader
-from oncelog.errors import CodecError, OffsetOutOfRange, StaleMessageId, TopicNotFound
+from oncelog import Client, MessageId, Producer, Reader, TransactionContext
+from oncelog.errors import CodecError, InvalidTransaction, OffsetOutOfRange, StaleMessageId, TopicNotFound
 from tests.support import ManualClock, RunningService, ServiceProcess, running_service
 
 
@@ -282,3 +283,80 @@ def test_closing_a_reader_leaves_a_client_that_was_given_open(client: Client, to
     assert client.healthy()
     with Reader(topic, url=house.url, timeout=0) as own:
         assert list(own) == []
+
+
+# --- in a transaction ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def undecided(client: Client, topic: str) -> Iterator[TransactionContext]:
+    """A transaction whose message lies between others."""
+    with Producer(topic, client=client) as producer:
+        producer.send(b"before")
+        context = client.transaction()
+        context.start()
+        context.send(topic, b"undecided")
+        context.checkpoint()
+        producer.send(b"behind")
+    yield context
+    if context.state == "in_progress":
+        context.abort()
+
+
+def payloads(reader: Reader) -> list[bytes]:
+    return [message.payload for message in reader]
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0, 0.0])
+def test_reading_in_a_transaction_ends_before_what_is_undecided_without_waiting(
+    client: Client, topic: str, undecided: TransactionContext, timeout: float | None
+) -> None:
+    begun = time.monotonic()
+    with client.transaction() as tx, Reader(topic, client=client, transaction=tx, timeout=timeout) as reader:
+        assert payloads(reader) == [b"before"]
+        assert reader.read(timeout=timeout) == []
+        assert not reader.has_message_available()
+    assert time.monotonic() - begun < 10
+
+
+def test_a_later_transaction_goes_on_from_the_position(client: Client, topic: str, undecided: TransactionContext) -> None:
+    with client.transaction() as tx, Reader(topic, client=client, transaction=tx, timeout=0) as reader:
+        assert payloads(reader) == [b"before"]
+    undecided.finish()
+    assert reader.position is not None
+    with client.transaction() as tx, Reader(topic, client=client, transaction=tx, timeout=0, start=reader.position) as reader:
+        assert payloads(reader) == [b"undecided", b"behind"]
+
+
+def test_what_was_rolled_back_is_passed_over(client: Client, topic: str, undecided: TransactionContext) -> None:
+    undecided.abort()
+    with client.transaction() as tx, Reader(topic, client=client, transaction=tx, timeout=0) as reader:
+        assert payloads(reader) == [b"before", b"behind"]
+
+
+@pytest.mark.parametrize("form", ["context", "transaction", "bytes"])
+def test_a_transaction_reads_its_own_messages_in_whichever_form_it_is_given(
+    client: Client, topic: str, undecided: TransactionContext, form: str
+) -> None:
+    given = {"context": undecided, "transaction": undecided.transaction, "bytes": undecided.transaction.to_bytes()}[form]
+    with Reader(topic, client=client, transaction=given, timeout=0) as reader:
+        assert payloads(reader) == [b"before", b"undecided", b"behind"]
+
+
+def test_without_a_transaction_everything_in_the_log_is_delivered(
+    client: Client, topic: str, undecided: TransactionContext
+) -> None:
+    with Reader(topic, client=client, timeout=0) as reader:
+        assert payloads(reader) == [b"before", b"undecided", b"behind"]
+
+
+def test_at_the_end_of_the_log_a_reader_in_a_transaction_waits(client: Client, topic: str) -> None:
+    slow = Producer(topic, client=client, linger=0.2)
+    with client.transaction() as tx, Reader(topic, client=client, transaction=tx) as reader, slow as producer:
+        producer.send_async(b"soon")
+        assert [message.payload for message in reader.read()] == [b"soon"]
+
+
+def test_bytes_that_are_no_transaction_are_refused(client: Client, topic: str) -> None:
+    with Reader(topic, client=client, transaction=b"nonsense", timeout=0) as reader, pytest.raises(InvalidTransaction):
+        list(reader)
