@@ -20,7 +20,6 @@ from oncelog.wire.codec import avro_source
 from oncelog.wire.media import AVRO, ONCELOG_AVRO
 from oncelog_service.storage.keys import FIRST_ROW_ID, row_id
 from oncelog_service.storage.rows import (
-    GROUP,
     PREVIOUS,
     TTL,
     Columns,
