@@ -1,7 +1,7 @@
 """The transaction service behind a URL: the port over the SDK's client, on threads of its own.
 
 On threads of its own, because one that hangs must hold up nobody else: the event loop's common threads read the store for
-every poll. After it could not be reached, calls are refused at once for a moment instead of each waiting for it again.
+every poll. After one waited in vain, calls are refused at once for a moment instead of each waiting as long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ ANSWER_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 """How long a call is tried again: enough for a connection that had been closed meanwhile, no more, since a publish waits."""
 PAUSE_SECONDS = 0.5
-"""How long, after it could not be reached, nobody tries again."""
+"""How long, after somebody waited for it in vain, nobody tries again."""
+SLOW_SECONDS = 0.3
+"""From how long on that was a wait. A connection that is refused is not: whoever tries again finds it as soon as it is back."""
 WAIT_SECONDS = 1.0
 """Longest wait in one call of :meth:`RemoteTransactions.unsettled`: a stop waits for the call under way."""
 _THREADS = 16
@@ -219,12 +221,15 @@ class RemoteTransactions:
 
     def _unless_quiet(self, call: Callable[[], T]) -> T:
         """On a thread. Those that queued up behind one that waited in vain do not wait as long again."""
-        if self._clock.monotonic() < self._quiet_until:
+        began = self._clock.monotonic()
+        if began < self._quiet_until:
             raise ConnectionFailed("it could not be reached a moment ago", definite=True)
         try:
             return call()
         except ConnectionFailed:
-            self._quiet_until = self._clock.monotonic() + PAUSE_SECONDS
+            now = self._clock.monotonic()
+            if now - began >= SLOW_SECONDS:
+                self._quiet_until = now + PAUSE_SECONDS
             raise
 
     def _unavailable(self, error: OncelogError, definite: bool | None) -> NoReturn:
