@@ -196,13 +196,11 @@ def test_a_damaged_or_missing_edit_is_refused() -> None:
         async with opened(disk, clean=False) as house:
             for _ in range(5):
                 await house.manager.start(SHORT)
-        for harm in (
-            lambda each: damage(each, Table.TRANSACTION_EDIT, edit_key(3)),
-            lambda each: lose(each, 1),
-            lambda each: lose(each, 3),
-        ):
-            hurt = crashed(disk)
-            harm(hurt)
+        flipped, without_first, without_third = crashed(disk), crashed(disk), crashed(disk)
+        damage(flipped, Table.TRANSACTION_EDIT, edit_key(3))
+        lose(without_first, 1)
+        lose(without_third, 3)
+        for hurt in (flipped, without_first, without_third):
             with pytest.raises(StoreDamaged):
                 recover(MemoryStore(hurt))
 
