@@ -19,6 +19,7 @@ from typing import Literal, cast
 from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, delete, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from oncelog.errors import (
     TransactionClosed,
@@ -267,6 +268,8 @@ class SqlParticipant:
             OncelogError: the transaction service does not answer.
         """
         done: dict[int, Decision] = {}
+        if isinstance(self._engine().pool, SingletonThreadPool | StaticPool):
+            return done  # a database in memory: nothing outlives its process, and a second connection would be the first one
         for status in client.transactions("in_progress"):
             pointer = status.write_pointer
             if status.resource != self.resource or (self._tx is not None and pointer == self._tx.transaction_id):

@@ -355,7 +355,7 @@ def _attach(cause: BaseException, others: Sequence[BaseException]) -> None:
     for other in others:
         cause.add_note(f"and then: {type(other).__name__}: {other}")
     with suppress(AttributeError):  # an exception with slots has the notes
-        cause.others = tuple(others)  # type: ignore[attr-defined]
+        cause.others = (*getattr(cause, "others", ()), *others)  # type: ignore[attr-defined]
 
 
 def _raise_interruption(failures: Sequence[BaseException]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import Pool, SingletonThreadPool, StaticPool
 
 from oncelog import Client, Reader, SqlParticipant, TransactionContext, sql_participant
 from oncelog.errors import (
@@ -147,6 +148,24 @@ def test_a_connection_is_committed_with_what_was_done_in_it_before(
     with engine.begin() as connection:
         run(client, topic, SqlParticipant(connection, resource), 3)
     assert effects(engine) == visible(client, topic) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("pool", [StaticPool, SingletonThreadPool])
+def test_a_database_in_memory_keeps_what_was_done_before(client: Client, topic: str, resource: str, pool: type[Pool]) -> None:
+    """Its engine has one connection only; looking for something to recover must not roll that back."""
+    engine = create_engine("sqlite://", poolclass=pool)
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TABLE effects (n INTEGER)"))
+        for number in range(3):
+            change(connection, number)
+            with client.transaction(SqlParticipant(connection, resource)) as tx:
+                tx.send(topic, b"%d" % number)
+    assert effects(engine) == visible(client, topic) == [0, 1, 2]
+    run(client, topic, SqlParticipant(engine, resource), 3)
+    with pytest.raises(ZeroDivisionError):
+        run(client, topic, SqlParticipant(engine, resource), 4, ZeroDivisionError())
+    assert effects(engine) == visible(client, topic) == [0, 1, 2, 3]
+    engine.dispose()
 
 
 def test_outside_of_a_transaction_there_is_no_connection(client: Client, engine: Engine, resource: str) -> None:
