@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     @field_validator("transactions_url")
     @classmethod
     def _known_url(cls, url: str | None) -> str | None:
-        if url is not None and not re.match(r"https?://[^/?#]+/?$", url):
+        if url is not None and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", url):
             raise ValueError(f"not the URL of a service: {url!r}; it looks like http://127.0.0.1:7071")
         return url
 
