@@ -31,11 +31,8 @@ class _Row(NamedTuple):
     key: bytes | None
     properties: Mapping[str, str] | None
     ttl: int | None
-
-    @property
-    def size(self) -> int:
-        texts = sum(len(name) + len(value) for name, value in (self.properties or {}).items())
-        return _ROW_BYTES + len(self.payload) + len(self.key or b"") + texts
+    size: int
+    """What it counts for, in bytes."""
 
 
 @dataclass
@@ -112,7 +109,7 @@ class MessagePublisher:
             number = None
             if producer is not None:
                 number = self._number(tx, topic, namespace, producer, sequence_id)
-            row = _Row(payload, number, raw_key, properties and dict(properties), ttl)
+            row = _Row(payload, number, raw_key, properties and dict(properties), ttl, _size(payload, raw_key, properties))
             self._add(namespace, topic, None if producer is None else producer.name, row)
             self._spill(tx)
 
@@ -267,7 +264,7 @@ class MessagePublisher:
 
     def _request(self, tx: Transaction, topic: _Topic, producer: str | None, rows: list[_Row]) -> PublishRequest:
         # Lists: a tuple where a union may be would be (branch, value) to fastavro.
-        payloads, ids, keys, properties, ttls = (list(column) for column in zip(*rows, strict=True))
+        payloads, ids, keys, properties, ttls, _ = (list(column) for column in zip(*rows, strict=True))
         request = PublishRequest(
             payloads,
             keys=keys if any(key is not None for key in keys) else None,
@@ -306,6 +303,13 @@ class MessagePublisher:
             self._failure = error
             self._unsure = self._unsure or not (isinstance(error, OncelogError) and error.definite)
             raise
+
+
+def _size(payload: bytes, key: bytes | None, properties: Mapping[str, str] | None) -> int:
+    size = _ROW_BYTES + len(payload)
+    if key is not None or properties:
+        size += len(key or b"") + sum(len(name) + len(value) for name, value in (properties or {}).items())
+    return size
 
 
 def _ends(rows: list[_Row]) -> Iterator[int]:
