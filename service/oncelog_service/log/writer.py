@@ -78,6 +78,10 @@ class Writer:
         if self._failure is not None:
             raise StorageFailed(f"the store failed: {self._failure}")
 
+    async def synced(self) -> None:
+        """Return when everything handed over before this call, lazily too, is on disk. Raises as the future of a submission."""
+        await self.submit(Batch(), lambda: None)
+
     async def close(self) -> None:
         """Write what is queued, then end the thread. Nothing may be submitted any more."""
         self._flush_lazy()

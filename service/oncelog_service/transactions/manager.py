@@ -273,7 +273,8 @@ class TransactionManager:
             return False
         edits = self._decide(Enlist(pointer, participant))
         if edits:
-            self._submit(edits)
+            # Lazily: it shares the sync of the messages that follow on it.
+            self._log.append(self.state, edits, Batch(), lazily=True)
         return True
 
     async def _in_progress(self, pointer: int) -> bool:
