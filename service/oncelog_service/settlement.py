@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from oncelog.errors import OncelogError, StorageUnavailable
+from oncelog.errors import OncelogError, StorageUnavailable, TransactionsUnavailable
 from oncelog.wire.models import Settlement
 from oncelog_service.topics import Topics
 from oncelog_service.transactions.port import Transactions
@@ -35,7 +35,7 @@ class SettlementTask:
         while True:
             try:
                 settled = await self.once(_WAIT_SECONDS)
-            except StorageUnavailable:
+            except (StorageUnavailable, TransactionsUnavailable):
                 settled = False  # a stop, or a failure that is told elsewhere
             except OncelogError as error:
                 _log.warning("transactions cannot be settled now; they will be: %s", error)

@@ -6,12 +6,20 @@ A name that was deleted keeps its row, so that the next generation's ids and tim
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from oncelog.errors import InvalidRequest, TopicDamaged, TopicExists, TopicNotFound, TransactionsUnavailable
+from oncelog.errors import (
+    InvalidRequest,
+    StorageUnavailable,
+    TopicDamaged,
+    TopicExists,
+    TopicNotFound,
+    TransactionsUnavailable,
+)
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import RecentMessages
@@ -24,6 +32,11 @@ from oncelog_service.storage.keys import generation_key, prefix_end, split_topic
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
 from oncelog_service.transactions.port import Transactions
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 0.5
+"""How long the opening of a topic waits to hear how its transactions ended."""
 
 TopicName = tuple[str, str]
 """(namespace, topic)."""
@@ -74,6 +87,7 @@ class Topics:
         self._policies = _read_policies(store)
         self._opening: dict[TopicName, asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
+        self._settling: set[asyncio.Task[None]] = set()
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
 
     # --- the resource
@@ -164,11 +178,23 @@ class Topics:
                 participant(self._instance, *name, row.generation),
             )
             self._open[name] = log
-        with suppress(
-            TransactionsUnavailable
-        ):  # then the settlement of transactions tries again, and nothing here goes ahead of it
-            await log.settle_ended()
+        await self._settle_ended(log)
         return log
+
+    async def _settle_ended(self, log: TopicLog) -> None:
+        """What was recovered knows how its transactions ended, unless their service does not answer soon: then it learns later."""
+        if not log.dedup.fold.unsettled:
+            return
+        task = asyncio.ensure_future(log.settle_ended())
+        self._settling.add(task)
+        task.add_done_callback(self._settled)
+        await asyncio.wait([task], timeout=_PATIENCE_SECONDS)
+
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        self._settling.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, TransactionsUnavailable | StorageUnavailable):
+            _log.warning("transactions of a topic that was opened are not settled yet: %s", error)
 
     async def settle(self, participant: str, pointer: int, committed: bool) -> None:
         """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle."""
