@@ -47,9 +47,16 @@ def flights(limit: int = ALL_FLIGHTS) -> Iterator[Flight]:
             yield Flight(number, payload, _columns(payload)[origin])
 
 
+def names(limit: int) -> list[str]:
+    """What the first ``limit`` flights are called: carrier, number and route, as "UA1545 EWR-IAH"."""
+    carrier, number, origin, destination = _places("carrier", "flight", "origin", "dest")
+    rows = csv.reader(flight.payload.decode() for flight in flights(limit))
+    return [f"{row[carrier]}{row[number]} {row[origin]}-{row[destination]}" for row in rows]
+
+
 def totals(payloads: Iterable[bytes]) -> dict[str, Totals]:
     """Flights, departures and minutes of delay per airport."""
-    origin, departed, delay = _places()
+    origin, departed, delay = _places(_ORIGIN, _DEPARTED, _DELAY)
     found: dict[str, Totals] = {}
     for row in csv.reader(payload.decode() for payload in payloads):
         airport = found.setdefault(row[origin], Totals())
@@ -59,10 +66,10 @@ def totals(payloads: Iterable[bytes]) -> dict[str, Totals]:
     return found
 
 
-def _places() -> list[int]:
+def _places(*columns: str) -> list[int]:
     with zipfile.ZipFile(_archive()) as archive, archive.open("flights.csv") as lines:
         header = _columns(next(lines))
-    return [header.index(name) for name in (_ORIGIN, _DEPARTED, _DELAY)]
+    return [header.index(name) for name in columns]
 
 
 def _columns(line: bytes) -> list[str]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ class Unexpected(Exception):
 
 
 class Child:
-    """One process. Its last line of JSON on stdout is :attr:`report`; its stderr is kept in a file."""
+    """One process. What it says on stdout, as lines of JSON, adds up to :attr:`report`; its stderr is kept in a file."""
 
     def __init__(self, name: str, command: list[str], logs: Path) -> None:
         self.name = name
         self.report: dict[str, Any] = {}
+        self._reported = threading.Condition()
+        self._silent = False
+        """Whether it has closed its stdout, as it does when it ends."""
         self._stderr = logs / f"{name.replace(' ', '-')}.stderr"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_EXAMPLES), os.environ.get("PYTHONPATH")]))}
         with self._stderr.open("ab") as stderr:
@@ -43,7 +47,23 @@ class Child:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(b"{") and line.endswith(b"}\n"):
-                self.report = json.loads(line)
+                with self._reported:
+                    self.report = self.report | json.loads(line)
+                    self._reported.notify_all()
+        with self._reported:
+            self._silent = True
+            self._reported.notify_all()
+
+    def await_report(self, wanted: Callable[[dict[str, Any]], bool], seconds: float) -> dict[str, Any]:
+        """The report at once when it is as wanted: to kill at a moment that is over soon. Raises Unexpected if it never is."""
+        with self._reported:
+            self._reported.wait_for(lambda: wanted(self.report) or self._silent, seconds)
+            if wanted(self.report):
+                return self.report
+        if self._silent:
+            self._process.wait(seconds)
+            self.check()
+        raise Unexpected(f"{self.name} did not get to where it was to be killed; it said {self.report}")
 
     @property
     def exit_code(self) -> int | None:
@@ -82,8 +102,9 @@ class Crew:
     """All processes of the demo around one log."""
 
     def __init__(self, work: Path) -> None:
+        work.mkdir(exist_ok=True)
         self.work = work
-        self.database = work / "tally.db"
+        self.database = work / "tables.db"
         self._port = _free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._children: list[Child] = []
@@ -108,6 +129,12 @@ class Crew:
     def reader(self, name: str, page: int) -> Child:
         """A process that reads and keeps the table."""
         return self._start(name, "flights.tally", "--url", self.url, "--database", str(self.database), "--page", str(page))
+
+    def booker(self, name: str, bookings: int, stop: tuple[str, int] | None = None) -> Child:
+        """A process that books, up to so many bookings in all. ``stop``: where it stands still, and in which of its own."""
+        where = [] if stop is None else ["--stop-at", stop[0], "--stop-in", str(stop[1])]
+        database = ["--database", str(self.database)]
+        return self._start(name, "flights.book", "--url", self.url, *database, "--bookings", str(bookings), *where)
 
     def check(self) -> None:
         """Raises Unexpected if any process ended with an error that was not our doing."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, select
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import Session
 
 from flights.data import TOPIC, Totals, totals
+from flights.database import open_database
 from oncelog import Checkpoint, Reader
 
 AIRPORTS = Table(
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--database", type=Path, required=True)
     parser.add_argument("--page", type=int, required=True)
     args = parser.parse_args()
-    engine = open_database(args.database)
+    engine = open_database(args.database, AIRPORTS.metadata)
     checkpoint = Checkpoint("tally", TOPIC)
     with Session(engine) as session, session.begin():
         start = checkpoint.load(session)
@@ -44,19 +44,6 @@ def main() -> None:
             with Session(engine) as session, session.begin():
                 add(session, totals(message.payload for message in messages))
                 checkpoint.save(session, messages[-1])
-
-
-def open_database(path: Path) -> Engine:
-    """The database with its table. A commit is on disk when it returns."""
-    engine = create_engine(f"sqlite:///{path}")
-
-    @event.listens_for(engine, "connect")
-    def _durable(connection: Any, _: object) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-
-    AIRPORTS.metadata.create_all(engine)
-    return engine
 
 
 def add(session: Session, counted: dict[str, Totals]) -> None:
