@@ -46,12 +46,7 @@ class Calls:
         """Of the service."""
         return self._transport.url
 
-    @property
-    def retry_seconds(self) -> float:
-        """How long a call is tried again."""
-        return self._retry
-
-    def trying(self, call: Callable[[], T], idempotent: bool) -> T:
+    def _trying(self, call: Callable[[], T], idempotent: bool) -> T:
         """What ``call`` answers, tried again while that is safe and of use; see :func:`oncelog.retry.may_retry`.
 
         Raises:
@@ -73,15 +68,15 @@ class Calls:
             attempt += 1
 
     def _get(self, path: str, params: dict[str, str] | None = None) -> bytes:
-        return self.trying(lambda: self._transport.call("GET", path, params=params), idempotent=True)
+        return self._trying(lambda: self._transport.call("GET", path, params=params), idempotent=True)
 
     def _put(self, path: str, value: object) -> None:
         body = json.dumps(value).encode()
-        self.trying(lambda: self._transport.call("PUT", path, body, JSON), idempotent=False)
+        self._trying(lambda: self._transport.call("PUT", path, body, JSON), idempotent=False)
 
     def _post(self, path: str, value: object = None, *, idempotent: bool, accept: str | None = None) -> bytes:
         body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
-        return self.trying(lambda: self._transport.call("POST", path, body, media, accept=accept), idempotent)
+        return self._trying(lambda: self._transport.call("POST", path, body, media, accept=accept), idempotent)
 
 
 def quoted(name: str) -> str:

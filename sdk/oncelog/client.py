@@ -97,7 +97,7 @@ class Client(TransactionCalls):
         """Delete topic, messages and producers. Raises TopicNotFound."""
         path = topic_path(namespace, topic)
         # Not repeated blindly: between two tries somebody may have created it again.
-        self.trying(lambda: self._transport.call("DELETE", path), idempotent=False)
+        self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
 
     def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:
         """Where the log begins and ends. Raises TopicNotFound."""
@@ -142,7 +142,7 @@ class Client(TransactionCalls):
         except ValidationError as error:
             raise InvalidRequest(f"not a producer: {error}") from error
         body = json.dumps(asked.to_wire()).encode()
-        return parse(_OPENED, self.trying(lambda: self._transport.call("POST", path, body, JSON), idempotent=True))
+        return parse(_OPENED, self._trying(lambda: self._transport.call("POST", path, body, JSON), idempotent=True))
 
     def producers(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Producer]:
         """Every producer of a topic, by name, fetched page by page."""
@@ -162,7 +162,7 @@ class Client(TransactionCalls):
     def forget_producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Drop its sequence ids and fence its running incarnation. Raises ProducerNotFound."""
         path = _producer_path(namespace, topic, name)
-        self.trying(lambda: self._transport.call("DELETE", path), idempotent=False)
+        self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
 
     def why(self, topic: str, name: str, sequence_id: int, namespace: str = DEFAULT_NAMESPACE) -> Why:
         """Why a message with this sequence id was or would be dropped."""
@@ -183,7 +183,7 @@ class Client(TransactionCalls):
         path = topic_path(namespace, topic) + "/poll"
         data = encode_consume_request(request)
         timeout = self._timeout + (request.wait or 0) / 1000
-        body = self.trying(lambda: self._transport.call("POST", path, data, ONCELOG_AVRO, timeout=timeout), idempotent=True)
+        body = self._trying(lambda: self._transport.call("POST", path, data, ONCELOG_AVRO, timeout=timeout), idempotent=True)
         return decoded(decode_consume_response, body)
 
     # --- transactions

@@ -102,7 +102,7 @@ class MessagePublisher:
         if sequence_id is not None and producer is None:
             raise ValueError("a sequence id is a producer's; give the producer too")
         encode = codec_for(codec)
-        payload = producer.encode(value) if producer is not None and encode is None else encode_value(value, encode)
+        payload = producer._encode(value) if producer is not None and encode is None else encode_value(value, encode)
         raw_key = checked_extras(key, properties, ttl)
         with self._lock:
             tx = self._running()
@@ -121,12 +121,12 @@ class MessagePublisher:
         return self._tx
 
     def _number(self, tx: Transaction, topic: str, namespace: str, producer: Producer[Any], given: int | None) -> int:
-        if (producer.topic, producer.namespace) != (topic, namespace):
-            raise ValueError(f"producer {producer.name!r} publishes to {producer.namespace}/{producer.topic}")
+        if (producer._topic, producer._namespace) != (topic, namespace):
+            raise ValueError(f"producer {producer.name!r} publishes to {producer._namespace}/{producer._topic}")
         place = namespace, topic, producer.name
         held = self._held.get(place)
         if held is None:
-            producer.hold(tx.transaction_id)
+            producer._hold(tx.transaction_id)
             held = self._held[place] = _Held(producer)
         elif held.producer is not producer:
             raise ValueError(f"two producers named {producer.name!r} in one transaction; the older one is fenced")
@@ -134,7 +134,7 @@ class MessagePublisher:
             raise SequenceIdNotRising(
                 f"sequence id {given} does not follow {held.last_given}; nothing was sent", last=held.last_given, received=given
             )
-        number = producer.number_held(given)
+        number = producer._number_held(given)
         held.last_given = number
         return number
 
@@ -179,7 +179,7 @@ class MessagePublisher:
         """The producers go on behind the numbers that they have used."""
         with self._lock:
             for held in self._held.values():
-                held.producer.release(held.last)
+                held.producer._release(held.last)
             self._end()
 
     def rollback_tx(self) -> bool:
@@ -187,7 +187,7 @@ class MessagePublisher:
         with self._lock:
             failures = [failure for topic, response in self._published if (failure := self._undo(topic, response))]
             for held in self._held.values():
-                held.producer.roll_back()
+                held.producer._roll_back()
             undone = not self._unsure
             self._end()
         if failures:
@@ -198,7 +198,7 @@ class MessagePublisher:
         """Which numbers are used cannot be told: the producers stop."""
         with self._lock:
             for held in self._held.values():
-                held.producer.stop(error)
+                held.producer._stop(error)
             self._end()
 
     def _undo(self, topic: _Topic, response: PublishResponse) -> OncelogError | None:
@@ -237,7 +237,7 @@ class MessagePublisher:
         """Make what is stored appear. Repeated freely: the pointer is ours alone, and it publishes its group once."""
         request = PublishRequest([], write_pointer=tx.write_pointer)
         try:
-            response = self._client.trying(
+            response = self._client._trying(
                 lambda: self._client.publish_transactional(topic.name, request, topic.namespace), idempotent=True
             )
         except StoredGroupPublished as error:
@@ -278,7 +278,7 @@ class MessagePublisher:
         return request
 
     def _sent(self, request: PublishRequest, send: Callable[[], PublishResponse]) -> PublishResponse:
-        response = self._client.trying(send, idempotent=request.producer is not None)
+        response = self._client._trying(send, idempotent=request.producer is not None)
         if request.sequence_ids is not None:
             check_names_all(response.receipts, request.sequence_ids)
         elif sum(run.count for run in response.receipts) != len(request.payloads):

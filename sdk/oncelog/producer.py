@@ -144,16 +144,6 @@ class Producer(Generic[R]):
         self._held: _Held | None = None
 
     @property
-    def topic(self) -> str:
-        """Where it publishes."""
-        return self._topic
-
-    @property
-    def namespace(self) -> str:
-        """The topic's namespace."""
-        return self._namespace
-
-    @property
     def name(self) -> str:
         """The producer's name, also when the service assigned it."""
         return self._name
@@ -284,9 +274,9 @@ class Producer(Generic[R]):
             if kind is None:
                 raise  # else the error that ends the block says more
 
-    # --- in a transaction: what its publisher calls
+    # --- in a transaction: for MessagePublisher only
 
-    def hold(self, write_pointer: int) -> None:
+    def _hold(self, write_pointer: int) -> None:
         """Flush, then take messages of this transaction only until it ends; :meth:`send` raises ProducerInTransaction meanwhile.
 
         Raises as :meth:`flush` does, ProducerInTransaction, ProducerStopped, ProducerClosed.
@@ -302,34 +292,34 @@ class Producer(Generic[R]):
             self._held = None
             raise
 
-    def number_held(self, sequence_id: int | None) -> int:
+    def _number_held(self, sequence_id: int | None) -> int:
         """The sequence id of the next message of the transaction. Raises as :meth:`send_async` does."""
         with self._lock:
             if self._stopped is not None or self._closed:
                 raise self._unusable()
             return self._number(sequence_id)
 
-    def release(self, last: Receipt | None) -> None:
+    def _release(self, last: Receipt | None) -> None:
         """The transaction is committed; ``last``: of its last message."""
         with self._lock:
             self._held = None
             if last is not None:
                 self._advance(last)
 
-    def roll_back(self) -> None:
+    def _roll_back(self) -> None:
         """The transaction is rolled back: its sequence ids were never used."""
         with self._lock:
             if self._held is not None:
                 _, self._next, self._numbers_itself, self._taken = self._held
             self._held = None
 
-    def stop(self, error: BaseException) -> None:
+    def _stop(self, error: BaseException) -> None:
         """Nobody knows which sequence ids are used: nothing may follow."""
         with self._lock:
             self._held = None
             self._stopped = error if isinstance(error, OncelogError) else _interruption(error)
 
-    def encode(self, value: R | bytes) -> bytes:
+    def _encode(self, value: R | bytes) -> bytes:
         """A value as its payload. Raises CodecError; TypeError where there is no codec for it."""
         return encode_value(value, self._codec)
 
@@ -344,7 +334,7 @@ class Producer(Generic[R]):
         ttl: int | None,
         at_once: bool,
     ) -> Outcome:
-        payload = value if type(value) is bytes and self._codec is None else self.encode(value)
+        payload = value if type(value) is bytes and self._codec is None else self._encode(value)
         if key is not None or properties is not None or ttl is not None:
             key = checked_extras(key, properties, ttl)
         with self._lock:

@@ -253,7 +253,7 @@ class TransactionContext:
 
     def _find_state(self, error: OncelogError) -> TransactionState | None:
         """What became of it, after the call that commits failed without a definite answer. Raises TransactionInDoubt."""
-        end = time.monotonic() + self._client.retry_seconds
+        end = time.monotonic() + self._client._retry
         attempt = 0
         while True:
             try:

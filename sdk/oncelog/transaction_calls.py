@@ -138,7 +138,7 @@ class TransactionCalls(Calls):
     def rollback(self, topic: str, response: PublishResponse, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Undo one :meth:`publish_transactional` by its answer; twice is as once. Raises RollbackRefused."""
         path, body = topic_path(namespace, topic) + "/rollback", encode_rollback(response)
-        self.trying(lambda: self._transport.call("POST", path, body, ONCELOG_AVRO), idempotent=True)
+        self._trying(lambda: self._transport.call("POST", path, body, ONCELOG_AVRO), idempotent=True)
 
     def _send_messages(self, path: str, request: PublishRequest) -> PublishResponse:
         return decoded(decode_published, self._transport.call("POST", path, encode_publish_request(request), ONCELOG_AVRO))
