@@ -121,8 +121,8 @@ class MessagePublisher:
         return self._tx
 
     def _number(self, tx: Transaction, topic: str, namespace: str, producer: Producer[Any], given: int | None) -> int:
-        if (producer._topic, producer._namespace) != (topic, namespace):
-            raise ValueError(f"producer {producer.name!r} publishes to {producer._namespace}/{producer._topic}")
+        if (producer.topic, producer.namespace) != (topic, namespace):
+            raise ValueError(f"producer {producer.name!r} publishes to {producer.namespace}/{producer.topic}")
         place = namespace, topic, producer.name
         held = self._held.get(place)
         if held is None:

@@ -144,6 +144,16 @@ class Producer(Generic[R]):
         self._held: _Held | None = None
 
     @property
+    def topic(self) -> str:
+        """Where it publishes."""
+        return self._topic
+
+    @property
+    def namespace(self) -> str:
+        """The topic's namespace."""
+        return self._namespace
+
+    @property
     def name(self) -> str:
         """The producer's name, also when the service assigned it."""
         return self._name
