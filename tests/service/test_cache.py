@@ -98,3 +98,31 @@ def test_each_cache_is_the_unbroken_end_of_its_log_within_the_bound(
 
 def size_of(cache: TopicCache) -> int:
     return sum(len(row) + 160 for _, row in cache.rows(FIRST_ROW_ID))
+
+
+# --- rows that change in place
+
+
+def test_a_replaced_row_is_read_in_the_place_of_the_old_one_and_nothing_else_moves() -> None:
+    budget = RecentMessages(10**6)
+    cache = budget.topic()
+    cache.append(ids(0, 4), [b"0", b"1", b"2", b"3"])
+    cache.append(ids(4, 2), [b"4", b"5"])
+    size = budget.size
+    cache.replace([ids(1, 1)[0], *ids(3, 2)], [b"a", b"b", b"c"])
+    assert [row for _, row in cache.rows(FIRST_ROW_ID)] == [b"0", b"a", b"2", b"b", b"c", b"5"]
+    assert [each for each, _ in cache.rows(FIRST_ROW_ID)] == ids(0, 6)
+    assert (budget.size, cache.messages) == (size, 6)
+
+
+@given(st.sets(st.integers(0, 20)), st.lists(st.integers(1, 4), max_size=4), st.integers(0, 5))
+def test_replacing_rows_that_are_not_held_changes_nothing(replaced: set[int], blocks: list[int], begin: int) -> None:
+    cache = RecentMessages(10**6).topic()
+    held: dict[bytes, bytes] = {}
+    for count in blocks:
+        run = [row_id(2 * each, 0) for each in range(begin + len(held), begin + len(held) + count)]
+        cache.append(run, [b"old"] * count)
+        held |= dict.fromkeys(run, b"old")
+    new = [row_id(each, 0) for each in sorted(replaced)]
+    cache.replace(new, [b"new"] * len(new))
+    assert dict(cache.rows(FIRST_ROW_ID)) == {each: b"new" if each in new else b"old" for each in held}

@@ -13,6 +13,7 @@ from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.rows import Columns, message_id_of
 from tests.service.house import BEGIN, PREFIX, fill, flip
+from tests.service.written import WrittenLog
 
 Log = dict[str, list[tuple[int, bytes]]]
 """producer → (sequence id, row id), oldest first."""
@@ -113,3 +114,77 @@ def test_a_damaged_message_on_the_way_is_refused() -> None:
     flip(disk, Table.MESSAGE, PREFIX + log["a"][3][1])
     with pytest.raises(TopicDamaged):
         find_originals(MemoryStore(disk), PREFIX, "a", log["a"][-1][1], [0])
+
+
+# --- transactions and stored groups
+
+mixed = st.lists(
+    st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from(["plain", "direct", "group"]), st.booleans(), st.integers(1, 4)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def written(history: list[tuple[str | None, str, bool, int]]) -> WrittenLog:
+    """What is rolled back uses its sequence ids up or not: the next request begins where the newest living one ended."""
+    log = WrittenLog()
+    upcoming: dict[str | None, int] = {}
+    for pointer, (producer, kind, rolled, count) in enumerate(history, 1):
+        rolled = rolled and kind != "plain"
+        begin = upcoming.get(producer, 0)
+        ids = None if producer is None else list(range(begin, begin + count))
+        columns = Columns([b"%d.%d" % (pointer, each) for each in range(count)], producer, ids)
+        if kind == "group":
+            log.put(pointer, columns)
+            log.put(pointer, Columns([b"unnamed"]))
+            log.publish_stored(pointer, rolled=rolled)
+        else:
+            columns.write_pointer = pointer if kind == "direct" else None
+            log.publish(columns, rolled=rolled)
+        if not rolled:
+            upcoming[producer] = begin + count
+    return log
+
+
+@given(mixed, st.sets(st.integers(0, 40), min_size=1, max_size=12))
+def test_every_living_original_is_found_in_rows_and_groups_and_never_one_that_was_rolled_back(
+    history: list[tuple[str | None, str, bool, int]], wanted: set[int]
+) -> None:
+    log = written(history)
+    for producer, newest in log.newest.items():
+        found = find_originals(log.store, PREFIX, producer, newest, sorted(wanted))
+        assert found == {
+            each.sequence_id: Original(each.sequence_id, each.message_id, each.offset, each.payload, each.pointer)
+            for each in log.messages
+            if each.producer == producer and each.sequence_id in wanted and (each.pointer or 1) > 0
+        }
+
+
+def test_the_chain_leads_over_requests_that_were_rolled_back_later() -> None:
+    """The request behind was published while the one before it was still in its transaction."""
+    log = WrittenLog()
+    log.publish(Columns([b"0"], "a", [0]))
+    marked = log.publish(Columns([b"1"], "a", [1], write_pointer=5), rolled=True)
+    log.put(6, Columns([b"2"], "a", [2]))
+    log.newest["a"] = marked[-1]
+    log.publish_stored(6, rolled=True)
+    log.publish(Columns([b"3", b"4"], "a", [3, 4], previous=log.row_ids[-1]))
+    requests = requests_of(log.store, PREFIX, "a", log.row_ids[-1])
+    assert [[each.sequence_id for each in request] for request in requests] == [[4, 3], [0]]
+
+
+def test_a_group_that_does_not_hold_the_producer_it_should_is_damage() -> None:
+    log = WrittenLog()
+    log.put(5, Columns([b"0"], "b", [0]))
+    at = log.publish_stored(5)
+    with pytest.raises(TopicDamaged, match="should hold messages of producer 'a'"):
+        list(requests_of(log.store, PREFIX, "a", at))
+
+
+def test_a_damaged_payload_of_a_group_on_the_way_is_refused() -> None:
+    log = WrittenLog()
+    log.put(5, Columns([b"0", b"1"], "a", [0, 1]))
+    at = log.publish_stored(5)
+    flip(log.disk, Table.PAYLOAD, min(log.disk.tables[Table.PAYLOAD]))
+    with pytest.raises(TopicDamaged):
+        find_originals(log.store, PREFIX, "a", at, [0])

@@ -92,6 +92,32 @@ def test_ids_and_offsets_rise_through_any_clock_and_any_restart(history: list[tu
             stamps = Stamps(0, offset, last)
 
 
+@pytest.mark.parametrize("messages", [0, 1, 5, 200_000])
+def test_a_row_that_stands_for_many_messages_takes_one_id_and_all_their_offsets(messages: int) -> None:
+    stamps = Stamps(0)
+    stamps.take(3, 1000)
+    assert stamps.take_row(messages, 1000) == (row_id(1000, 3), 3)
+    assert stamps.upcoming_offset == 3 + messages
+    assert stamps.take(1, 1000) == ([row_id(1000, 4)], 3 + messages)
+    assert stamps.take_row(messages, 999) == (row_id(1000, 5), 4 + messages)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(-2, 2)), max_size=20), st.integers(65_530, 65_536))
+def test_ids_rise_and_offsets_are_dense_over_rows_of_both_kinds(history: list[tuple[bool, int, int]], used: int) -> None:
+    stamps, now, offset = Stamps(0), BEGIN, used
+    last = stamps.take(used, now)[0][-1]
+    for as_row, count, step in history:
+        now += step
+        if as_row:
+            taken, first = stamps.take_row(count, now)
+            row_ids = [taken]
+        else:
+            row_ids, first = stamps.take(count + 1, now)
+        assert (first, last < row_ids[0]) == (offset, True)
+        offset, last = first + (count if as_row else count + 1), row_ids[-1]
+        assert stamps.upcoming_offset == offset
+
+
 def test_a_topic_loses_nothing_to_a_clock_that_goes_back_between_restarts() -> None:
     async def scenario() -> None:
         disk, clock = Disk(), ManualClock()

@@ -1,0 +1,226 @@
+"""A living group is never beheaded: its payloads go when the row that published it has gone, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.errors import TopicDamaged
+from oncelog.wire.requests import PublishRequest
+from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
+from oncelog_service.log.pages import AS_TMS, Bounds, read_page
+from oncelog_service.log.payloads import Outdated, outdated_groups, payload_keys
+from oncelog_service.storage.keys import FIRST_ROW_ID, pointer_key
+from oncelog_service.storage.memory import Disk
+from oncelog_service.storage.port import Table
+from oncelog_service.storage.rows import Columns, GroupRow, encode_record
+from tests.service.house import BEGIN, OTHER, PREFIX, flip, opened
+from tests.service.written import WrittenLog
+from tests.support import ManualClock
+
+ALL = Bounds(10**6, 10**9, 0)
+P = BEGIN * POINTERS_PER_MS
+LATER = BEGIN + 10**6
+"""A time from which on everything here has expired."""
+
+
+def stored(log: WrittenLog, pointer: int, *times: int) -> None:
+    """One payload at each of these times after the beginning, ms."""
+    for at in times:
+        log.put(pointer, Columns([b"x%d" % at]), now_ms=BEGIN + at)
+
+
+def outdated(log: WrittenLog, live_from: int = LATER, oldest_pointer: int = 0) -> list[Outdated]:
+    return outdated_groups(log.store, PREFIX, live_from, oldest_pointer)
+
+
+def delete(log: WrittenLog, group: Outdated, limit: int) -> list[list[tuple[Table, bytes]]]:
+    """Slice after slice, as retention does."""
+    slices = []
+    while keys := payload_keys(log.store, group, limit):
+        assert len(keys) <= limit
+        slices.append(keys)
+        for table, key in keys:
+            del log.disk.tables[table][key]
+    return slices
+
+
+# --- what goes
+
+
+def test_a_published_group_lives_as_long_as_its_row_however_old_its_payloads_are() -> None:
+    log = WrittenLog()
+    stored(log, P, 0, 10)
+    log.now_ms = LATER + 1
+    log.publish_stored(P)
+    assert outdated(log, LATER + 10**9, P + 10**15) == []
+
+
+def test_a_published_group_goes_when_retention_has_deleted_its_row() -> None:
+    log = WrittenLog()
+    stored(log, P, 0, 10)
+    at = log.publish_stored(P)
+    del log.disk.tables[Table.MESSAGE][PREFIX + at]
+    assert outdated(log) == [Outdated(P, pointer_key(PREFIX, P), unpublished=False, keep_row=True)]
+
+
+def test_a_group_that_was_never_published_goes_with_its_newest_payload() -> None:
+    log = WrittenLog()
+    stored(log, P, 0, 10, 500)
+    assert outdated(log, BEGIN + 500) == []
+    assert outdated(log, BEGIN + 501) == [Outdated(P, pointer_key(PREFIX, P), unpublished=True, keep_row=True)]
+
+
+def test_a_group_that_is_noted_as_expired_goes_on_going() -> None:
+    """A crash between the note and the last slice: the rest is still found, and so is a note without any payload."""
+    log = WrittenLog()
+    stored(log, P, 0, 500)
+    log.disk.tables[Table.GROUP][pointer_key(PREFIX, P)] = encode_record(GroupRow(None))
+    expected = Outdated(P, pointer_key(PREFIX, P), unpublished=False, keep_row=True)
+    assert outdated(log, BEGIN + 1) == [expected]
+    log.disk.tables[Table.PAYLOAD].clear()
+    assert outdated(log, BEGIN + 1) == [expected]
+
+
+def test_the_note_of_a_group_is_kept_as_long_as_its_pointer_could_be_used() -> None:
+    log = WrittenLog()
+    at = log.publish_stored(P)  # empty: nothing in it that could hold it
+    assert outdated(log, LATER, P + 1) == []
+    del log.disk.tables[Table.MESSAGE][PREFIX + at]
+    for oldest, kept in ((P - 1, True), (P, True), (P + 1, False)):
+        (group,) = outdated(log, LATER, oldest)
+        assert group == Outdated(P, pointer_key(PREFIX, P), unpublished=False, keep_row=kept)
+        assert payload_keys(log.store, group, 100) == ([] if kept else [(Table.GROUP, group.key)])
+
+
+def test_a_transaction_that_began_after_everything_expired_is_not_looked_at() -> None:
+    log = WrittenLog()
+    pointer = LATER * POINTERS_PER_MS
+    stored(log, pointer, 0)
+    stored(log, pointer - 1, 0)
+    assert [each.pointer for each in outdated(log)] == [pointer - 1]
+
+
+def test_only_this_topics_groups_are_found_each_once_and_in_order() -> None:
+    log = WrittenLog()
+    for pointer in (P + 256, P, P + 1, P - 1):
+        stored(log, pointer, 0, 1, 2)
+        log.disk.tables[Table.GROUP][pointer_key(PREFIX, pointer)] = encode_record(GroupRow(None))
+    stored(WrittenLog(log.disk, OTHER), P + 2, 0)
+    stored(WrittenLog(log.disk, PREFIX[:-1] + b"\x00"), P + 3, 0)
+    assert [each.pointer for each in outdated(log)] == [P - 1, P, P + 1, P + 256]
+
+
+def test_an_empty_topic_has_nothing_that_could_go() -> None:
+    assert outdated(WrittenLog()) == []
+    assert outdated(WrittenLog(), 0) == []
+
+
+def test_damage_is_refused_and_no_reason_to_delete() -> None:
+    log = WrittenLog()
+    stored(log, P, 0, 1)
+    flip(log.disk, Table.PAYLOAD, max(log.disk.tables[Table.PAYLOAD]))
+    with pytest.raises(TopicDamaged):
+        outdated(log)
+    log.disk.tables[Table.GROUP][pointer_key(PREFIX, P)] = b"{"
+    with pytest.raises(TopicDamaged):
+        outdated(log)
+
+
+# --- in slices
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
+def test_a_group_is_deleted_in_slices_its_payloads_first_and_nothing_of_others(limit: int) -> None:
+    log = WrittenLog()
+    stored(log, P, *range(7))
+    for neighbour in (P - 1, P + 1):
+        stored(log, neighbour, 0)
+    del log.disk.tables[Table.MESSAGE][PREFIX + log.publish_stored(P)]
+    key = pointer_key(PREFIX, P)
+    (group,) = (each for each in outdated(log, oldest_pointer=P + 1) if each.pointer == P)
+    keys = [each for part in delete(log, group, limit) for each in part]
+    assert [table for table, _ in keys] == [Table.PAYLOAD] * 7 + [Table.GROUP]
+    assert all(each.startswith(key) for _, each in keys)
+    assert len(log.disk.tables[Table.PAYLOAD]) == 2
+    assert [each.pointer for each in outdated(log, oldest_pointer=P + 1)] == [P - 1, P + 1]
+
+
+def test_of_a_group_whose_pointer_may_still_come_the_note_stays() -> None:
+    log = WrittenLog()
+    stored(log, P, *range(5))
+    del log.disk.tables[Table.MESSAGE][PREFIX + log.publish_stored(P)]
+    (group,) = outdated(log, oldest_pointer=P)
+    assert [len(each) for each in delete(log, group, 2)] == [2, 2, 1]
+    assert list(log.disk.tables[Table.GROUP]) == [group.key]
+
+
+# --- any history
+
+groups = st.lists(
+    st.tuples(
+        st.integers(0, 300),  # when its transaction began
+        st.lists(st.integers(0, 300), max_size=4),  # when each payload came after that
+        st.sampled_from(["stored", "published", "trimmed", "expired", "rolled back"]),
+    ),
+    max_size=8,
+    unique_by=lambda each: each[0],
+)
+
+
+@given(groups, st.integers(0, 700), st.integers(0, 700), st.integers(1, 3))
+def test_in_any_history_only_what_nobody_can_see_any_more_goes(
+    history: list[tuple[int, list[int], str]], live_from: int, oldest: int, limit: int
+) -> None:
+    log = WrittenLog()
+    gone: list[int] = []
+    for began, times, state in sorted(history):
+        pointer = (BEGIN + began) * POINTERS_PER_MS
+        stored(log, pointer, *(began + each for each in sorted(times)))
+        if state in ("published", "rolled back"):
+            log.publish_stored(pointer, rolled=state == "rolled back")
+        elif state == "trimmed":
+            log.disk.tables[Table.GROUP][pointer_key(PREFIX, pointer)] = encode_record(GroupRow(FIRST_ROW_ID.hex()))
+        elif state == "expired":
+            log.disk.tables[Table.GROUP][pointer_key(PREFIX, pointer)] = encode_record(GroupRow(None))
+        old = began < live_from and (state != "stored" or (times and began + max(times) < live_from))
+        if old and state in ("stored", "trimmed", "expired"):
+            gone.append(pointer)
+    before = read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_TMS, None)
+    oldest_pointer = (BEGIN + oldest) * POINTERS_PER_MS
+    found = outdated(log, BEGIN + live_from, oldest_pointer)
+    assert [each.pointer for each in found] == gone
+    for group in found:
+        assert group.unpublished == (group.key not in log.disk.tables[Table.GROUP])
+        delete(log, group, limit)
+        assert not log.stored(group.pointer)
+        if group.pointer >= oldest_pointer:
+            assert group.unpublished == (group.key not in log.disk.tables[Table.GROUP])
+        else:
+            assert group.key not in log.disk.tables[Table.GROUP]
+    assert read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_TMS, None) == before
+
+
+# --- on an open topic
+
+
+def test_what_is_stored_does_not_expire_while_its_transaction_is_in_progress() -> None:
+    async def scenario() -> None:
+        async with opened(Disk(), ManualClock()) as house:
+            pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
+            await house.log.store(PublishRequest([b"x"], write_pointer=pointer))
+            assert not await house.log.expire_stored(pointer)
+            await house.log.publish(PublishRequest([], write_pointer=pointer))
+            assert not await house.log.expire_stored(pointer)
+            await house.transactions.commit(pointer)
+            assert not await house.log.expire_stored(pointer), "it is published and lives with its row"
+
+            aborted = (await house.transactions.start(TransactionType.LONG)).write_pointer
+            await house.log.store(PublishRequest([b"x"], write_pointer=aborted))
+            await house.transactions.abort(aborted)
+            assert await house.log.expire_stored(aborted)
+
+    asyncio.run(scenario())
