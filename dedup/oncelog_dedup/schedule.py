@@ -38,11 +38,12 @@ class SnapshotSchedule:
         """Note that so many more messages were persisted."""
         self._messages += messages
 
-    def due(self, now: float, producers: int) -> bool:
-        """Whether to write a snapshot of ``producers`` entries now."""
-        if self._messages == 0 or self._messages < producers:
+    def due(self, now: float, producers: int, held_back: int = 0) -> bool:
+        """Whether to write a snapshot of ``producers`` entries now, which could not hold the last ``held_back`` messages."""
+        held = self._messages - held_back
+        if held <= 0 or held < producers:
             return False
-        return self._messages >= self._every_messages or now - self._since >= self._every_seconds
+        return held >= self._every_messages or now - self._since >= self._every_seconds
 
     def done(self, now: float, covered: int | None = None) -> None:
         """Note that a snapshot covering ``covered`` of the counted messages (default: all) was written."""

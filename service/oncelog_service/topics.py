@@ -182,7 +182,7 @@ class Topics:
         return log
 
     async def _settle_ended(self, log: TopicLog) -> None:
-        """What was recovered knows how its transactions ended, unless their service does not answer soon: then it learns later."""
+        """Tell it how the transactions ended that it found unsettled; if their service does not answer soon, it learns later."""
         if not log.dedup.fold.unsettled:
             return
         task = asyncio.ensure_future(log.settle_ended())

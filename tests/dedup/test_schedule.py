@@ -86,3 +86,13 @@ def test_snapshots_never_write_more_entries_than_there_were_messages(
             schedule.done(now)
         assert entries <= messages
         assert schedule.messages < max(every_messages, producers), "replay is bounded by the same number"
+
+
+def test_messages_that_a_snapshot_could_not_hold_do_not_make_it_due() -> None:
+    schedule = SnapshotSchedule(0.0, every_messages=10, every_seconds=60)
+    schedule.count(30)
+    assert not schedule.due(0.0, producers=1, held_back=25)
+    assert not schedule.due(1_000.0, producers=1, held_back=30)
+    assert schedule.due(1_000.0, producers=1, held_back=25)
+    assert schedule.due(0.0, producers=1, held_back=20)
+    assert not schedule.due(0.0, producers=11, held_back=20)

@@ -30,14 +30,17 @@ class Snapshots:
         writer: Writer,
         clock: Clock,
         current: Callable[[], Snapshot],
+        unsettled: Callable[[], int],
     ) -> None:
-        """``offsets``: upcoming offset of the snapshot in each slot; ``current``: the settled map and its position."""
+        """``offsets``: upcoming offset of the snapshot in each slot; ``current``: the settled map and its position;
+        ``unsettled``: how many messages lie behind that position, which no snapshot may pass."""
         self._prefix = prefix
         self._offsets = offsets
         self._schedule = schedule
         self._writer = writer
         self._clock = clock
         self._current = current
+        self._unsettled = unsettled
         self._running: asyncio.Future[None] | None = None
 
     @property
@@ -62,7 +65,7 @@ class Snapshots:
 
     def begin_if_due(self) -> None:
         """Begin a snapshot if the schedule says so. Nobody waits for it; it joins the next write."""
-        if self._running is None and self._schedule.due(self._clock.monotonic(), len(self._current().marks)):
+        if self._running is None and self._schedule.due(self._clock.monotonic(), len(self._current().marks), self._unsettled()):
             self._begin()
 
     async def take(self) -> None:
@@ -73,7 +76,7 @@ class Snapshots:
 
     def _begin(self) -> asyncio.Future[None]:
         snapshot = self._current()
-        covered = self._schedule.messages
+        covered = self._schedule.messages - self._unsettled()
         if len(snapshot.marks) <= _ENCODED_AT_ONCE:
             self._running = self._submit(snapshot.to_bytes(), snapshot.position.upcoming_offset, covered)
         else:

@@ -104,6 +104,7 @@ class TopicLog:
             writer,
             clock,
             lambda: self.dedup.fold.settled,
+            lambda: self.position.upcoming_offset - self.dedup.fold.settled.position.upcoming_offset,
         )
         last_id = self.position.last_message_id
         self._stamps = Stamps(row.created, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
