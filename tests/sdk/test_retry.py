@@ -14,6 +14,7 @@ from oncelog.errors import (
     OncelogError,
     Overloaded,
     ProducerFenced,
+    ProducerInTransaction,
     RequestTimeout,
     ResponseTimeout,
     SequenceGap,
@@ -33,6 +34,7 @@ PASSING = (
     StorageUnavailable,
     StorageFailed,
     TransactionsUnavailable,
+    ProducerInTransaction,
     Overloaded,
     RequestTimeout,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from oncelog.errors import (
 )
 from tests.sdk.fakes import Answer, Request, fake_server, forward
 from tests.sdk.recording import Deciding, Recorded, RecordedClient
-from tests.support import RunningService
+from tests.support import RunningService, ServiceProcess
 
 NAMES = ("a", "b", "c")
 
@@ -529,3 +530,27 @@ def test_a_long_transaction_does_not_time_out_soon_and_knows_no_conflicts(client
         with client.transaction(other):
             other["k"] = 2
     assert tx.state == "committed"
+
+
+class Killing(Deciding):
+    """Before it commits, and again when it decides, the service is killed and comes back."""
+
+    def __init__(self, service: ServiceProcess) -> None:
+        super().__init__("killing", [])
+        self.service = service
+
+    def _called(self, method: str) -> bool | None:
+        if method in ("commit_tx", "decide"):
+            self.service.kill()
+            self.service.start()
+        return super()._called(method)
+
+
+def test_a_transaction_outlives_the_death_of_the_service(tmp_path: Path) -> None:
+    """Killed before the messages are published, and between them and the commit."""
+    with ServiceProcess(tmp_path / "data") as service, Client(service.url) as client:
+        client.create_topic("t")
+        with client.transaction(Killing(service), TransactionalDict[str, int]("d")) as tx:
+            tx.send("t", b"in memory")
+        assert tx.state == "committed"
+        assert visible(client, "t") == [b"in memory"]
