@@ -15,6 +15,7 @@ from oncelog_service.storage.keys import (
     SEQ_BYTES,
     SNAPSHOT_SLOTS,
     generation_key,
+    pointer_key,
     prefix_end,
     row_id,
     split_row_id,
@@ -68,6 +69,17 @@ def test_a_topics_keys_sort_by_generation_first(
     assert (keys[0] < keys[1]) == (one < other)
 
 
+@given(st.tuples(st.integers(0, 2**63 - 1), timestamps, seq_ids), st.tuples(st.integers(0, 2**63 - 1), timestamps, seq_ids))
+def test_payload_keys_sort_by_write_pointer_first_and_stay_within_it(
+    one: tuple[int, int, int], other: tuple[int, int, int]
+) -> None:
+    prefix = generation_key(topic_key("default", "orders"), 1)
+    keys = [pointer_key(prefix, each[0]) + row_id(*each[1:]) for each in (one, other)]
+    assert (keys[0] < keys[1]) == (one < other)
+    assert pointer_key(prefix, one[0]) <= keys[0] < pointer_key(prefix, one[0]) + AFTER_ANY
+    assert keys[0].startswith(pointer_key(prefix, other[0])) == (one[0] == other[0])
+
+
 @given(st.binary(min_size=1, max_size=6).filter(lambda each: any(byte != 0xFF for byte in each)), st.binary(max_size=8))
 def test_the_end_of_a_prefix_lies_right_behind_its_keys(prefix: bytes, key: bytes) -> None:
     assert prefix <= prefix + key < prefix_end(prefix)
@@ -91,6 +103,7 @@ def test_the_two_slots_of_snapshots_are_two() -> None:
         (generation_key(topic_key("a", "b"), 1), "613a623a00000001"),
         (row_id(1_790_000_000_000, 258), "000001a0c4506c000102"),
         (row_id(0, 65_535), "0000000000000000ffff"),
+        (pointer_key(generation_key(topic_key("a", "b"), 1), 258), "613a623a000000010000000000000102"),
     ],
 )
 def test_the_layout_of_keys_never_changes(key: bytes, golden: str) -> None:

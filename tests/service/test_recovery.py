@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
 
 import pytest
 
-from oncelog.errors import TopicDamaged
-from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
-from oncelog_dedup import START, Mark, Position, SequenceMap, Snapshot
+from oncelog.errors import ProducerInTransaction, SequenceReused, StoredGroupPublished, TopicDamaged
+from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, Rollback
+from oncelog.wire.transaction import TransactionType
+from oncelog_dedup import START, Fold, Mark, Position, SequenceMap, Snapshot
 from oncelog_service.log.recovery import Recovered, last_timestamp, recover
 from oncelog_service.log.topic_log import Limits
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.rows import Columns, encode_rows, message_id_of
-from tests.service.house import BEGIN, PREFIX, crashed, fill, flip, numbered, opened, single_rows
+from tests.service.house import BEGIN, PREFIX, House, crashed, fill, flip, numbered, opened, single_rows
 from tests.support import ManualClock
 
 SLOTS = [PREFIX + slot for slot in SNAPSHOT_SLOTS]
@@ -224,6 +228,75 @@ def test_forgetting_holds_also_for_ids_that_did_not_rise_while_deduplication_was
             await house.log.producers.forget("p")
             assert house.log.dedup.last_persisted("p") is None
         assert recovered(disk).fold.get("p") is None
+
+    asyncio.run(scenario())
+
+
+# --- transactions
+
+
+async def play(house: House, clock: ManualClock, rng: random.Random) -> None:
+    """Some steps of several transactions over one topic, plain messages between them."""
+    begun: list[int] = []
+    upcoming: Counter[str] = Counter()
+    for _ in range(rng.randint(5, 40)):
+        clock.advance(rng.randint(0, 2))
+        step = rng.choice(["start", "plain", "direct", "store", "group", "commit", "abort", "roll back"])
+        if step == "start" or not begun:
+            begun.append((await house.transactions.start(TransactionType.LONG)).write_pointer)
+            continue
+        pointer = rng.choice(begun)
+        name = rng.choice("abc")
+        request = numbered([b"x"] * rng.randint(1, 3), name, upcoming[name])
+        request.write_pointer = None if step == "plain" else pointer
+        with suppress(StoredGroupPublished, SequenceReused, ProducerInTransaction):
+            if step in ("plain", "direct"):
+                answer = await house.log.publish(request)
+                upcoming[name] += len(request.payloads)
+                if step == "direct" and rng.random() < 0.3:
+                    start, end = (
+                        (answer.start_timestamp, answer.start_sequence_id),
+                        (answer.end_timestamp, answer.end_sequence_id),
+                    )
+                    await house.log.roll_back(Rollback(pointer, start, end))
+                    upcoming[name] -= len(request.payloads)
+            elif step == "store":
+                await house.log.store(request)
+                upcoming[name] += rng.choice((0, len(request.payloads)))
+            elif step == "group":
+                await house.log.publish(PublishRequest([], write_pointer=pointer))
+        if step in ("commit", "abort"):
+            begun.remove(pointer)
+            await (house.transactions.commit if step == "commit" else house.transactions.abort)(pointer)
+            if rng.random() < 0.7:  # else a crash comes before the topic is told
+                await house.log.settle(pointer, step == "commit")
+
+
+def unsettled(fold: Fold) -> dict[int, list[tuple[int, int, bytes, bytes]]]:
+    return {pointer: [each[:4] for each in runs] for pointer, runs in fold.unsettled.items()}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_crash_among_transactions_leaves_what_was_known_and_the_restart_settles_what_has_ended(seed: int) -> None:
+    async def scenario() -> None:
+        disk, clock, rng = Disk(), ManualClock(BEGIN), random.Random(seed)
+        async with opened(disk, clock, FEW, clean=False) as house:
+            await play(house, clock, rng)
+            live = house.log.dedup.fold
+            found = recovered(crashed(disk)).fold
+            assert (found.copy(), found.position) == (live.copy(), live.position), seed
+            whole = crashed(disk)
+            whole.tables[Table.SNAPSHOT].clear()
+            assert (recovered(whole).fold.copy(), recovered(whole).fold.position) == (live.copy(), live.position), seed
+            live_unsettled = unsettled(live)
+            assert {each: runs for each, runs in unsettled(found).items() if each in live_unsettled} == live_unsettled, seed
+            await house.log.settle_ended()
+            settled = house.log.dedup.fold.copy(), unsettled(house.log.dedup.fold)
+            rows = crashed(disk).tables[Table.MESSAGE]
+        async with opened(whole, clock, FEW) as house:
+            await house.log.settle_ended()
+            assert (house.log.dedup.fold.copy(), unsettled(house.log.dedup.fold)) == settled, seed
+            assert whole.tables[Table.MESSAGE] == rows, seed
 
     asyncio.run(scenario())
 

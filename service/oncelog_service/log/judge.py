@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from oncelog.errors import ProducerInTransaction, SequenceGap, SequenceReused
+from oncelog.errors import ProducerInTransaction, SequenceGap, SequenceReused, TransactionNotInProgress
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from oncelog_dedup import Deduplicator
 from oncelog_service.log.groups import Groups
@@ -128,11 +128,18 @@ class Judge:
             elif state == "committed" or (state != "in_progress" and pointer is None):
                 # A request under a pointer of its own must not wait for those under another: two of them could for each other.
                 await self._settle(other, state == "committed")
-            elif own is not None and await self._transactions.root(other) == own:
+            elif own is not None and await self._root(other) == own:
                 cleared[other] = True
             else:
                 raise _in_transaction(producer, other)
         return cleared
+
+    async def _root(self, other: int) -> int | None:
+        """None also for a transaction that has ended: that is no concern of whoever comes with another one."""
+        try:
+            return await self._transactions.root(other)
+        except TransactionNotInProgress:
+            return None
 
     def _check_undecided(
         self, producer: str, sequence_ids: Sequence[int], pointer: int | None, cleared: Mapping[int, bool]
