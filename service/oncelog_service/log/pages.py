@@ -121,8 +121,8 @@ def collect(
     for row_id, row in rows:
         if not row.startswith(known):
             flags = row[1]
-            if row_id == first and within > FIRST_PAYLOAD_ID and not flags & GROUP:
-                continue  # the one to start after
+            if row_id == first and within > (_LAST_PAYLOAD_ID if flags & GROUP else FIRST_PAYLOAD_ID):
+                continue  # the one to start after; a position that was given is not answered again, or paging would not end
             if transaction is not None and flags & T:
                 if row[WRITE_POINTER] != pointer:
                     pointer = row[WRITE_POINTER]

@@ -1,0 +1,37 @@
+"""Random clients, failing writes, crashes and time: whatever happens, what was answered is so and memory is the fold of the log.
+
+A failing run names its seed; ``SIMULATION_SEED=… pytest tests/simulation`` makes the same decisions again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import Random, SystemRandom
+
+import pytest
+
+from tests.simulation.driver import Driver
+
+STEPS = 120
+
+
+def _simulate(seed: int, steps: int = STEPS) -> None:
+    driver = Driver(Random(seed))
+    try:
+        asyncio.run(driver.run(steps))
+    except BaseException as error:
+        error.add_note("\n".join(["the last of what was done:", *driver.story[-25:], f"SIMULATION_SEED={seed}"]))
+        raise
+
+
+@pytest.mark.parametrize("seed", [int(os.environ.get("SIMULATION_SEED", 0)) or seed for seed in range(1, 9)])
+def test_whatever_fails_memory_is_the_fold_of_the_log_and_answers_stay_true(seed: int) -> None:
+    _simulate(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_hundreds_of_random_histories_keep_every_promise() -> None:
+    for _ in range(300):
+        _simulate(SystemRandom().randrange(10**9))
