@@ -17,10 +17,25 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
 def test_the_demo_proves_that_every_flight_is_there_once_although_everything_is_killed() -> None:
-    done = subprocess.run([sys.executable, DEMO, "--rows", "20000"], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        [sys.executable, DEMO, "--act", "1", "--rows", "20000"], capture_output=True, text=True, timeout=110, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Each of the 20,000 flights is there exactly once, in order." in done.stdout
     assert done.stdout.count("proved:") == 3
+    assert "kill -9 service" in done.stdout
+
+
+def test_the_demo_proves_that_a_table_and_a_topic_change_together_although_everything_is_killed() -> None:
+    done = subprocess.run(
+        [sys.executable, DEMO, "--act", "2", "--bookings", "50"], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Each of the 50 bookings is in the table and in the topic, exactly once" in done.stdout
+    assert done.stdout.count("proved:") == 5
+    assert done.stdout.count("kill -9 booker") == 5
+    assert done.stdout.count("is aborted: neither") == 2
+    assert done.stdout.count("is committed: both") == 3
     assert "kill -9 service" in done.stdout
 
 
@@ -57,6 +72,28 @@ def test_the_proof_sees_what_is_lost_double_or_out_of_order(
         for offset, line in enumerate(lines)
     ]
     assert len(list(proof.differences(log, source))) == found
+
+
+@pytest.mark.parametrize(
+    ("table", "topic", "found"),
+    [
+        ([1, 2, 3], [1, 2, 3], 0),
+        ([1, 2, 3], [1, 2], 1),
+        ([1, 2], [1, 2, 3], 2),
+        ([1, 3], [1, 3], 1),
+        ([1, 2, 3], [1, 2, 2, 3], 1),
+        ([1, 2, 3], [2, 1, 3], 1),
+    ],
+    ids=["as it should be", "only in the table", "only in the topic", "in neither", "twice in the topic", "in another order"],
+)
+def test_the_proof_sees_what_is_in_one_of_table_and_topic_only(
+    monkeypatch: pytest.MonkeyPatch, table: list[int], topic: list[int], found: int
+) -> None:
+    monkeypatch.syspath_prepend(DEMO.parent)
+    from flights.booking_proof import Booked, check_bookings
+
+    rows, published = ([Booked(number, "UA1545 EWR-IAH", 1) for number in numbers] for numbers in (table, topic))
+    assert len(check_bookings(rows, published, 3)) == found
 
 
 def test_an_interrupted_demo_leaves_no_process_and_no_files_behind(tmp_path: Path) -> None:
