@@ -13,6 +13,7 @@ import requests
 
 from oncelog.wire.codec import encode
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
+from oncelog.wire.transaction import Transaction
 
 TIMEOUT = 20
 
@@ -60,6 +61,43 @@ class Topic:
 
     def payloads(self, **fields: Any) -> list[str]:
         return [message["payload"] for message in self.read(**fields)]
+
+    # --- in transactions
+
+    def publish_under(self, pointer: int, *messages: str, **fields: Any) -> requests.Response:
+        """Publish within a transaction, which must succeed; the answer rolls it back. Without messages: what is stored."""
+        answer = self.publish(*messages, transactionWritePointer=pointer, **fields)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    def store(self, pointer: int | None, *messages: str, **fields: Any) -> requests.Response:
+        return self.request("POST", "/store", json={"transactionWritePointer": pointer, "messages": list(messages), **fields})
+
+    def store_under(self, pointer: int, *messages: str, **fields: Any) -> requests.Response:
+        """Store, which must succeed."""
+        answer = self.store(pointer, *messages, **fields)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    def roll_back(self, published: requests.Response) -> requests.Response:
+        """Send the answer of a publish back as it came."""
+        return self.post("/rollback", published.content, published.headers["content-type"])
+
+    def roll_back_range(self, **record: Any) -> requests.Response:
+        """Send a rollback of the test's own making."""
+        return self.request("POST", "/rollback", json=record)
+
+    def seen(self, transaction: Transaction, **fields: Any) -> list[str]:
+        """The payloads that a transaction is delivered."""
+        return self.payloads(transaction=transaction.to_bytes().decode("latin-1"), **fields)
+
+    # --- what is known of it
+
+    def producer(self, name: str) -> dict[str, Any]:
+        answer = self.request("GET", f"/producers/{name}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
 
     def stats(self) -> dict[str, Any]:
         answer = self.request("GET", "/stats")
