@@ -38,9 +38,8 @@ def unfolded(runs: list[ReceiptRun]) -> list[One]:
 def test_receipts_of_stored_messages_say_where_each_one_lies(
     sequence_ids: list[int], named: bool, used: int, offset: int
 ) -> None:
-    stamps = Stamps(0)
-    stamps.take(used, 1000)  # so that the end of a millisecond falls among the messages
-    row_ids, _ = stamps.take(len(sequence_ids), 1000)
+    # So that the end of a millisecond falls among the messages.
+    row_ids, _ = Stamps(0, 0, row_id(1000, used - 1)).take(len(sequence_ids), 1000)
     runs = stored_runs(sequence_ids if named else None, row_ids, offset)
     assert unfolded(runs) == [
         (STORED, sequence_id if named else None, message_id_of(each), offset + number)

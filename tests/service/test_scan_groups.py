@@ -29,7 +29,7 @@ from tests.service.written import WrittenLog
 requests = st.lists(
     st.tuples(st.sampled_from(["plain", "direct", "group"]), st.integers(0, 5), st.booleans(), st.integers(1, 10**6)),
     min_size=1,
-    max_size=12,
+    max_size=8,
 )
 
 

@@ -104,8 +104,8 @@ def test_a_row_that_stands_for_many_messages_takes_one_id_and_all_their_offsets(
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(-2, 2)), max_size=20), st.integers(65_530, 65_536))
 def test_ids_rise_and_offsets_are_dense_over_rows_of_both_kinds(history: list[tuple[bool, int, int]], used: int) -> None:
-    stamps, now, offset = Stamps(0), BEGIN, used
-    last = stamps.take(used, now)[0][-1]
+    now, offset, last = BEGIN, used, row_id(BEGIN, used - 1)
+    stamps = Stamps(0, used, last)
     for as_row, count, step in history:
         now += step
         if as_row:

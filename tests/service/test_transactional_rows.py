@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, row_id
@@ -82,6 +82,7 @@ def under(columns: Columns, pointer: int = P) -> Columns:
 # --- rows of a transaction
 
 
+@settings(max_examples=40)
 @given(columns(), pointers)
 def test_a_message_of_a_transaction_reads_back_and_each_request_says_where_it_begins(columns: Columns, pointer: int) -> None:
     ids = numbered(len(columns.payloads))
@@ -96,6 +97,7 @@ def test_a_message_of_a_transaction_reads_back_and_each_request_says_where_it_be
             assert ttl_of(one) == entry(columns.ttls, index)
 
 
+@settings(max_examples=40)
 @given(columns(), pointers, summaries)
 def test_rolling_back_flips_the_sign_of_the_pointer_and_nothing_else(
     columns: Columns, pointer: int, summary: GroupSummary
@@ -143,6 +145,7 @@ def test_the_summary_of_a_group_is_laid_out_as_drawn() -> None:
 # --- rows of the Payload Table
 
 
+@settings(max_examples=40)
 @given(columns(), st.sampled_from([0, 1, 2**31]))
 def test_a_payload_reads_back_as_it_was_stored(columns: Columns, first_place: int) -> None:
     ids = numbered(len(columns.payloads))
@@ -157,6 +160,7 @@ def test_a_payload_reads_back_as_it_was_stored(columns: Columns, first_place: in
             assert payload_ttl_of(row) == ttl
 
 
+@settings(max_examples=40)
 @given(columns(), row_ids)
 def test_a_poll_answers_stored_messages_as_any_avro_reader_understands(columns: Columns, at: bytes) -> None:
     ids = numbered(len(columns.payloads))
