@@ -82,12 +82,12 @@ class _Calls(TransactionCalls):
 
     def settled(self, pointer: int, participant: str) -> None:
         path = f"{_ROOT}/{pointer}/participants/{quote(participant, safe='')}"
-        self.trying(lambda: self._transport.call("DELETE", path), idempotent=True)
+        self._trying(lambda: self._transport.call("DELETE", path), idempotent=True)
 
     def unsettled(self, instance: str, wait_seconds: float) -> list[Settlement]:
         asked = {"instance": instance, "wait": str(round(wait_seconds * 1000))}
         timeout = ANSWER_SECONDS + wait_seconds
-        body = self.trying(
+        body = self._trying(
             lambda: self._transport.call("GET", _ROOT + "/unsettled", params=asked, timeout=timeout), idempotent=True
         )
         return parse(_SETTLEMENTS, body)
