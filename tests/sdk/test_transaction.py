@@ -219,6 +219,13 @@ def test_whatever_goes_wrong_the_first_cause_is_raised_and_the_rest_attached(rec
     assert "c.rollback_tx" in recorded.calls
 
 
+def test_ctrl_c_while_rolling_back_is_raised_once_all_are_rolled_back(recorded: RecordedClient) -> None:
+    context = recorded.transaction(*parts(recorded, a={"commit_tx": ZeroDivisionError(), "rollback_tx": KeyboardInterrupt()}))
+    with pytest.raises(KeyboardInterrupt), context:
+        pass
+    assert recorded.calls[-4:] == ["a.rollback_tx", "b.rollback_tx", "c.rollback_tx", "client.invalidate"]
+
+
 def test_an_exception_in_the_block_undoes_everything_and_is_raised_as_it_is(recorded: RecordedClient, topic: str) -> None:
     numbers = TransactionalDict[str, int]()
     for cause in (ZeroDivisionError("mine"), KeyboardInterrupt(), GeneratorExit()):

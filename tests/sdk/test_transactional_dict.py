@@ -8,6 +8,7 @@ import pytest
 
 from oncelog import Client, TransactionalDict
 from oncelog.errors import TransactionClosed, TransactionConflict
+from tests.sdk.recording import Recorded
 
 
 @pytest.fixture
@@ -63,6 +64,27 @@ def test_a_transaction_sees_what_was_committed_when_it_began(client: Client, tab
         assert dict(reader) == {"a": 1}
         assert dict(table) == {"a": 4, "b": 3}
     assert dict(reader) == {"a": 4, "b": 3}
+
+
+def test_a_transaction_that_begins_before_another_one_commits_sees_nothing_of_it(
+    client: Client, table: TransactionalDict[str, int]
+) -> None:
+    seen: list[dict[str, int]] = []
+    view = table.view()
+
+    class Looking(Recorded):
+        """Between the dictionary's commit_tx and the commit."""
+
+        def commit_tx(self) -> None:
+            with client.transaction():
+                pass  # a later one commits first
+            with client.transaction(view):
+                seen.append(dict(view))
+
+    with client.transaction(table, Looking("looking", [])):
+        table["a"] = 1
+    assert seen == [{}]
+    assert dict(view) == {"a": 1}
 
 
 def test_nobody_needs_old_versions_for_ever(client: Client, table: TransactionalDict[str, int]) -> None:
