@@ -24,7 +24,7 @@ from rich.console import Console
 
 from oncelog import Client
 
-BOOKINGS = 500
+BOOKINGS = 300
 MOST_BOOKINGS = 4_000
 """As many as there are seats for."""
 

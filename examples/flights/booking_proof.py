@@ -56,12 +56,8 @@ def look(client: Client, engine: Engine) -> Look:
 
 def _committed(client: Client) -> list[Message]:
     # A transaction sees what was decided when it began, so that each look needs one of its own.
-    tx = client.start_transaction()
-    try:
-        with Reader(TOPIC, client=client, timeout=0, codec="json", transaction=tx) as reader:
-            return list(reader)
-    finally:
-        client.abort_transaction(tx.transaction_id)
+    with client.transaction() as tx, Reader(TOPIC, client=client, timeout=0, codec="json", transaction=tx) as reader:
+        return list(reader)
 
 
 def check_bookings(table: Sequence[Booked], published: Sequence[Booked], wanted: int) -> list[str]:
