@@ -199,9 +199,9 @@ class Driver:
         ids = [each.sequence_id or 0 for each in self.logs[topic] if each.counts and each.producer == producer]
         states = self.facts.states()
         for sent in self.facts.sent:
-            if sent.stored and sent.possible and (sent.topic, sent.request.producer) == (topic, producer):
-                if states.get(sent.request.write_pointer or 0, "in_progress") == "in_progress":
-                    ids += sent.request.sequence_ids or []
+            mine = sent.stored and sent.possible and (sent.topic, sent.request.producer) == (topic, producer)
+            if mine and states.get(sent.request.write_pointer or 0, "in_progress") == "in_progress":
+                ids += sent.request.sequence_ids or []
         return max(ids, default=-1) + 1
 
     def _sending(self, sent: Sent) -> Action:
@@ -396,9 +396,9 @@ class Driver:
             answers: list[int | None] = []
             for sent in self.facts.sent:
                 begun = self.facts.begun.get(self.facts.roots.get(sent.request.write_pointer or 0, 0))
-                if (sent.topic, sent.request.producer) == (topic, producer) and begun is not None:
-                    if not begun.prepared and "in_progress" in begun.possible:
-                        begun.possible.add("aborted")
+                mine = (sent.topic, sent.request.producer) == (topic, producer)
+                if mine and begun is not None and not begun.prepared and "in_progress" in begun.possible:
+                    begun.possible.add("aborted")
 
             async def call() -> None:
                 opened = await (await self.world.topic(topic)).producers.open(producer, nonce, "allow")

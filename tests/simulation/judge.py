@@ -209,7 +209,7 @@ async def read_all(
         found += [(each["id"], each["offset"], each["payload"]) for each in messages]
         if last is None:
             return found
-        assert position is None or position < last, f"{topic}: a poll after {position.hex()} answers {last.hex()}"
+        assert position is None or position < last, f"{topic}: a poll after {position!r} answers {last!r}"
         position = last
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from oncelog_dedup import Mark, Snapshot
@@ -60,7 +61,7 @@ def entries(tables: Tables, topic: str) -> list[Entry]:
         found += messages
         upcoming += row.messages
     ids = [each.message_id for each in found]
-    assert all(before < behind for before, behind in zip(ids, ids[1:], strict=False)), f"{topic}: ids do not rise"
+    assert all(before < behind for before, behind in pairwise(ids)), f"{topic}: ids do not rise"
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.driver import Driver
 
-STEPS = 120
+STEPS = 40
 
 
 def _simulate(seed: int, steps: int = STEPS) -> None:
@@ -25,7 +25,7 @@ def _simulate(seed: int, steps: int = STEPS) -> None:
         raise
 
 
-@pytest.mark.parametrize("seed", [int(os.environ.get("SIMULATION_SEED", 0)) or seed for seed in range(1, 9)])
+@pytest.mark.parametrize("seed", [int(os.environ.get("SIMULATION_SEED", 0)) or seed for seed in range(1, 13)])
 def test_whatever_fails_memory_is_the_fold_of_the_log_and_answers_stay_true(seed: int) -> None:
     _simulate(seed)
 
@@ -33,5 +33,7 @@ def test_whatever_fails_memory_is_the_fold_of_the_log_and_answers_stay_true(seed
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_hundreds_of_random_histories_keep_every_promise() -> None:
-    for _ in range(300):
-        _simulate(SystemRandom().randrange(10**9))
+    for _ in range(250):
+        _simulate(SystemRandom().randrange(10**9), steps=50)
+    for _ in range(15):
+        _simulate(SystemRandom().randrange(10**9), steps=250)

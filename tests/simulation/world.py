@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from oncelog.errors import OncelogError
@@ -52,10 +53,8 @@ class World:
         self.disk.before_sync = _dead
         self.disk.fail_after_apply = False
         self.disk = survivor
-        try:
+        with suppress(OncelogError):  # its disk is gone
             await old.stop()
-        except OncelogError:
-            pass  # its disk is gone
         await self.start()
 
     def arm(self, fault: Fault, write: int) -> None:
