@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 from urllib.parse import quote
 
@@ -10,8 +11,9 @@ import requests
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from oncelog.wire.codec import avro_source
+from oncelog.wire.codec import avro_source, encode
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, PROBLEM
+from oncelog.wire.transaction import Transaction
 from oncelog_service.rest.routes import Route
 from oncelog_service.rest.table import ROUTES
 from tests.rest.talk import ANY, MEDIA, TIMEOUT, Topic, avro_poll, avro_publish
@@ -26,7 +28,11 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     max_leaves=12,
 )
 FIELDS = st.sampled_from(
-    [field["name"] for name in ("PublishRequest", "ConsumeRequest") for field in avro_source(JSON, name)["fields"]]
+    [
+        field["name"]
+        for name in ("PublishRequest", "PublishResponse", "ConsumeRequest")
+        for field in avro_source(JSON, name)["fields"]
+    ]
     + ["name", "nonce", "gaps", "ttl", "deduplication", "generation"]
     + ["type", "timeoutMs", "changes", "resource", "writePointers", "beforeMs", "participant"]
 )
@@ -34,13 +40,23 @@ NEARLY_RIGHT = st.dictionaries(FIELDS, VALUES, max_size=5).flatmap(
     lambda changed: st.sampled_from([changed, {"messages": ["a", "b"], **changed}])
 )
 TAGS = st.sampled_from(["long", "bytes", "array", "null", "string", "int", "map"])
+POINTER = time.time_ns()
+"""Of another transaction service: taken, as long as it is young."""
+RANGE = {"startTimestamp": POINTER // 10**6, "startSequenceId": 0, "endTimestamp": POINTER // 10**6 + 60_000, "endSequenceId": 9}
+SEEN_BY = Transaction(POINTER + 1, POINTER, (7, 5), (POINTER,), write_pointer=POINTER + 1).to_bytes()
 GOOD_AVRO = st.sampled_from(
     [
         avro_publish(b"payload", b""),
         avro_publish(b"p", media=ONCELOG_AVRO, producer="q", sequenceIds=[5], keys=[b"k"], properties=[{"a": "b"}], ttls=[9]),
         avro_publish(b"p", media=ONCELOG_AVRO, producer="q", sequenceIds=[2**63 - 1]),
+        avro_publish(b"p", transactionWritePointer=POINTER),
+        avro_publish(transactionWritePointer=POINTER),
+        avro_publish(b"p", media=ONCELOG_AVRO, producer="r", sequenceIds=[5], transactionWritePointer=POINTER),
+        encode("PublishResponse", AVRO, {**RANGE, "transactionWritePointer": POINTER}),
+        encode("PublishResponse", ONCELOG_AVRO, {**RANGE, "transactionWritePointer": POINTER, "receipts": []}),
         avro_poll(startFrom=bytes(20), limit=5),
         avro_poll(startFrom=1_700_000_000_000),
+        avro_poll(transaction=SEEN_BY),
         avro_poll(ONCELOG_AVRO, startFrom=bytes(20), limit=5, wait=1),
         avro_poll(ONCELOG_AVRO, startOffset=1),
     ]
@@ -65,6 +81,7 @@ def damaged_avro(draw: st.DrawFn) -> bytes:
 BODIES = (
     st.binary(max_size=200)
     | damaged_avro()
+    | GOOD_AVRO
     | VALUES.map(lambda value: json.dumps(value).encode())
     | NEARLY_RIGHT.map(lambda value: json.dumps(value).encode())
     | st.builds(lambda tag, value: json.dumps({"messages": ["a"], "epoch": {tag: value}}).encode(), TAGS, VALUES)
@@ -113,7 +130,7 @@ def test_no_address_yields_a_5xx(
 
 
 @settings(max_examples=150)
-@given(st.sampled_from([AVRO, ONCELOG_AVRO]), st.sampled_from(["/publish", "/poll"]), damaged_avro())
+@given(st.sampled_from([AVRO, ONCELOG_AVRO]), st.sampled_from(["/publish", "/store", "/rollback", "/poll"]), damaged_avro())
 def test_no_damaged_avro_yields_a_5xx_and_what_is_accepted_reads_back(
     shared: RunningService, topic: Topic, media: str, path: str, body: bytes
 ) -> None:
