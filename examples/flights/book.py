@@ -6,7 +6,8 @@ the way the database has decided, and goes on.
 
 The producer has a name and the booking's number is its sequence id. So a publish whose answer is lost is repeated and stored
 once, where without a name it would cost the transaction; and a process that was thought dead can publish nothing any more once
-its successor has opened the producer.
+its successor has opened the producer. The number is the table's, not the producer's own count: what it counts from was asked
+when it was opened, before the recovery that may have committed one more.
 """
 
 from __future__ import annotations
