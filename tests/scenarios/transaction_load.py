@@ -140,7 +140,7 @@ class Transactor(threading.Thread):
         if kind == "group":
             self._store_and_publish(attempt, first)
         else:
-            self._publish(attempt, first, self._random.choice([1, 50, 1_500]), roll_back=kind == "roll back")
+            self._publish(attempt, first, self._random.choice([1, 20, 300]), roll_back=kind == "roll back")
         attempt.complete = True
         self._at("rolling back" if kind == "abort" else "committing")
         self._api.call("POST", f"transactions/{attempt.pointer}/{'abort' if kind == 'abort' else 'commit'}")

@@ -11,7 +11,12 @@ from random import Random, SystemRandom
 
 import pytest
 
+from oncelog.wire.requests import PublishRequest
+from oncelog.wire.transaction import TransactionType
 from tests.simulation.driver import Driver
+from tests.simulation.judge import read_all
+from tests.simulation.rows import NAMESPACE
+from tests.simulation.world import World
 
 STEPS = 40
 
@@ -28,6 +33,22 @@ def _simulate(seed: int, steps: int = STEPS) -> None:
 @pytest.mark.parametrize("seed", [int(os.environ.get("SIMULATION_SEED", 0)) or seed for seed in range(1, 13)])
 def test_whatever_fails_memory_is_the_fold_of_the_log_and_answers_stay_true(seed: int) -> None:
     _simulate(seed)
+
+
+def test_paging_behind_a_stored_group_at_the_end_of_a_log_comes_to_an_end() -> None:
+    async def page() -> list[bytes]:
+        world = World(snapshot_messages=25, cache_bytes=0)
+        await world.start()
+        await world.service.topics.create(NAMESPACE, "orders", {})
+        log = await world.topic("orders")
+        pointer = (await world.service.transactions.start(TransactionType.SHORT)).write_pointer
+        await log.store(PublishRequest([b"1", b"2"], write_pointer=pointer))
+        await log.publish(PublishRequest([], write_pointer=pointer))
+        found = [payload for limit in (1, 2, 3) for _, _, payload in await read_all(world, "orders", limit)]
+        await world.service.stop()
+        return found
+
+    assert asyncio.run(page()) == [b"1", b"2"] * 3
 
 
 @pytest.mark.slow
