@@ -13,17 +13,28 @@ import pytest
 import requests
 
 import oncelog
-from oncelog import Checkpoint, Client, Message, Producer, Reader, Receipt
-from oncelog.wire.media import AVRO, JSON, NDJSON, ONCELOG_AVRO, PROBLEM
-from oncelog_service.properties import CHECK_EXPECTED_OFFSETS, DEDUPLICATION, GENERATION, TTL
+from oncelog import (
+    Checkpoint,
+    Client,
+    Message,
+    Producer,
+    Reader,
+    Receipt,
+    SqlParticipant,
+    TransactionalDict,
+    TransactionContext,
+)
+from oncelog.wire.media import AVRO, JSON, NDJSON, ONCELOG_AVRO, PROBLEM, THRIFT
+from oncelog_service.properties import CHECK_EXPECTED_OFFSETS, DEDUPLICATION, GENERATION, TRANSACTIONAL, TTL
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import NamespaceRow, ProducerRow, TopicRow, TrimRow
+from oncelog_service.storage.rows import GroupRow, NamespaceRow, ProducerRow, TopicRow, TrimRow
 from tests.docs.pages import ROOT
 from tests.support import RunningService
 
 DOCS = ROOT / "docs"
 TABLES = runpy.run_path(str(DOCS / "tables.py"))
+PARTICIPANTS = (SqlParticipant, TransactionalDict)
 
 
 @pytest.mark.parametrize("name", TABLES["TABLES"])
@@ -43,7 +54,11 @@ def test_every_public_name_is_documented() -> None:
     assert [name for name in oncelog.__all__ if not re.search(rf"^##+ {name}$", text, re.MULTILINE | re.IGNORECASE)] == []
 
 
-@pytest.mark.parametrize("kind", [Producer, Reader, Checkpoint, Client, Receipt, Message], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [Producer, Reader, Checkpoint, Client, Receipt, Message, TransactionContext, *PARTICIPANTS],
+    ids=lambda kind: kind.__name__,
+)
 def test_every_public_member_is_documented(kind: type) -> None:
     _, _, section = (DOCS / "python.md").read_text("utf-8").partition(f"\n## {kind.__name__}\n")
     first_cells = re.findall(r"^\|(.*?)\|", section.partition("\n## ")[0], re.MULTILINE)
@@ -51,7 +66,9 @@ def test_every_public_member_is_documented(kind: type) -> None:
     assert {name for name in vars(kind) if not name.startswith("_")} <= documented
 
 
-@pytest.mark.parametrize("kind", [Producer, Reader, Checkpoint, Client], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [Producer, Reader, Checkpoint, Client, TransactionContext, *PARTICIPANTS], ids=lambda kind: kind.__name__
+)
 def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
     """Names, order and defaults. Values that are constants are compared; the rest only by name."""
     text = (DOCS / "python.md").read_text("utf-8")
@@ -66,19 +83,19 @@ def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
     assert actual == expected
 
 
-@pytest.mark.parametrize("row", [TopicRow, NamespaceRow, ProducerRow, TrimRow], ids=lambda row: row.__name__)
+@pytest.mark.parametrize("row", [TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow], ids=lambda row: row.__name__)
 def test_the_small_tables_are_drawn_as_they_are_written(row: type) -> None:
     text = (DOCS / "formats.md").read_text("utf-8")
     drawn = re.search(rf"^{row.__name__.removesuffix('Row').upper()} +(\{{.*?\}})\n(?=[A-Z`])", text, re.MULTILINE | re.DOTALL)
     assert drawn
     # Members of the row stand before a colon and a type; names in nested braces are those of its values.
-    members = set(re.findall(r'"(\w+)": (?:int|ms|bool|offset|\[|\{|"|1)', drawn[1])) - {"version", "deduplication"}
+    members = set(re.findall(r'"(\w+)": (?:int|ms|bool|offset|hex|str|\[|\{|"|1)', drawn[1])) - {"version", "deduplication"}
     assert members == {field.name for field in fields(row)}
 
 
 def test_every_media_type_is_documented() -> None:
     text = (DOCS / "formats.md").read_text("utf-8")
-    assert [media for media in (AVRO, ONCELOG_AVRO, JSON, PROBLEM, NDJSON) if media not in text] == []
+    assert [media for media in (AVRO, ONCELOG_AVRO, JSON, PROBLEM, NDJSON, THRIFT) if media not in text] == []
 
 
 def test_every_address_is_documented() -> None:
@@ -89,7 +106,7 @@ def test_every_address_is_documented() -> None:
 
 def test_every_property_of_a_topic_is_documented() -> None:
     text = (DOCS / "http.md").read_text("utf-8")
-    names = (TTL, DEDUPLICATION, CHECK_EXPECTED_OFFSETS, GENERATION)
+    names = (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, GENERATION)
     assert [name for name in names if f"| `{name}`" not in text] == []
 
 
