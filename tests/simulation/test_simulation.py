@@ -11,7 +11,8 @@ from random import Random, SystemRandom
 
 import pytest
 
-from oncelog.wire.requests import PublishRequest
+from oncelog.errors import RollbackRefused
+from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog.wire.transaction import TransactionType
 from tests.simulation.driver import Driver
 from tests.simulation.judge import read_all
@@ -49,6 +50,24 @@ def test_paging_behind_a_stored_group_at_the_end_of_a_log_comes_to_an_end() -> N
         return found
 
     assert asyncio.run(page()) == [b"1", b"2"] * 3
+
+
+def test_a_rollback_around_a_request_that_is_not_rolled_back_is_refused_rather_than_called_done() -> None:
+    async def roll_back() -> None:
+        world = World(snapshot_messages=25, cache_bytes=0)
+        await world.start()
+        await world.service.topics.create(NAMESPACE, "orders", {})
+        log = await world.topic("orders")
+        pointer = (await world.service.transactions.start(TransactionType.SHORT)).write_pointer
+        answers = [await log.publish(PublishRequest([body], write_pointer=pointer)) for body in (b"1", b"2", b"3")]
+        first, _, last = ((each.start_timestamp, each.start_sequence_id) for each in answers)
+        await log.roll_back(Rollback(pointer, first, first))
+        await log.roll_back(Rollback(pointer, last, last))
+        with pytest.raises(RollbackRefused):
+            await log.roll_back(Rollback(pointer, first, last))
+        await world.service.stop()
+
+    asyncio.run(roll_back())
 
 
 @pytest.mark.slow

@@ -226,20 +226,18 @@ class Transactional:
             if state == "committed":
                 raise TransactionNotInProgress(f"the transaction {pointer} has committed", write_pointer=pointer, state=state)
             runs = self._runs_between(pointer, first, last)
-            if runs:
+            if runs and (runs[0].first_id[:ROW_ID_SIZE], runs[-1].last_id[:ROW_ID_SIZE]) == (first, last):
                 await self._mark(pointer, runs, still_open=state not in ("aborted", "invalid"))
-            elif not await read(_are_rolled_back, self._store, self._prefix, pointer, first, last):
+            elif runs or not await read(_are_rolled_back, self._store, self._prefix, pointer, first, last):
                 raise _refused(pointer)
 
     def _runs_between(self, pointer: int, first: bytes, last: bytes) -> list[Run]:
-        """The pointer's unsettled requests in the range, if it begins where one begins and ends where one ends."""
-        runs = [
+        """The pointer's unsettled requests that lie in the range."""
+        return [
             run
             for run in self._dedup.fold.unsettled.get(pointer, ())
             if first <= run.first_id[:ROW_ID_SIZE] and run.last_id[:ROW_ID_SIZE] <= last
         ]
-        exact = runs and (runs[0].first_id[:ROW_ID_SIZE], runs[-1].last_id[:ROW_ID_SIZE]) == (first, last)
-        return runs if exact else []
 
     async def _mark(self, pointer: int, runs: Iterable[Run], *, still_open: bool = False) -> None:
         """Invert the sign of T in the rows of these runs. ``still_open``: refuse if the transaction ends meanwhile."""
