@@ -42,11 +42,6 @@ class Run(NamedTuple):
     write_pointer: int | None = None
     """None: not transactional, or settled already."""
 
-    @property
-    def end(self) -> int:
-        """The offset behind it."""
-        return self.first_offset + self.count
-
 
 class _Segment:
     """An unsettled run and what was settled between it and the next one. The first segment, the head, has no run."""

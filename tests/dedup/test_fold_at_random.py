@@ -87,7 +87,7 @@ class History:
         until = states.index(OPEN) if OPEN in states else len(states)
         before = [run for run, _ in self.log[:until]]
         settled = self.newest([run for run, state in self.log[:until] if state == SETTLED])
-        position = Position(before[-1].end, before[-1].last_id) if before else Position(0, None)
+        position = Position(before[-1].first_offset + before[-1].count, before[-1].last_id) if before else Position(0, None)
         assert self.fold.settled == Snapshot(settled, position)
 
     def check_unsettled(self) -> None:

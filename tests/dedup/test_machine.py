@@ -69,7 +69,7 @@ class Disk:
         if not requests:
             return Position(0, None)
         run = self.run_of(requests[-1])
-        return Position(run.end, run.last_id)
+        return Position(run.first_offset + run.count, run.last_id)
 
 
 def comparable(run: Run) -> Run:
