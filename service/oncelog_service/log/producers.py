@@ -37,9 +37,10 @@ class Producers:
         store: Store,
         writer: Writer,
         upcoming_offset: Callable[[], int],
-        end_transactions: Callable[[str], Coroutine[Any, Any, None]],
+        end_transactions: Callable[[str, bool], Coroutine[Any, Any, None]],
     ) -> None:
-        """``upcoming_offset`` says where the persisted log ends now; ``end_transactions`` aborts those that a producer is in."""
+        """``upcoming_offset`` says where the persisted log ends now; ``end_transactions`` sees to those that a producer is in,
+        by aborting them or not."""
         self._prefix = prefix
         self._upcoming_offset = upcoming_offset
         self._end_transactions = end_transactions
@@ -54,15 +55,20 @@ class Producers:
         return self._rows
 
     async def open(self, name: str, nonce: str, gaps: Gaps) -> OpenedProducer:
-        """Begin a new incarnation, which fences all older ones, or answer again for a nonce that did so before."""
+        """Begin a new incarnation, which fences all older ones and aborts their transactions, or answer again for a nonce that
+        did so before.
+
+        Raises InvalidRequest; ProducerInTransaction: a transaction of the producer is prepared.
+        """
         check_producer_name(name)
         row = self._rows.get(name, ProducerRow())
         epoch = dict(row.opens).get(nonce)
+        new = epoch is None
         if epoch is None:
             epoch = (row.epoch or 0) + 1
             opens = [*row.opens, (nonce, epoch)][-_REMEMBERED_OPENS:]
             await self._write(name, replace(row, epoch=epoch, opens=opens, gaps=gaps))
-            await self._end_transactions(name)
+        await self._end_transactions(name, new)
         # Everything admitted before the open is on disk when the open is: what is answered here is final. What an undecided
         # transaction holds does not count: whoever resumed behind it would lose it if it is rolled back.
         await self._writer.settled()

@@ -15,7 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from oncelog.errors import OffsetOutOfRange, StaleMessageId, StorageUnavailable, TransactionNotInProgress
+from oncelog.errors import (
+    OffsetOutOfRange,
+    ProducerInTransaction,
+    StaleMessageId,
+    StorageUnavailable,
+    TransactionNotInProgress,
+)
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, Rollback
 from oncelog.wire.transaction import Transaction
 from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
@@ -147,6 +153,8 @@ class TopicLog:
         self._store = store
         self._writer = writer
         self.cache = cache
+        self._cached_from_the_first_row = last_id is None
+        """Whether the cache held everything once: then it still does while nothing but expired messages has left it."""
         self._clock = clock
         self._limits = limits
         self.stored = 0
@@ -240,6 +248,7 @@ class TopicLog:
     def _published_group(self, run: Run) -> None:
         self.dedup.persist(run)
         self.cache.clear()  # the group's payloads are not in memory, and what is must reach up to the end of the log
+        self._cached_from_the_first_row = False
         self._count(run)
 
     def _count(self, run: Run) -> None:
@@ -280,21 +289,35 @@ class TopicLog:
             return False
         return await self.transactional.expire_stored(pointer)
 
-    async def _end_transactions(self, producer: str) -> None:
-        """A new incarnation of the producer ends the transactions of the older ones, as Kafka's does.
+    async def _end_transactions(self, producer: str, abort: bool) -> None:
+        """A new incarnation of the producer ends the transactions of the older ones, as Kafka's does; unless ``abort``, it finds
+        them ended. Those of another transaction service are not ours to end.
 
-        But not one that is prepared: its database decides. And not those of another transaction service.
+        Raises:
+            ProducerInTransaction: one is prepared, so its database decides; or it may not be aborted. Whoever went on from what
+                is settled now would give its sequence ids to other messages.
         """
         pointers = {*self.dedup.fold.pointers_of(producer), *self.transactional.groups.pointers_of(producer)}
         for pointer in (await self._transactions.states(pointers)) if pointers else ():
-            try:
-                if (await self._transactions.show(pointer)).resource is None:
-                    await self._transactions.abort(pointer)
-            except TransactionNotInProgress:
-                pass  # it has ended meanwhile, one way or the other
+            if abort:
+                await self._abort_unless_prepared(pointer)
             state = (await self._transactions.states([pointer])).get(pointer)
-            if state is not None and state != "in_progress":
+            if state == "in_progress":
+                raise ProducerInTransaction(
+                    f"producer {producer!r} has messages in the transaction {pointer}, which is not decided; if it is prepared, "
+                    "its database decides: recover that first (SqlParticipant.recover)",
+                    producer=producer,
+                    write_pointer=pointer,
+                )
+            if state is not None:
                 await self.settle(pointer, state == "committed")
+
+    async def _abort_unless_prepared(self, pointer: int) -> None:
+        try:
+            if (await self._transactions.show(pointer)).resource is None:
+                await self._transactions.abort(pointer)
+        except TransactionNotInProgress:
+            return  # it has ended meanwhile, one way or the other
 
     # --- poll -----------------------------------------------------------------------------------------------------------
 
@@ -343,7 +366,7 @@ class TopicLog:
         bounds = Bounds(limit, self._limits.max_poll_bytes, now_ms)
         row_id = start[:ROW_ID_SIZE]
         cached_from = self.position.upcoming_offset - self.cache.messages
-        if self.cache.covers(row_id) or (self.cache.messages and cached_from <= self.earliest_offset):
+        if self.cache.covers(row_id) or (self._cached_from_the_first_row and cached_from <= self.earliest_offset):
             return collect(self.cache.rows(row_id), start, bounds, encoding, transaction)
         return await read(read_page, self._store, self.prefix, start, bounds, encoding, transaction)
 

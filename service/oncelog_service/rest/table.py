@@ -186,7 +186,8 @@ ROUTES = (
     ),
     Route(
         "POST", TOPIC + "/producers", producers.open_, "Open a producer",
-        request={JSON: OpenProducer}, response={JSON: OpenedProducer}, errors=_BODY + _ON_TOPIC + _STORE,
+        request={JSON: OpenProducer}, response={JSON: OpenedProducer}, 
+        errors=(*_BODY, errors.ProducerInTransaction, errors.TransactionsUnavailable, *_ON_TOPIC, *_STORE),
     ),
     Route(
         "GET", TOPIC + "/producers", producers.list_, "List producers",
