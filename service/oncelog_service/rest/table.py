@@ -186,7 +186,7 @@ ROUTES = (
     ),
     Route(
         "POST", TOPIC + "/producers", producers.open_, "Open a producer",
-        request={JSON: OpenProducer}, response={JSON: OpenedProducer}, 
+        request={JSON: OpenProducer}, response={JSON: OpenedProducer},
         errors=(*_BODY, errors.ProducerInTransaction, errors.TransactionsUnavailable, *_ON_TOPIC, *_STORE),
     ),
     Route(
