@@ -377,6 +377,17 @@ def test_a_forged_or_widened_rollback_changes_nothing(house: House) -> None:
         assert everything(house) == before, name
 
 
+def test_a_range_between_what_was_rolled_back_already_hides_nothing_else(house: House) -> None:
+    pointer = house.start()
+    answers = [house.topic.publish_under(pointer, each) for each in "abc"]
+    for each in (answers[0], answers[2]):
+        assert house.topic.roll_back(each).status_code == 200
+    first, last = range_of(answers[0]), range_of(answers[2])
+    over_all = {**first, **{name: last[name] for name in ("endTimestamp", "endSequenceId")}}
+    assert_problem(house.topic.roll_back_range(**over_all), 409, "rollback_refused")
+    assert house.pointers() == [-pointer, pointer, -pointer]
+
+
 def test_a_rollback_after_the_commit_is_refused(house: House) -> None:
     pointer = house.start()
     published = house.topic.publish_under(pointer, "a")
@@ -563,14 +574,16 @@ def test_opening_a_producer_aborts_its_open_transaction_but_not_a_prepared_one(h
     house.topic.publish_under(others, "q0", producer="q", sequenceIds=[0])
     house.client.can_commit(prepared, [], resource="database")
     assert house.topic.open_producer("p", "nonce")["lastSequenceId"] == 0
-    assert house.topic.open_producer("r", "nonce")["lastSequenceId"] == 0, "the last one that is settled"
+    refused = house.topic.request("POST", "/producers", json={"name": "r", "nonce": "nonce"})
+    problem = assert_problem(refused, 409, "producer_in_transaction")
+    assert problem["write_pointer"] == prepared, "its database decides; nobody may go on from before it"
     states = house.client.transaction_states([open_, prepared, others])
     assert list(states.values()) == ["aborted", "in_progress", "in_progress"]
     assert house.last_sequence_id("p") == 0
     house.end(prepared, "commit")
     house.end(others, "commit")
     assert house.now() == ["m0", "m0", "r1", "q0"]
-    assert house.topic.open_producer("r", "another")["lastSequenceId"] == 1
+    assert house.topic.open_producer("r", "nonce")["lastSequenceId"] == 1
 
 
 def test_a_repeated_publish_in_a_transaction_is_stored_once(house: House) -> None:
