@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import dropwhile
 
 import pytest
@@ -75,7 +76,7 @@ class Lives:
             yield self.log.topic
 
 
-@pytest.mark.parametrize(("seed", "steps", "largest_group"), [(1, 30, 60), (2, 20, 20), (3, 20, 20)])
+@pytest.mark.parametrize(("seed", "steps", "largest_group"), [(1, 20, 40), (2, 14, 12), (3, 14, 12)])
 def test_paging_with_any_limit_delivers_every_visible_message_once_and_in_order(
     machine: Machine, seed: int, steps: int, largest_group: int
 ) -> None:
@@ -96,7 +97,7 @@ def test_paging_with_any_limit_delivers_every_visible_message_once_and_in_order(
 def test_reading_begins_at_every_id_and_offset_in_both_modes(machine: Machine, seed: int) -> None:
     """Hidden, expired and trimmed messages are places to begin as well, and so is every place inside a stored group."""
     log = MixedLog(machine.clock, seed, 12)
-    for life, topic in enumerate(Lives(machine, log, 20)):
+    for life, topic in enumerate(Lives(machine, log, 14)):
         for transaction in (None, log.client.start_transaction("long")):
             where = f"seed {seed}, life {life}, {transaction}"
             by = {} if transaction is None else {"transaction": transaction.to_bytes().decode("latin-1")}
@@ -106,9 +107,11 @@ def test_reading_begins_at_every_id_and_offset_in_both_modes(machine: Machine, s
                     continue
                 for inclusive in (True, False):
                     behind = log.rows[at + (not inclusive) :]
+                    if not inclusive and any(bytes.fromhex(message.id)[10:]):
+                        behind = [replace(message, payload=None), *behind]  # an undecided group is one up to its last message
                     expected = payloads(log.delivered(transaction, behind))[:3]
                     assert topic.payloads(inclusive=inclusive, limit=3, startFrom=message.id, **by) == expected, where
-                    behind = list(dropwhile(lambda each: each.payload is None, behind))
+                    behind = list(dropwhile(lambda each: each.payload is None, log.rows[at + (not inclusive) :]))
                     expected = payloads(log.delivered(transaction, behind))[:3]
                     assert topic.payloads(inclusive=inclusive, limit=3, startOffset=message.offset, **by) == expected, where
 
@@ -116,7 +119,7 @@ def test_reading_begins_at_every_id_and_offset_in_both_modes(machine: Machine, s
 @pytest.mark.parametrize("seed", [5])
 def test_reading_begins_at_every_timestamp_in_both_modes(machine: Machine, seed: int) -> None:
     log = MixedLog(machine.clock, seed, 12)
-    for life, topic in enumerate(Lives(machine, log, 20)):
+    for life, topic in enumerate(Lives(machine, log, 14)):
         times = {message.at_ms + around for message in log.rows for around in (-1, 0, 1)}
         for transaction in (None, log.client.start_transaction("long")):
             by = {} if transaction is None else {"transaction": transaction.to_bytes().decode("latin-1")}
@@ -130,8 +133,8 @@ def test_reading_begins_at_every_timestamp_in_both_modes(machine: Machine, seed:
 
 def test_going_on_at_the_position_of_each_answer_delivers_the_same(machine: Machine) -> None:
     """What the SDK's reader does: the position may lie behind messages that were passed over."""
-    log = MixedLog(machine.clock, 6, 30)
-    for topic in Lives(machine, log, 25):
+    log = MixedLog(machine.clock, 6, 12)
+    for topic in Lives(machine, log, 14):
         for transaction in (None, log.client.start_transaction("long")):
             assert page_by_position(topic, 3, transaction) == payloads(log.delivered(transaction))
 
