@@ -198,7 +198,7 @@ class TopicLog:
         known = await self._judge.known(request)
         self.refused += known.messages
         if known.messages == len(request.payloads):
-            return _again(known, pointer)
+            return response(known.receipts, self._rows_again(known, pointer), pointer)
         self._check_open()
         self._writer.check()  # what is stamped and pushed below must be submitted
         if pointer is not None:
@@ -216,9 +216,8 @@ class TopicLog:
             self.dedup.push(columns.producer, mark)
         run = Run(first_offset, len(rows), first_id, last_id, marks, pointer)
         await self._writer.submit(batch, partial(self._persisted, run, row_ids, rows))
-        again = [] if pointer is None else rows_of(known.originals, pointer)
         receipts = known.receipts + stored_runs(columns.sequence_ids, row_ids, first_offset)
-        return response(receipts, [*again, *row_ids], pointer)
+        return response(receipts, [*self._rows_again(known, pointer), *row_ids], pointer)
 
     async def store(self, request: PublishRequest) -> PublishResponse:
         """Put messages under a write pointer, unseen until the pointer is published. Retries of a named producer store nothing.
@@ -235,6 +234,10 @@ class TopicLog:
         """Mark what a publish stored as rolled back. Raises as :meth:`Transactional.roll_back`."""
         self._check_open()
         await self.transactional.roll_back(rollback)
+
+    def _rows_again(self, known: Known, pointer: int | None) -> list[bytes]:
+        """What of this request its transaction has stored already: a retry must learn all the same what it could roll back."""
+        return [] if pointer is None else self.transactional.whole_requests(pointer, rows_of(known.originals, pointer))
 
     def _newest_row(self, producer: str | None) -> bytes | None:
         newest = None if producer is None else self.dedup.last_pushed(producer)
@@ -469,8 +472,3 @@ class TopicLog:
     def _check_open(self) -> None:
         if self._closed:
             raise StorageUnavailable("the topic was closed meanwhile; nothing was done, try again")
-
-
-def _again(known: Known, pointer: int | None) -> PublishResponse:
-    """Everything was there already; in a transaction a retry must learn all the same what it could roll back."""
-    return response(known.receipts, () if pointer is None else rows_of(known.originals, pointer), pointer)

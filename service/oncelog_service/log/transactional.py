@@ -7,6 +7,7 @@ fold that recovery uses. A row is never unmarked, and never marked once its tran
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -230,6 +231,17 @@ class Transactional:
                 await self._mark(pointer, runs, still_open=state not in ("aborted", "invalid"))
             elif runs or not await read(_are_rolled_back, self._store, self._prefix, pointer, first, last):
                 raise _refused(pointer)
+
+    def whole_requests(self, pointer: int, row_ids: Sequence[bytes]) -> list[bytes]:
+        """Row ids, rising, of the ends of the pointer's unsettled requests that these rising rows are in: only whole ones are
+        rolled back."""
+        ends: list[bytes] = []
+        for run in self._dedup.fold.unsettled.get(pointer, ()):
+            first, last = run.first_id[:ROW_ID_SIZE], run.last_id[:ROW_ID_SIZE]
+            at = bisect_left(row_ids, first)
+            if at < len(row_ids) and row_ids[at] <= last:
+                ends += (first, last)
+        return ends
 
     def _runs_between(self, pointer: int, first: bytes, last: bytes) -> list[Run]:
         """The pointer's unsettled requests that lie in the range."""
