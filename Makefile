@@ -24,15 +24,15 @@ $(READY): constraints.txt pyproject.toml
 venv: $(READY) ## make the virtual environment in .venv
 
 .PHONY: test
-test: $(READY) ## run the tests but for the slow ones (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## run the tests but for the slow ones, two files at a time (ARGS="-k name" to choose)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(READY) ## run the slow tests: minutes of kill -9, millions of messages
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
 .PHONY: demo
-demo: $(READY) ## publish 336,776 flights, kill everything on the way, prove that each is there once
+demo: $(READY) ## flights published and bookings made while everything is killed; proofs that each is there once
 	$(BIN)/python examples/demo.py $(ARGS)
 
 .PHONY: bench

@@ -6,8 +6,8 @@ the way the database has decided, and goes on.
 
 The producer has a name and the booking's number is its sequence id. So a publish whose answer is lost is repeated and stored
 once, where without a name it would cost the transaction; and a process that was thought dead can publish nothing any more once
-its successor has opened the producer. The number is the table's, not the producer's own count: what it counts from was asked
-when it was opened, before the recovery that may have committed one more.
+its successor has opened the producer. The number is the table's, not the producer's own count: the table knows which bookings
+there are.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def open_tables(path: Path) -> Engine:
 def book_all(client: Client, session: Session, database: SqlParticipant, wanted: int) -> None:
     """Book until ``wanted`` bookings are in the table, and report each."""
     flights = names(FLIGHTS)
+    database.recover(client)  # first: what an earlier process left prepared keeps the producer from being opened
     with Producer(TOPIC, name=PRODUCER, client=client, codec="json") as producer:
         while (number := book_next(client, session, database, producer, flights, wanted)) is not None:
             print(json.dumps({"booked": number}), flush=True)

@@ -9,9 +9,9 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from oncelog_service.log.topic_log import Limits
+from oncelog_service.log.limits import Limits
 from oncelog_service.storage.open import store_opener
-from oncelog_service.transactions.manager import TransactionLimits
+from oncelog_service.transactions.limits import TransactionLimits
 
 DEFAULT_DATA = "oncelog-data"
 DEFAULT_TRANSACTIONS_DATA = "oncelog-transactions"

@@ -23,9 +23,10 @@ from oncelog.errors import (
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import RecentMessages
+from oncelog_service.log.limits import Limits
 from oncelog_service.log.reading import read
 from oncelog_service.log.recovery import last_timestamp, recover
-from oncelog_service.log.topic_log import Limits, TopicLog
+from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_properties, deduplicates, shown_properties, ttl_ms
 from oncelog_service.storage.keys import generation_key, prefix_end, split_topic_key, topic_key

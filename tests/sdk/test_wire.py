@@ -33,7 +33,7 @@ REQUESTS = ("PublishRequest", "ConsumeRequest")
 RECORDS = (*REQUESTS, "PublishResponse", "ConsumeResponse")
 EXPANSION = 64
 """No request may take more memory than this many times its size …"""
-CONSTANT = 16_384
+CONSTANT = 2**17
 """… beyond what any error costs."""
 ID = bytes(range(1, 21))
 ID_HEX = ID.hex()

@@ -11,8 +11,8 @@ import pytest
 from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
 from oncelog_dedup import Entry, Snapshot, replay
+from oncelog_service.log.limits import Limits
 from oncelog_service.log.recovery import recover
-from oncelog_service.log.topic_log import Limits
 from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table

@@ -16,7 +16,8 @@ from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.transactions.edits import Invalidated, Started
-from oncelog_service.transactions.manager import TransactionLimits, TransactionManager
+from oncelog_service.transactions.limits import TransactionLimits
+from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.snapshot import encode_snapshot
 from oncelog_service.transactions.state import TransactionsState
 from tests.support import ManualClock

@@ -18,7 +18,7 @@ from oncelog.errors import (
 )
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
-from oncelog_service.transactions.manager import TransactionLimits
+from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.state import MOVES, Move, Phase
 from tests.support import ManualClock
 from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, Gate, opened, run, sees, with_invalid

@@ -22,7 +22,8 @@ from oncelog.wire.models import TransactionState
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key, outcome_key
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged, Table
-from oncelog_service.transactions.manager import TransactionLimits, TransactionManager
+from oncelog_service.transactions.limits import TransactionLimits
+from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.recovery import recover
 from oncelog_service.transactions.snapshot import encode_snapshot
 from tests.support import ManualClock

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from oncelog.errors import (
@@ -30,6 +29,7 @@ from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
 from oncelog_service.log.groups import Groups
 from oncelog_service.log.judge import Judge, Known
+from oncelog_service.log.limits import Limits
 from oncelog_service.log.pages import Bounds, Encoding, Page, collect, read_page
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
@@ -49,22 +49,6 @@ from oncelog_service.transactions.port import Transactions
 
 _REMEMBERED_BYTES = 2**20
 """Of a reader's transaction that is kept decoded: one with 130,000 invalid pointers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds on what one call may ask for, and how often snapshots are taken."""
-
-    max_messages: int = 10_000
-    """Per publish request."""
-    default_poll_messages: int = 1_000
-    max_poll_messages: int = 100_000
-    max_poll_bytes: int = 8 * 2**20
-    max_wait_ms: int = 60_000
-    snapshot_messages: int = 1_000
-    snapshot_seconds: float = 120.0
-    max_transaction_lifetime_ms: int = 90_000_000
-    """Older write pointers are refused, and what is in the log under them is settled."""
 
 
 class TopicLog:

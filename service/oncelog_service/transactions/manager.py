@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from oncelog.errors import (
     InvalidRequest,
@@ -46,6 +45,7 @@ from oncelog_service.transactions.decisions import (
 )
 from oncelog_service.transactions.edit_log import EditLog
 from oncelog_service.transactions.edits import MAX_STRING_BYTES, Aborted, Committed, Edit, Invalidated, total_bytes
+from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, read_outcomes
 from oncelog_service.transactions.recovery import Recovered, recover
 from oncelog_service.transactions.state import (
@@ -68,25 +68,6 @@ _TIMED_OUT_AT_ONCE = 1_000
 _TICK_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS = 0.05
 """Between two rounds of time-outs, so that many short transactions that end one after the other do not keep the loop busy."""
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionLimits:
-    """Bounds on transactions. Times in milliseconds."""
-
-    default_timeout_ms: int = 30_000
-    max_timeout_ms: int = 3_600_000
-    """Of a short transaction."""
-    max_lifetime_ms: int = 90_000_000
-    """25 h: no transaction is older, nor is a pointer that a topic takes messages under."""
-    max_in_progress: int = 10_000
-    max_changes: int = 100_000
-    """Keys in one change set."""
-    max_change_bytes: int = 8 * 2**20
-    snapshot_edits: int = 1_000
-    """A snapshot is wanted after so many edits, and after as many as the state has entries."""
-    outcome_grace_ms: int = 3_600_000
-    """Outcomes are kept this much longer than a transaction can live, for one that ended at the last moment."""
 
 
 class TransactionManager:

@@ -1,0 +1,21 @@
+"""What one call on a topic may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what one call may ask for, and how often snapshots are taken."""
+
+    max_messages: int = 10_000
+    """Per publish request."""
+    default_poll_messages: int = 1_000
+    max_poll_messages: int = 100_000
+    max_poll_bytes: int = 8 * 2**20
+    max_wait_ms: int = 60_000
+    snapshot_messages: int = 1_000
+    snapshot_seconds: float = 120.0
+    max_transaction_lifetime_ms: int = 90_000_000
+    """Older write pointers are refused, and what is in the log under them is settled."""

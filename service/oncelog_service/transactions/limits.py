@@ -1,0 +1,24 @@
+"""How long transactions may take, and how large they may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLimits:
+    """Bounds on transactions. Times in milliseconds."""
+
+    default_timeout_ms: int = 30_000
+    max_timeout_ms: int = 3_600_000
+    """Of a short transaction."""
+    max_lifetime_ms: int = 90_000_000
+    """25 h: no transaction is older, nor is a pointer that a topic takes messages under."""
+    max_in_progress: int = 10_000
+    max_changes: int = 100_000
+    """Keys in one change set."""
+    max_change_bytes: int = 8 * 2**20
+    snapshot_edits: int = 1_000
+    """A snapshot is wanted after so many edits, and after as many as the state has entries."""
+    outcome_grace_ms: int = 3_600_000
+    """Outcomes are kept this much longer than a transaction can live, for one that ended at the last moment."""
