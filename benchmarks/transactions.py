@@ -6,10 +6,12 @@ import socket
 import statistics
 import time
 from collections.abc import Callable
+from functools import cache
 from urllib.parse import urlsplit
 
 from benchmarks.measure import PAYLOADS, Row, running
 from oncelog import Client
+from oncelog.wire.avro_parts import encode_optional_long
 from oncelog.wire.codec import encode_consume_request, encode_publish_request
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
@@ -20,7 +22,13 @@ MESSAGES = 100
 VISIBLE = 100_000
 INVALID = 10_000
 _TOPIC = "/v1/namespaces/default/topics/{}"
+_CHUNK = 2**20
 _THRIFT = "application/vnd.apache.thrift.binary"
+
+
+@cache
+def _encoded(messages: int) -> bytes:
+    return encode_publish_request(PublishRequest(PAYLOADS[:messages]))[1:]
 
 
 class Connection:
@@ -30,34 +38,35 @@ class Connection:
         host, port = urlsplit(url).hostname, urlsplit(url).port
         self._socket = socket.create_connection((host, port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._file = self._socket.makefile("rb")
 
     def post(self, path: str, body: bytes = b"", media: str = JSON, accept: str = "*/*") -> bytes:
-        head = (
-            f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: {media}\r\naccept: {accept}\r\ncontent-length: {len(body)}\r\n\r\n"
-        )
-        self._socket.sendall(head.encode() + body)
-        status = self._file.readline()
-        length = 0
-        while (line := self._file.readline()) != b"\r\n":
-            name, _, value = line.partition(b":")
-            if name.lower() == b"content-length":
-                length = int(value)
-        answer = self._file.read(length)
-        if b" 200 " not in status:
-            raise RuntimeError(f"{path}: {status!r} {answer[:300]!r}")
+        headers = f"host: a\r\ncontent-type: {media}\r\naccept: {accept}\r\ncontent-length: {len(body)}"
+        self._socket.sendall(f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n".encode() + body)
+        data = self._socket.recv(_CHUNK)
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            data += self._socket.recv(_CHUNK)
+        head = data[:end].lower() + b"\r\n"
+        at = head.index(b"content-length:") + len(b"content-length:")
+        length = int(head[at : head.index(b"\r\n", at)])
+        parts, missing = [data[end + 4 :]], length - (len(data) - end - 4)
+        while missing > 0:
+            parts.append(self._socket.recv(_CHUNK))
+            missing -= len(parts[-1])
+        answer = b"".join(parts)
+        if b" 200 " not in head[:20]:
+            raise RuntimeError(f"{path}: {head!r} {answer[:300]!r}")
         return answer
 
     def close(self) -> None:
-        self._file.close()
         self._socket.close()
 
     def start(self) -> Transaction:
         return Transaction.from_bytes(self.post("/v1/transactions", accept=_THRIFT))
 
     def publish(self, topic: str, pointer: int, messages: int) -> None:
-        request = PublishRequest(PAYLOADS[:messages], write_pointer=pointer)
-        self.post(_TOPIC.format(topic) + "/publish", encode_publish_request(request), ONCELOG_AVRO)
+        # The write pointer is the first field: what follows on it is encoded once.
+        body = encode_optional_long(pointer) + _encoded(messages)
+        self.post(_TOPIC.format(topic) + "/publish", body, ONCELOG_AVRO)
 
     def end(self, pointer: int, how: str) -> None:
         self.post(f"/v1/transactions/{pointer}/{how}")
@@ -65,17 +74,27 @@ class Connection:
 
 def transaction_rates(seconds: int) -> list[Row]:
     """All of it, on fresh services."""
+    with running("bare") as server:
+        connection = Connection(server.url)
+        bare, _ = _rate(lambda: _as_bare(connection), seconds)
+        connection.close()
     with running("oncelog") as server, Client(server.url) as client:
         connection = Connection(server.url)
         client.create_topic("bench")
-        rows = _whole(connection, client, seconds)
+        rows = _whole(connection, client, seconds, bare)
         rows += _polls(connection, client)
         rows += _invalid(connection, client)
         connection.close()
     return rows
 
 
-def _whole(connection: Connection, client: Client, seconds: int) -> list[Row]:
+def _as_bare(connection: Connection) -> None:
+    """What a transaction asks of the bare server: three synced requests, the one in the middle with all messages."""
+    for messages in (1, MESSAGES, 1):
+        connection.post("/publish", b"\x00" + _encoded(messages), ONCELOG_AVRO)
+
+
+def _whole(connection: Connection, client: Client, seconds: int, bare: float) -> list[Row]:
     def raw() -> None:
         pointer = connection.start().write_pointer
         connection.publish("bench", pointer, MESSAGES)
@@ -92,6 +111,8 @@ def _whole(connection: Connection, client: Client, seconds: int) -> list[Row]:
     return [
         Row(f"{what}: start, publish, commit", rate, "transactions/s", "≥ 300", rate >= 300),
         Row(f"{what}: p50 of a whole one", p50, "ms"),
+        Row(f"{what}: three requests to the bare server instead", bare, "a second"),
+        Row(f"{what}: share of bare", rate / bare * 100, "%"),
         Row(f"{what}: through the SDK", sdk_rate, "transactions/s"),
     ]
 

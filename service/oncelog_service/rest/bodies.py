@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
 from oncelog.errors import InvalidRequest, UnsupportedMediaType
 from oncelog.wire.codec import decode_json
 from oncelog.wire.media import JSON, essence
+from oncelog.wire.models import Changes, StartTransaction
 from oncelog_service.rest.routes import Answer, Call
 
 M = TypeVar("M", bound=BaseModel)
+
+_DEFAULTS: dict[type[BaseModel], BaseModel] = {kind: kind() for kind in (StartTransaction, Changes)}
+"""What the frequent ones among the small requests mean when they say nothing; models are immutable."""
 
 _LARGEST_INT = 19
 """Digits of 2^63 - 1."""
@@ -34,7 +38,9 @@ def read_json(call: Call, what: str) -> Any:
 
 
 def read_model(call: Call, kind: type[M]) -> M:
-    """The body as a model. Raises UnsupportedMediaType, InvalidRequest."""
+    """The body as a model; an empty one where everything has a default. Raises UnsupportedMediaType, InvalidRequest."""
+    if not call.body and kind in _DEFAULTS:
+        return cast(M, _DEFAULTS[kind])
     value = read_json(call, kind.__name__)
     try:
         return kind.model_validate(value)
