@@ -317,7 +317,17 @@ def decode_row(row_id: bytes, row: bytes) -> Row:
         raise RowDamaged(f"the row at {row_id.hex()} says that it belongs at {row[at + 1 : at + 1 + ROW_ID_SIZE].hex()}")
     message_at, at = at, at + _ID_AND_LENGTH
     offset, at = decode_long(row, at)
-    producer = sequence_id = ttl = None
+    producer, sequence_id, at = _decode_named(row, at)
+    ttl = _ttl_before(row, at) if flags & TTL else None
+    _, payload_begin = decode_long(row, message_at + payload_at)
+    payload = row[payload_begin:-4]
+    group = decode_summary(payload) if flags & GROUP else None
+    return Row(row_id, offset, producer, sequence_id, ttl, payload, write_pointer, previous, group)
+
+
+def _decode_named(row: bytes, at: int) -> tuple[str | None, int | None, int]:
+    """Producer and sequence id that begin at ``at``, and where they end."""
+    producer = sequence_id = None
     if row[at] == 2:
         length, at = decode_long(row, at + 1)
         producer, at = row[at : at + length].decode(), at + length
@@ -327,12 +337,13 @@ def decode_row(row_id: bytes, row: bytes) -> Row:
         sequence_id, at = decode_long(row, at + 1)
     else:
         at += 1
-    if flags & TTL:
-        ttl = _ttl_before(row, at)
-    _, payload_begin = decode_long(row, message_at + payload_at)
-    payload = row[payload_begin:-4]
-    group = decode_summary(payload) if flags & GROUP else None
-    return Row(row_id, offset, producer, sequence_id, ttl, payload, write_pointer, previous, group)
+    return producer, sequence_id, at
+
+
+def _skip_named(row: bytes, at: int) -> int:
+    """Where the producer and the sequence id end that begin at ``at``."""
+    at = _skip_optional_bytes(row, at)
+    return decode_long(row, at + 1)[1] if row[at] == 2 else at + 1
 
 
 def _ttl_before(row: bytes, at: int) -> int:
@@ -362,9 +373,7 @@ def _skip_map(row: bytes, at: int) -> int:
 def ttl_of(row: bytes) -> int:
     """The message's own ttl in seconds, of a row with the flag TTL."""
     _, at = decode_long(row, MESSAGE_AT[row[1]] + _ID_AND_LENGTH)
-    at = _skip_optional_bytes(row, at)  # the producer
-    at = decode_long(row, at + 1)[1] if row[at] == 2 else at + 1  # its sequence id
-    return _ttl_before(row, at)
+    return _ttl_before(row, _skip_named(row, at))
 
 
 def offset_of(row: bytes) -> int:
@@ -446,19 +455,8 @@ def decode_payload_row(payload_id: bytes, row: bytes) -> Payload:
     """A row of the Payload Table with its fields apart. Raises RowDamaged."""
     if not intact(row) or payload_id_of(row) != payload_id:
         raise RowDamaged(f"the payload at {payload_id.hex()} does not match its checksum, its place or is of an unknown version")
-    at = _PAYLOAD_HEAD.size
-    producer = sequence_id = ttl = None
-    if row[at] == 2:
-        length, at = decode_long(row, at + 1)
-        producer, at = row[at : at + length].decode(), at + length
-    else:
-        at += 1
-    if row[at] == 2:
-        sequence_id, at = decode_long(row, at + 1)
-    else:
-        at += 1
-    if row[1] & TTL:
-        ttl = _ttl_before(row, at)
+    producer, sequence_id, at = _decode_named(row, _PAYLOAD_HEAD.size)
+    ttl = _ttl_before(row, at) if row[1] & TTL else None
     _, payload_begin = decode_long(row, int.from_bytes(row[2:6], "big"))
     return Payload(payload_id, payload_place_of(row), producer, sequence_id, ttl, row[payload_begin:-4])
 
@@ -475,9 +473,7 @@ def payload_place_of(row: bytes) -> int:
 
 def payload_ttl_of(row: bytes) -> int:
     """The message's own ttl in seconds, of a payload row with the flag TTL."""
-    at = _skip_optional_bytes(row, _PAYLOAD_HEAD.size)  # the producer
-    at = decode_long(row, at + 1)[1] if row[at] == 2 else at + 1  # its sequence id
-    return _ttl_before(row, at)
+    return _ttl_before(row, _skip_named(row, _PAYLOAD_HEAD.size))
 
 
 def stored_message_of(row_id: bytes, offset: int, row: bytes) -> bytes:
