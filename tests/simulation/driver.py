@@ -51,9 +51,10 @@ class Driver(Transacting):
         ms = self.random.choices([1, 2_000, 40_000, LIFETIME_MS + 1], [6, 4, 4, 1])[0]
         self._tell(f"{ms} ms go by")
         self.world.clock.advance(ms)
-        late = [each for each in self.facts.begun.values() if each.expires_ms <= self.world.clock.ms]
-        for each in late:
-            if "in_progress" in each.possible:
+        now = self.world.clock.ms
+        late = [each for each in self.facts.begun.values() if each.expires_ms <= now]
+        for each in self.facts.begun.values():
+            if "in_progress" in each.possible and (each.may_expire_ms or each.expires_ms) <= now:
                 each.possible |= {"invalid"}
         await self.world.service.transactions.expire_due()  # type: ignore[union-attr]
         await self.world.service.retention.once()

@@ -34,6 +34,8 @@ class Begun:
     seen: dict[int, TransactionState] | None
     """State of every other pointer when its snapshot was taken; None: it began while others ended."""
     prepared: bool = False
+    may_expire_ms: int | None = None
+    """Where it is not known whether it was prepared: from here on it may have timed out, at ``expires_ms`` it has."""
     pointers: list[int] = field(default_factory=list)
     possible: set[TransactionState] = field(default_factory=lambda: {"in_progress"})
     """What its state may be, after all that was asked and answered."""

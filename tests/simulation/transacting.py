@@ -66,7 +66,8 @@ class Transacting(Sending):
             call = self.world.service.transactions.can_commit
             error = await self._ask(f"prepare {begun.root}", lambda: call(begun.root, [], "sql"))
             if error is None or not error.definite:
-                begun.prepared = True  # then it may still time out at its old time, and may not
+                begun.prepared = True
+                begun.may_expire_ms = None if error is None else min(begun.may_expire_ms or begun.expires_ms, begun.expires_ms)
                 begun.expires_ms = max(begun.expires_ms, begun.root // POINTERS_PER_MS + LIFETIME_MS)
 
         return act
