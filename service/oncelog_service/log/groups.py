@@ -145,6 +145,14 @@ class Groups:
         return list(self._open)
 
 
+def marks_of(summary: GroupSummary, row_id: bytes, offset: int) -> tuple[tuple[str, Mark], ...]:
+    """The newest message of each named producer in the stored group that appears at this row and offset."""
+    return tuple(
+        (part.name, Mark(part.last_sequence_id, row_id + part.last_payload_id, offset + part.last_index))
+        for part in summary.producers
+    )
+
+
 def load_group(store: Store, prefix: bytes, pointer: int) -> StoredGroup:
     """Read what is stored under a pointer; of a published group only that it is. Raises TopicDamaged."""
     row = read_group_row(store, prefix, pointer)

@@ -86,7 +86,7 @@ class Judge:
             await self._producers.check_epoch(producer, request.epoch)
             if not self._deduplication():
                 return NOTHING
-            others = self._other_transactions(producer, request.write_pointer)
+            others = self.transactions_of(producer) - {request.write_pointer}
             if not others <= cleared.keys():
                 cleared = await self._clear(producer, request.write_pointer, others)
                 continue
@@ -106,9 +106,9 @@ class Judge:
 
     # --- transactions of the same producer
 
-    def _other_transactions(self, producer: str, pointer: int | None) -> set[int]:
-        """Write pointers under which the producer has messages that are not settled, but for the request's own."""
-        return {*self._dedup.fold.pointers_of(producer), *self._groups.pointers_of(producer)} - {pointer}
+    def transactions_of(self, producer: str) -> set[int]:
+        """Write pointers under which the producer has messages that are not settled, published or stored."""
+        return {*self._dedup.fold.pointers_of(producer), *self._groups.pointers_of(producer)}
 
     async def _clear(self, producer: str, pointer: int | None, others: Collection[int]) -> dict[int, bool]:
         """Those of ``others`` that do not forbid the request, and whether they belong to its own transaction.

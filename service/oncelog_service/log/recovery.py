@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from oncelog.errors import TopicDamaged
-from oncelog_dedup import Entry, Fold, Mark, ReplayError, Snapshot, SnapshotDamaged, replay
+from oncelog_dedup import Entry, Fold, ReplayError, Snapshot, SnapshotDamaged, replay
+from oncelog_service.log.groups import marks_of
 from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.port import Store, Table
@@ -82,16 +83,8 @@ def _entry(row: Row) -> Entry:
         begins = row.previous is not None
         return Entry(row.offset, row.message_id, row.producer, row.sequence_id, row.write_pointer, begins=begins)
     last_id = row.row_id + row.group.last_payload_id
-    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, group_marks(row), last_id, begins=True)
-
-
-def group_marks(row: Row) -> tuple[tuple[str, Mark], ...]:
-    """The newest message of each named producer in a stored group."""
-    assert row.group is not None
-    return tuple(
-        (part.name, Mark(part.last_sequence_id, row.row_id + part.last_payload_id, row.offset + part.last_index))
-        for part in row.group.producers
-    )
+    marks = marks_of(row.group, row.row_id, row.offset)
+    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, marks, last_id, begins=True)
 
 
 def forgotten(producers: Mapping[str, ProducerRow]) -> dict[str, int]:

@@ -98,10 +98,8 @@ class TopicLog:
         )
         last_id = self.position.last_message_id
         self._stamps = Stamps(row.created, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
-        groups, pointers = (
-            Groups(prefix, store),
-            WritePointers(transactions, participant, clock, limits.max_transaction_lifetime_ms),
-        )
+        groups = Groups(prefix, store)
+        pointers = WritePointers(transactions, participant, clock, limits.max_transaction_lifetime_ms)
         self.transactional = Transactional(
             prefix,
             row.created if row.generation > 1 else 0,
@@ -262,8 +260,10 @@ class TopicLog:
 
     async def settle_outlived(self) -> None:
         """Settle what is older than any transaction may become and is not known to have ended otherwise: it counts for good."""
-        for pointer in self.transactional.outlived():
-            state = (await self._transactions.states([pointer])).get(pointer)
+        outlived = self.transactional.outlived()
+        states = await self._transactions.states(outlived) if outlived else {}
+        for pointer in outlived:
+            state = states.get(pointer)
             if state != "in_progress":
                 await self.settle(pointer, committed=state in (None, "committed"))
 
@@ -284,7 +284,7 @@ class TopicLog:
             ProducerInTransaction: one is prepared, so its database decides; or it may not be aborted. Whoever went on from what
                 is settled now would give its sequence ids to other messages.
         """
-        pointers = {*self.dedup.fold.pointers_of(producer), *self.transactional.groups.pointers_of(producer)}
+        pointers = self._judge.transactions_of(producer)
         for pointer in (await self._transactions.states(pointers)) if pointers else ():
             if abort:
                 await self._abort_unless_prepared(pointer)

@@ -13,10 +13,10 @@ from functools import partial
 
 from oncelog.errors import RollbackRefused, SequenceReused, StaleMessageId, TransactionNotInProgress
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse, ReceiptRun, Rollback
-from oncelog_dedup import Deduplicator, Mark, Run
+from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import TopicCache
-from oncelog_service.log.groups import Groups, StoredGroup, find_stored
+from oncelog_service.log.groups import Groups, StoredGroup, find_stored, marks_of
 from oncelog_service.log.judge import Judge, sequence_gap
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
@@ -172,10 +172,7 @@ class Transactional:
     async def _insert(self, group: StoredGroup, summary: GroupSummary, producer: str | None) -> PublishResponse:
         """From the checks to the hand-over nothing awaits."""
         at, first_offset = self._stamps.take_row(summary.messages, self._clock.now_ms())
-        marks = tuple(
-            (part.name, Mark(part.last_sequence_id, at + part.last_payload_id, first_offset + part.last_index))
-            for part in summary.producers
-        )
+        marks = marks_of(summary, at, first_offset)
         run = Run(first_offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, marks, group.pointer)
         group.row = GroupRow(at.hex(), producer)
         batch = Batch()
