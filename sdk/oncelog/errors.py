@@ -109,14 +109,17 @@ class Unauthorized(OncelogError):
 
 
 class ProducerFenced(OncelogError):
-    """A newer incarnation of this producer was opened on the topic; this one may not publish any more."""
+    """Another incarnation of this producer holds the name; this one may not publish any more."""
 
     code = "producer_fenced"
     status = 403
-    values = ("producer", "epoch", "current_epoch")
+    values = ("producer", "epoch", "current_epoch", "incarnation", "current_incarnation")
     producer: str
     epoch: int
     current_epoch: int
+    incarnation: str
+    """Of an atomic commit that carries one; then the epochs are None."""
+    current_incarnation: str
 
 
 class NotFound(OncelogError):
@@ -139,11 +142,19 @@ class ProducerNotFound(NotFound):
 
 
 class TransactionNotFound(NotFound):
-    """No transaction of this write pointer was ever started here, or its outcome is no longer kept."""
+    """No such transaction was ever started here, or its outcome is no longer kept."""
 
     code = "transaction_not_found"
-    values = ("write_pointer",)
+    values = ("write_pointer", "transaction")
     write_pointer: int
+    transaction: str
+    """Of a journaled transaction: its id."""
+
+
+class GroupProducerNotFound(NotFound):
+    """No atomic commit of this group was ever made under that producer's name."""
+
+    code = "group_producer_not_found"
 
 
 class MethodNotAllowed(OncelogError):
@@ -185,9 +196,13 @@ class TransactionNotInProgress(OncelogError):
 
     code = "transaction_not_in_progress"
     status = 409
-    values = ("write_pointer", "state")
+    values = ("write_pointer", "state", "transaction", "reason")
     write_pointer: int
     state: str
+    transaction: str
+    """Of a journaled transaction: its id."""
+    reason: str
+    """Why a journaled transaction was aborted: an error's code, `timed_out`, `asked`, `not_named`."""
 
 
 class TransactionConflict(OncelogError):
@@ -239,6 +254,61 @@ class RollbackRefused(OncelogError):
     write_pointer: int
 
 
+class ExpectationsNotChecked(OncelogError):
+    """The topic does not check expected offsets, so a request that carries an expectation is refused; nothing was stored."""
+
+    code = "expectations_not_checked"
+    status = 409
+
+
+class KeyInTransaction(OncelogError):
+    """The newest message of a key that an expectation names belongs to a transaction that is not settled yet; try again then."""
+
+    code = "key_in_transaction"
+    status = 409
+    values = ("key", "write_pointer")
+    key: str
+    write_pointer: int
+
+
+class TransactionExists(OncelogError):
+    """A journaled transaction of this id was begun differently: in another group, or as a branch of another one."""
+
+    code = "transaction_exists"
+    status = 409
+    values = ("transaction", "group")
+    transaction: str
+    group: str
+
+
+class BranchGone(OncelogError):
+    """A branch that the commit names is not there any more; nothing was committed, and the transaction is still in progress."""
+
+    code = "branch_gone"
+    status = 409
+    values = ("transaction", "branch", "state")
+    transaction: str
+    branch: str
+    state: str
+
+
+class OffsetMismatch(OncelogError):
+    """What was expected of the topic does not hold; nothing of the request was stored, and this answer is final."""
+
+    code = "offset_mismatch"
+    status = 412
+    values = ("condition", "expected", "actual", "key", "topic")
+    condition: str
+    """`offset`, `last_message_id` or `key_offset`."""
+    expected: int | str | None
+    """An offset, or a message id in hex; None: no message yet."""
+    actual: int | str | None
+    key: str
+    """Of a key's offset: the key, each byte one character."""
+    topic: str
+    """`namespace/topic`."""
+
+
 class RequestTooLarge(OncelogError):
     """The request is larger than the service takes; send less at once."""
 
@@ -265,6 +335,17 @@ class SequenceReused(OncelogError):
     sequence_id: int
     message_id: str
     offset: int
+
+
+class ChunkReused(OncelogError):
+    """A chunk of this number is staged already with other content; nothing was changed."""
+
+    code = "chunk_reused"
+    status = 422
+    values = ("transaction", "topic", "chunk")
+    transaction: str
+    topic: str
+    chunk: int
 
 
 class InternalError(OncelogError):
@@ -403,8 +484,10 @@ class TransactionInDoubt(OncelogError):
 
     code = "transaction_in_doubt"
     certain = False
-    values = ("write_pointer",)
+    values = ("write_pointer", "transaction")
     write_pointer: int
+    transaction: str
+    """Of a journaled transaction: its id."""
 
 
 def all_errors() -> list[type[OncelogError]]:

@@ -196,3 +196,84 @@ class Verification(Resource):
     """Sequence ids found twice, or out of order, although deduplication was on."""
     ok: bool
     problems: list[str]
+
+
+# --- atomic commits -----------------------------------------------------------------------------------------------------
+
+AtomicState = Literal["in_progress", "prepared", "committed", "duplicate", "aborted"]
+ATOMIC_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
+"""Ids of journaled transactions, and names of groups."""
+
+
+class BeginAtomic(Resource):
+    """What begins a journaled transaction, or a branch of one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str | None = None
+    """Chosen by the client, so that a repeated begin begins nothing twice; null: the service assigns one."""
+    group: str
+    """Transactions of one group appear in the same order on all topics."""
+    timeout_ms: int | None = Field(default=None, gt=0)
+    """It is aborted when it is not committed by then."""
+    of: str | None = None
+    """Of a branch: the id of the transaction whose commit may name it; that one need not have begun."""
+
+
+class AtomicTopic(Resource):
+    """What an atomic commit put on one topic: ``messages`` in a row, from ``first_offset`` on."""
+
+    namespace: str
+    topic: str
+    generation: int
+    messages: int
+    first_offset: int | None
+    """None while it is prepared."""
+    first_message_id: MessageIdText | None
+
+
+class AtomicOutcome(Resource):
+    """A journaled transaction, and what became of it. What is answered is durable."""
+
+    id: str
+    group: str
+    state: AtomicState
+    """``prepared``: it will be committed, whatever happens. ``duplicate``: its (producer, sequence id) had been committed before,
+    by ``original``; nothing of it was stored."""
+    began_ms: int | None = None
+    expires_ms: int | None = None
+    """When it is aborted; null once it is prepared or has ended."""
+    of: str | None = None
+    """Of a branch: the transaction that it is for, or became part of."""
+    branches: list[str] = Field(default_factory=list)
+    """Those that the commit named, in their order."""
+    topics: list[AtomicTopic] = Field(default_factory=list)
+    messages: int | None = None
+    """Over all topics; of a duplicate: of its original."""
+    producer: str | None = None
+    sequence_id: int | None = None
+    incarnation: str | None = None
+    checksum: str | None = None
+    """As the commit carried it; of a duplicate: as its original did."""
+    original: str | None = None
+    """Of a duplicate: the transaction that committed the sequence id, where it is known."""
+    reason: str | None = None
+    """Why it was aborted: an error's code, ``timed_out``, ``asked`` or ``not_named``."""
+    detail: str | None = None
+
+    @property
+    def committed(self) -> bool:
+        """Whether its messages are in the log, or certainly will be: through it, or through its original."""
+        return self.state in ("prepared", "committed", "duplicate")
+
+
+class GroupProducer(Resource):
+    """The newest atomic commit under a producer's name in a group."""
+
+    group: str
+    producer: str
+    sequence_id: int
+    incarnation: str | None
+    transaction: str
+    messages: int
+    checksum: str | None

@@ -30,8 +30,46 @@ class PublishRequest:
     """Seconds."""
     write_pointer: int | None = None
     expected_offset: int | None = None
+    """Of the first message; each one behind it follows on."""
     expected_last_message_id: bytes | None = None
+    """Id of the newest message of the topic, 20 bytes; 20 zero bytes: none was ever published."""
     expected_key_offsets: Mapping[str, int | None] | None = None
+    """Key, each byte one character U+0000 to U+00FF → offset of the newest message with this key; None: there is none yet."""
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it carries any expectation."""
+        return (
+            self.expected_offset is not None
+            or self.expected_last_message_id is not None
+            or self.expected_key_offsets is not None
+        )
+
+
+class Part(NamedTuple):
+    """What an atomic commit carries for one topic."""
+
+    namespace: str
+    topic: str
+    request: PublishRequest
+
+
+@dataclass(slots=True)
+class CommitRequest:
+    """An atomic commit: of what was staged under the transaction's own id, of ``parts``, and of other branches, in this order."""
+
+    group: str | None = None
+    """Needed where the transaction was not begun: then the commit begins it."""
+    parts: Sequence[Part] = ()
+    """At most one for each topic; stored once, however often the commit is repeated."""
+    branches: Sequence[str] = ()
+    producer: str | None = None
+    sequence_id: int | None = None
+    """With ``producer``: the commit is deduplicated as a whole, within its group."""
+    incarnation: str | None = None
+    """Another one under the same producer name is refused."""
+    checksum: str | None = None
+    """Kept with the outcome and answered to a duplicate, for its sender to compare."""
 
 
 class ReceiptRun(NamedTuple):

@@ -17,6 +17,16 @@
     TRANSACTION_EDIT      number of the edit i64, from 1
     TRANSACTION_SNAPSHOT  slot u8 (0 or 1, written in turn)
     OUTCOME               write pointer i64
+    KEY_SNAPSHOT  as SNAPSHOT
+    CHUNK         topic key · generation · branch key i64 · chunk u32
+    JOURNAL       partition u16 · position i64, from 0
+    JOURNAL_META  empty: one row
+    ATOMIC_ID             id of a journaled transaction
+    ATOMIC_OUTCOME        number of a journaled transaction i64
+    GROUP_PRODUCER        group · zero byte · producer name (either may hold a colon)
+
+A branch of a journaled transaction lies in PAYLOAD and GROUP as what is stored under a write pointer does; its branch key, the
+negative of its number, stands in the place of the pointer. No client can name it: write pointers are greater than 0.
 """
 
 from __future__ import annotations
@@ -26,6 +36,8 @@ import struct
 _GENERATION = struct.Struct(">i")
 _TIMESTAMP = struct.Struct(">q")
 _ROW_ID = struct.Struct(">qH")
+_CHUNK = struct.Struct(">I")
+_RECORD = struct.Struct(">Hq")
 
 ROW_ID_SIZE = _ROW_ID.size
 """10: publish timestamp and seq_id, which end a message's key and begin its message id."""
@@ -95,6 +107,26 @@ def edit_key(number: int) -> bytes:
 def outcome_key(pointer: int) -> bytes:
     """The key of a write pointer's outcome."""
     return _TIMESTAMP.pack(pointer)
+
+
+def chunk_key(prefix: bytes, number: int, chunk: int) -> bytes:
+    """The key of a chunk of the branch with this number; ``prefix`` begins every key of the topic's generation."""
+    return pointer_key(prefix, -number) + _CHUNK.pack(chunk)
+
+
+def journal_key(partition: int, position: int) -> bytes:
+    """The key of a record of the journal."""
+    return _RECORD.pack(partition, position)
+
+
+def number_key(number: int) -> bytes:
+    """The key of the outcome of a journaled transaction."""
+    return _TIMESTAMP.pack(number)
+
+
+def group_producer_key(group: str, producer: str) -> bytes:
+    """The key of a producer of atomic commits."""
+    return f"{group}\x00{producer}".encode("ascii")
 
 
 AFTER_NUMBERS = b"\x7f" + b"\xff" * 8

@@ -26,6 +26,13 @@ class Table(Enum):
     TRANSACTION_SNAPSHOT = b"x"
     OUTCOME = b"o"
     INSTANCE = b"i"
+    KEY_SNAPSHOT = b"y"
+    CHUNK = b"k"
+    JOURNAL = b"j"
+    JOURNAL_META = b"b"
+    ATOMIC_ID = b"a"
+    ATOMIC_OUTCOME = b"c"
+    GROUP_PRODUCER = b"d"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__
