@@ -99,7 +99,7 @@ def fill(disk: Disk, requests: Sequence[Columns], prefix: bytes = PREFIX, step_m
 
 def single_rows(row_ids: Iterable[bytes], first_offset: int = 0) -> list[Expired]:
     """What retention is told of rows that hold one message each."""
-    return [Expired(each, first_offset + number + 1, None) for number, each in enumerate(row_ids)]
+    return [Expired(each, first_offset + number + 1) for number, each in enumerate(row_ids)]
 
 
 def flip(disk: Disk, table: Table, key: bytes, at: int = -10) -> None:

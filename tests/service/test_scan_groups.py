@@ -245,11 +245,11 @@ def test_a_group_is_given_to_retention_as_a_whole_with_its_pointer() -> None:
         live_from = split_row_id(log.row_ids[2])[0] + 1
         first, second, third, _ = log.row_ids
         assert expired_rows(log.store, PREFIX, live_from, live_from, 100) == [
-            Expired(first, 1, None),
-            Expired(second, 2, None),
-            Expired(third, 9, 100),
+            Expired(first, 1),
+            Expired(second, 2),
+            Expired(third, 9),
         ]
-        assert expired_rows(log.store, PREFIX, live_from - 1, live_from, 100)[-1] == Expired(second, 2, None)
+        assert expired_rows(log.store, PREFIX, live_from - 1, live_from, 100)[-1] == Expired(second, 2)
 
 
 def test_a_group_whose_messages_have_all_expired_by_their_own_ttl_lives_as_long_as_the_topic_allows() -> None:

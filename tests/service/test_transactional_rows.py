@@ -35,6 +35,7 @@ from oncelog_service.storage.rows import (
     message_of,
     messages_of,
     offset_of,
+    payloads_under,
     payload_id_of,
     payload_place_of,
     payload_ttl_of,
@@ -63,7 +64,7 @@ from tests.service.test_rows import (
 P = 1_790_000_000_000_000_001
 pointers = st.integers(1, MAX)
 producers = st.builds(GroupProducer, names, st.integers(0, MAX), st.integers(0, MAX), row_ids, st.integers(0, 2**32 - 1), row_ids)
-summaries = st.builds(GroupSummary, st.integers(0, 2**32 - 1), row_ids, st.lists(producers, max_size=4).map(tuple))
+summaries = st.builds(GroupSummary, st.integers(0, 2**32 - 1), row_ids, st.lists(producers, max_size=4).map(tuple), st.none())
 SUMMARY = GroupSummary(
     5,
     row_id(1_789_999_999_999, 4),
@@ -130,6 +131,16 @@ def test_the_row_of_a_group_says_what_is_in_it(at: bytes, offset: int, pointer: 
     assert (decoded.messages, messages_of(row)) == (summary.messages, summary.messages)
     assert (offset_of(row), write_pointer_of(row), row[1]) == (offset, pointer, T | PREVIOUS | GROUP)
     assert decoded.message_id == at + bytes(10)
+
+
+@given(row_ids, st.integers(0, 2**50), pointers, summaries)
+def test_the_row_of_a_branch_is_of_no_transaction(at: bytes, offset: int, branch: int, summary: GroupSummary) -> None:
+    summary = summary._replace(branch=branch)
+    row = encode_group_row(at, offset, None, summary)
+    decoded = decode_row(at, row)
+    assert decoded == Row(at, offset, None, None, None, decoded.payload, None, None, summary)
+    assert (messages_of(row), offset_of(row), row[1]) == (summary.messages, offset, GROUP)
+    assert payloads_under(row) == decoded.payloads_under == -branch
 
 
 def test_the_summary_of_a_group_is_laid_out_as_drawn() -> None:
@@ -254,6 +265,14 @@ def test_the_layout_of_group_rows_version_1_never_changes() -> None:
         assert encode_group_row(at, 1_000_000, P, summary) == data
         row = decode_row(at, data)
         assert (row.offset, row.write_pointer, row.previous, row.group) == (1_000_000, P, FIRST_ROW_ID, summary)
+
+
+def test_the_layout_of_branch_rows_version_1_never_changes() -> None:
+    at = row_id(1_790_000_000_000, 7)
+    for data, summary in zip(golden("row_v1_branch"), (SUMMARY, EMPTY), strict=True):
+        branch = summary._replace(branch=P)
+        assert encode_group_row(at, 1_000_000, None, branch) == data
+        assert decode_row(at, data).group == branch
 
 
 def test_the_layout_of_rolled_back_rows_version_1_never_changes() -> None:

@@ -90,8 +90,7 @@ def _part(row: Row, producer: str) -> GroupProducer:
 
 def _stored_by(store: Store, prefix: bytes, producer: str, row: Row) -> list[Original]:
     """The producer's messages in a stored group, the newest first; of a large group the latest ones."""
-    assert row.write_pointer is not None
-    key = pointer_key(prefix, row.write_pointer)
+    key = pointer_key(prefix, row.payloads_under)
     return [
         Original(each.sequence_id, row.row_id + each.payload_id, row.offset + each.place, each.payload, row.write_pointer)
         for each in latest_stored(store, key, _LARGEST_PART)

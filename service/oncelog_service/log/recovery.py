@@ -77,7 +77,7 @@ def rows(store: Store, prefix: bytes, start: bytes) -> Iterator[Row]:
 
 
 def _entry(row: Row) -> Entry:
-    if row.write_pointer is None:
+    if row.write_pointer is None and row.group is None:
         return Entry(row.offset, row.message_id, row.producer, row.sequence_id)
     if row.group is None:
         begins = row.previous is not None

@@ -29,8 +29,8 @@ from oncelog_service.storage.rows import (
     offset_of,
     payload_id_of,
     payload_place_of,
+    payloads_under,
     ttl_of,
-    write_pointer_of,
 )
 
 _OFFSET_AT = 21
@@ -161,16 +161,16 @@ def stored_in(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> I
     Raises:
         TopicDamaged: one is damaged or missing.
     """
-    return _stored(store, prefix, abs(write_pointer_of(row)), messages_of(row), offset_of(row), within)
+    return _stored(store, prefix, payloads_under(row), messages_of(row), offset_of(row), within)
 
 
 def stored_under(store: Store, prefix: bytes, row: Row) -> Iterator[Stored]:
     """The same for a decoded row, from the first message on."""
-    return _stored(store, prefix, abs(row.write_pointer or 0), row.messages, row.offset, b"")
+    return _stored(store, prefix, row.payloads_under, row.messages, row.offset, b"")
 
 
-def _stored(store: Store, prefix: bytes, pointer: int, total: int, first_offset: int, within: bytes) -> Iterator[Stored]:
-    base = pointer_key(prefix, pointer)
+def _stored(store: Store, prefix: bytes, under: int, total: int, first_offset: int, within: bytes) -> Iterator[Stored]:
+    base = pointer_key(prefix, under)
     place = 0
     if within.strip(b"\x00"):
         before = _last_payload(store, base, base + within)
@@ -179,11 +179,15 @@ def _stored(store: Store, prefix: bytes, pointer: int, total: int, first_offset:
         for key, payload in payloads:
             payload_id = key[len(base) :]
             if not intact(payload) or payload_id_of(payload) != payload_id or payload_place_of(payload) != place:
-                raise TopicDamaged(f"the payload {place} stored under write pointer {pointer} is damaged or missing")
+                raise TopicDamaged(f"the payload {place} stored under {_named(under)} is damaged or missing")
             yield Stored(payload_id, first_offset + place, payload)
             place += 1
     if place != total:
-        raise TopicDamaged(f"{total} payloads were stored under write pointer {pointer}, {place} are there")
+        raise TopicDamaged(f"{total} payloads were stored under {_named(under)}, {place} are there")
+
+
+def _named(under: int) -> str:
+    return f"write pointer {under}" if under > 0 else f"branch {-under}"
 
 
 def last_payload(store: Store, prefix: bytes, pointer: int) -> bytes | None:
@@ -216,7 +220,7 @@ def find_offset(store: Store, prefix: bytes, offset: int) -> bytes | None:
     place = offset - offset_of(row)
     if not row[1] & GROUP or place <= 0:
         return row_id
-    base = pointer_key(prefix, abs(write_pointer_of(row)))
+    base = pointer_key(prefix, payloads_under(row))
     payload = _first_where(store, Table.PAYLOAD, base, lambda payload: payload_place_of(payload) >= place)
     if payload is None:
         raise TopicDamaged(f"payload {place} of the group at {row_id.hex()} is missing")
@@ -263,8 +267,6 @@ class Expired(NamedTuple):
     row_id: bytes
     end: int
     """The offset behind it."""
-    write_pointer: int | None
-    """Of a stored group, whose payloads go with it."""
 
 
 def expired(row_id: bytes, row: bytes, live_from: int, now_ms: int) -> bool:
@@ -286,5 +288,5 @@ def expired_rows(store: Store, prefix: bytes, live_from: int, now_ms: int, limit
         for row_id, row in rows:
             if len(found) == limit or not expired(row_id, row, live_from, now_ms):
                 break
-            found.append(Expired(row_id, end_of(row), abs(write_pointer_of(row)) if row[1] & GROUP else None))
+            found.append(Expired(row_id, end_of(row)))
     return found

@@ -27,6 +27,9 @@ A row of the Message Table, version 1, big-endian::
     18      ...   per producer: name length u16, name UTF-8, first sequence id i64, last sequence id i64, payload id of the
                   last 10, its index u32, row id of the producer's message before the group 10 (zeros for none)
 
+  GROUP without T: the messages were staged under a branch of a journaled transaction and are committed; before the count stands
+  the number of the branch, i64.
+
 A row of the Payload Table, version 1, big-endian::
 
     offset  size  field
@@ -112,6 +115,8 @@ class GroupSummary(NamedTuple):
     messages: int
     last_payload_id: bytes
     producers: tuple[GroupProducer, ...]
+    branch: int | None = None
+    """Number of the branch of a journaled transaction; None: it was stored under a write pointer."""
 
 
 class Payload(NamedTuple):
@@ -124,6 +129,7 @@ class Payload(NamedTuple):
     sequence_id: int | None
     ttl: int | None
     payload: bytes
+    key: bytes | None = None
 
 
 class Row(NamedTuple):
@@ -142,6 +148,7 @@ class Row(NamedTuple):
     """Row id that the PREVIOUS field names, zeros for none; None on rows that do not begin a named or transactional request."""
     group: GroupSummary | None = None
     """Of a row that stands for a stored group."""
+    key: bytes | None = None
 
     @property
     def message_id(self) -> bytes:
@@ -152,6 +159,12 @@ class Row(NamedTuple):
     def messages(self) -> int:
         """How many messages, and offsets, the row stands for."""
         return 1 if self.group is None else self.group.messages
+
+    @property
+    def payloads_under(self) -> int:
+        """Of a group: what stands before its payloads' ids in their keys."""
+        branch = None if self.group is None else self.group.branch
+        return abs(self.write_pointer or 0) if branch is None else -branch
 
 
 def message_id_of(row_id: bytes) -> bytes:
@@ -321,8 +334,8 @@ def decode_row(row_id: bytes, row: bytes) -> Row:
     ttl = _ttl_before(row, at) if flags & TTL else None
     _, payload_begin = decode_long(row, message_at + payload_at)
     payload = row[payload_begin:-4]
-    group = decode_summary(payload) if flags & GROUP else None
-    return Row(row_id, offset, producer, sequence_id, ttl, payload, write_pointer, previous, group)
+    group = decode_summary(payload, flags) if flags & GROUP else None
+    return Row(row_id, offset, producer, sequence_id, ttl, payload, write_pointer, previous, group, _key_at(row, at))
 
 
 def _decode_named(row: bytes, at: int) -> tuple[str | None, int | None, int]:
@@ -344,6 +357,14 @@ def _skip_named(row: bytes, at: int) -> int:
     """Where the producer and the sequence id end that begin at ``at``."""
     at = _skip_optional_bytes(row, at)
     return decode_long(row, at + 1)[1] if row[at] == 2 else at + 1
+
+
+def _key_at(row: bytes, at: int) -> bytes | None:
+    """The message's key, which begins at ``at``."""
+    if row[at] != 2:
+        return None
+    length, at = decode_long(row, at + 1)
+    return row[at : at + length]
 
 
 def _ttl_before(row: bytes, at: int) -> int:
@@ -397,9 +418,20 @@ def messages_of(row: bytes) -> int:
     """How many messages the row stands for."""
     if not row[1] & GROUP:
         return 1
-    at = MESSAGE_AT[row[1]]
-    _, at = decode_long(row, at + int.from_bytes(row[2:6], "big"))
+    at = _summary_at(row) + (0 if row[1] & T else _POINTER.size)
     return int.from_bytes(row[at : at + 4], "big")
+
+
+def payloads_under(row: bytes) -> int:
+    """What stands before the payloads' ids in the keys of a group's payloads: its write pointer, or the key of its branch."""
+    if row[1] & T:
+        return abs(write_pointer_of(row))
+    (branch,) = _POINTER.unpack_from(row, _summary_at(row))
+    return -int(branch)
+
+
+def _summary_at(row: bytes) -> int:
+    return decode_long(row, MESSAGE_AT[row[1]] + int.from_bytes(row[2:6], "big"))[1]
 
 
 # --- stored groups ------------------------------------------------------------------------------------------------------
@@ -410,9 +442,10 @@ _PART = struct.Struct(">qq10sI10s")
 _PAYLOAD_HEAD = struct.Struct(">BBI10sI")
 
 
-def encode_group_row(row_id: bytes, offset: int, write_pointer: int, summary: GroupSummary) -> bytes:
-    """The row that makes a stored group appear."""
-    parts = [_SUMMARY.pack(summary.messages, summary.last_payload_id, len(summary.producers))]
+def encode_group_row(row_id: bytes, offset: int, write_pointer: int | None, summary: GroupSummary) -> bytes:
+    """The row that makes a stored group appear; without a write pointer, the summary names a branch."""
+    parts = [] if summary.branch is None else [_POINTER.pack(summary.branch)]
+    parts.append(_SUMMARY.pack(summary.messages, summary.last_payload_id, len(summary.producers)))
     for each in summary.producers:
         name = each.name.encode()
         parts += (_NAME.pack(len(name)), name, _PART.pack(*each[1:]))
@@ -422,10 +455,11 @@ def encode_group_row(row_id: bytes, offset: int, write_pointer: int, summary: Gr
     return _sealed(_HEAD.pack(version, flags | GROUP, payload_at) + row[_HEAD.size : -4])
 
 
-def decode_summary(data: bytes) -> GroupSummary:
-    """What stands in the place of a group row's payload."""
-    count, last_payload_id, producers = _SUMMARY.unpack_from(data)
-    at = _SUMMARY.size
+def decode_summary(data: bytes, flags: int = T) -> GroupSummary:
+    """What stands in the place of the payload of a group's row with these flags."""
+    branch, at = (None, 0) if flags & T else (_POINTER.unpack_from(data)[0], _POINTER.size)
+    count, last_payload_id, producers = _SUMMARY.unpack_from(data, at)
+    at += _SUMMARY.size
     parts = []
     for _ in range(producers):
         (length,) = _NAME.unpack_from(data, at)
@@ -434,7 +468,7 @@ def decode_summary(data: bytes) -> GroupSummary:
         at += length
         parts.append(GroupProducer(name, *_PART.unpack_from(data, at)))
         at += _PART.size
-    return GroupSummary(count, last_payload_id, tuple(parts))
+    return GroupSummary(count, last_payload_id, tuple(parts), branch)
 
 
 def encode_payload_rows(columns: Columns, payload_ids: Sequence[bytes], first_place: int) -> list[bytes]:
@@ -458,7 +492,7 @@ def decode_payload_row(payload_id: bytes, row: bytes) -> Payload:
     producer, sequence_id, at = _decode_named(row, _PAYLOAD_HEAD.size)
     ttl = _ttl_before(row, at) if row[1] & TTL else None
     _, payload_begin = decode_long(row, int.from_bytes(row[2:6], "big"))
-    return Payload(payload_id, payload_place_of(row), producer, sequence_id, ttl, row[payload_begin:-4])
+    return Payload(payload_id, payload_place_of(row), producer, sequence_id, ttl, row[payload_begin:-4], _key_at(row, at))
 
 
 def payload_id_of(row: bytes) -> bytes:
