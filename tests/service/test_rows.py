@@ -110,6 +110,7 @@ def test_a_message_reads_back_as_it_was_published(columns: Columns, first_offset
             payload=columns.payloads[index],
             write_pointer=None,
             previous=previous,
+            key=entry(columns.keys, index),
         )
         assert intact(data)
         assert offset_of(data) == first_offset + index
@@ -268,6 +269,7 @@ def test_the_layout_of_rows_version_1_never_changes(name: str, columns: Columns,
         assert row.sequence_id == entry(columns.sequence_ids, index)
         assert row.offset == first_offset + index
         assert row.ttl == entry(columns.ttls, index)
+        assert row.key == entry(columns.keys, index)
 
 
 def test_the_layout_of_a_transactional_row_version_1_never_changes() -> None:

@@ -163,7 +163,7 @@ def test_a_payload_reads_back_as_it_was_stored(columns: Columns, first_place: in
     for index, (each, row) in enumerate(zip(ids, encode_payload_rows(columns, ids, first_place), strict=True)):
         sequence_id, ttl = entry(columns.sequence_ids, index), entry(columns.ttls, index)
         assert decode_payload_row(each, row) == Payload(
-            each, first_place + index, columns.producer, sequence_id, ttl, columns.payloads[index]
+            each, first_place + index, columns.producer, sequence_id, ttl, columns.payloads[index], entry(columns.keys, index)
         )
         assert (payload_id_of(row), payload_place_of(row)) == (each, first_place + index)
         assert bool(row[1] & TTL) == (ttl is not None)
@@ -291,9 +291,9 @@ def test_the_layout_of_payload_rows_version_1_never_changes() -> None:
     assert rows == golden("payload_v1")
     decoded = [decode_payload_row(each, data) for each, data in zip(ids, golden("payload_v1"), strict=True)]
     assert decoded == [
-        Payload(ids[0], 62, "größe:1", 62, 60, b"all of it"),
+        Payload(ids[0], 62, "größe:1", 62, 60, b"all of it", b"key"),
         Payload(ids[1], 63, "größe:1", 63, None, b""),
-        Payload(ids[2], 64, "größe:1", 64, 2**40, b"x"),
+        Payload(ids[2], 64, "größe:1", 64, 2**40, b"x", b""),
         Payload(ids[3], 65, None, None, None, b"payload"),
     ]
 

@@ -13,6 +13,7 @@ from itertools import islice
 
 from oncelog.errors import StoredGroupPublished, TopicDamaged
 from oncelog_dedup import Deduplicator, Fold, Mark, Run
+from oncelog_service.log.key_index import key_name
 from oncelog_service.log.reading import read
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
@@ -31,8 +32,8 @@ from oncelog_service.storage.rows import (
 class StoredGroup:
     """What is stored under one write pointer. Not thread-safe."""
 
-    def __init__(self, pointer: int, key: bytes, row: GroupRow | None, payloads: Iterator[Payload]) -> None:
-        """``payloads``: what is on disk already, in order. Raises TopicDamaged."""
+    def __init__(self, pointer: int, key: bytes, row: GroupRow | None, payloads: Iterator[Payload], keyed: bool = False) -> None:
+        """``payloads``: what is on disk already, in order. ``keyed``: the topic checks expectations. Raises TopicDamaged."""
         self.pointer = pointer
         self.key = key
         """Begins the keys of its payloads."""
@@ -40,6 +41,9 @@ class StoredGroup:
         """Once it is published, or has expired."""
         self.dedup = Deduplicator(Fold())
         self.first_payload_id: bytes | None = None
+        self.keys: dict[str, tuple[bytes, int]] = {}
+        """Of a topic that checks expectations: name of a key → payload id and place of its newest message, pushed or stored."""
+        self._keyed = keyed
         self._first_ids: dict[str, int] = {}
         last: Payload | None = None
         for payload in payloads:
@@ -50,6 +54,8 @@ class StoredGroup:
                 mark = payload.producer, Mark(payload.sequence_id, _message_id(payload.payload_id), payload.place)
                 self._first_ids.setdefault(payload.producer, payload.sequence_id)
             self._add(payload.payload_id, payload.payload_id, 1, mark)
+            if keyed and payload.key is not None:
+                self.keys[key_name(payload.key)] = payload.payload_id, payload.place
             last = payload
         self.stamps = Stamps(0, self.messages, None if last is None else last.payload_id)
 
@@ -68,6 +74,14 @@ class StoredGroup:
         if producer is not None and sequence_ids is not None:
             self._first_ids.setdefault(producer, sequence_ids[0])
             self.dedup.push(producer, _mark(sequence_ids, payload_ids, first))
+
+    def push_keys(self, keys: Sequence[bytes | None] | None, payload_ids: Sequence[bytes], first: int) -> None:
+        """The same for the messages' keys; nothing where nobody asks for them."""
+        if keys is None or not self._keyed:
+            return
+        for at, key in enumerate(keys):
+            if key is not None:
+                self.keys[key_name(key)] = payload_ids[at], first + at
 
     def persist(self, producer: str | None, sequence_ids: Sequence[int] | None, payload_ids: Sequence[bytes], first: int) -> None:
         """Note that it is synced."""
@@ -118,16 +132,18 @@ class StoredGroup:
 class Groups:
     """The stored groups of one topic that somebody is working on, read from disk when they are first used."""
 
-    def __init__(self, prefix: bytes, store: Store) -> None:
+    def __init__(self, prefix: bytes, store: Store, keyed: bool = False) -> None:
+        """``keyed``: the topic checks expectations, so that groups must know their messages' keys."""
         self._prefix = prefix
         self._store = store
+        self._keyed = keyed
         self._open: dict[int, StoredGroup] = {}
 
     async def open(self, pointer: int) -> StoredGroup:
         """What is stored under the pointer, perhaps nothing. Raises TopicDamaged."""
         group = self._open.get(pointer)
         if group is None:
-            loaded = await read(load_group, self._store, self._prefix, pointer)
+            loaded = await read(load_group, self._store, self._prefix, pointer, self._keyed)
             group = self._open.setdefault(pointer, loaded)  # somebody else may have read it meanwhile
         return group
 
@@ -153,11 +169,11 @@ def marks_of(summary: GroupSummary, row_id: bytes, offset: int) -> tuple[tuple[s
     )
 
 
-def load_group(store: Store, prefix: bytes, pointer: int) -> StoredGroup:
+def load_group(store: Store, prefix: bytes, pointer: int, keyed: bool = False) -> StoredGroup:
     """Read what is stored under a pointer; of a published group only that it is. Raises TopicDamaged."""
     row = read_group_row(store, prefix, pointer)
     key = pointer_key(prefix, pointer)
-    return StoredGroup(pointer, key, row, payloads(store, key) if row is None else iter(()))
+    return StoredGroup(pointer, key, row, payloads(store, key) if row is None else iter(()), keyed)
 
 
 def read_group_row(store: Store, prefix: bytes, pointer: int) -> GroupRow | None:

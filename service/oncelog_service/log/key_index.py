@@ -1,0 +1,140 @@
+"""message key → its newest message, pushed and persisted: what an expected offset of a key is held against.
+
+A second fold over the same log, by key instead of by producer, with the offset in the place of the sequence id; so it steps back
+when a transaction is rolled back, and its snapshots pass nothing unsettled. Only topics that check expectations have one.
+
+An empty stored group is a row without a message: it is in the log, but not in this fold, whose last message id is one that a
+reader can have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import sha256
+from itertools import count
+
+from oncelog_dedup import Deduplicator, Fold, Mark, Run, SequenceMap, Snapshot
+from oncelog_service.log.conditions import TopicState
+from oncelog_service.storage.rows import message_id_of
+
+_LONGEST_NAME = 255
+_DIGEST = "\u0100"
+"""Begins the names of longer keys: no key has this character, for each of its bytes is one of U+0000 to U+00FF."""
+
+KeyMarks = tuple[tuple[str, Mark], ...]
+"""The newest message of each key, each key once."""
+
+
+def key_name(key: bytes) -> str:
+    """What a key is called in the index: each byte as one character; a long key by its SHA-256, for keys have no limit."""
+    return key.decode("latin-1") if len(key) <= _LONGEST_NAME else _DIGEST + sha256(key).hexdigest()
+
+
+def key_marks(keys: Sequence[bytes | None] | None, row_ids: Sequence[bytes], first_offset: int) -> KeyMarks:
+    """The newest message of each key among rows of one message each, at dense offsets from ``first_offset`` on."""
+    if keys is None:
+        return ()
+    newest = dict(zip(keys, count(), strict=False))
+    return tuple(
+        (key_name(key), Mark(first_offset + at, message_id_of(row_ids[at]), first_offset + at))
+        for key, at in newest.items()
+        if key is not None
+    )
+
+
+def group_key_marks(keys: Mapping[str, tuple[bytes, int]], row_id: bytes, first_offset: int) -> KeyMarks:
+    """The same for a stored group that appears at this row; ``keys``: name → (payload id, place) of its newest message."""
+    return tuple(
+        (name, Mark(first_offset + place, row_id + payload_id, first_offset + place))
+        for name, (payload_id, place) in keys.items()
+    )
+
+
+class KeyIndex:
+    """Of one open topic. Not thread-safe: one owner moves it, in log order."""
+
+    def __init__(self, fold: Fold, last_message_id: bytes | None = None) -> None:
+        """``last_message_id``: for a fold that begins behind messages it was not given."""
+        self.fold = fold
+        """What is persisted."""
+        self._keys = Deduplicator(fold)
+        position = fold.position
+        self.upcoming_offset = position.upcoming_offset
+        """Behind everything that was pushed."""
+        self.last_message_id = position.last_message_id or last_message_id
+        """Of the newest message that was pushed; None: there never was one."""
+        self._pushed_under: dict[str, int] = {}
+        """Key → write pointer, where the newest message is in flight and belongs to a transaction."""
+        self.watchers: list[set[str]] = []
+        """Keys that step back are added to each of these: for whoever compares the log with the index meanwhile."""
+
+    def push(self, run: Run) -> Run:
+        """Note that this run is about to be written; its marks are those of keys. Returns it, for :meth:`persist`."""
+        if run.count:
+            self.upcoming_offset = run.first_offset + run.count
+            self.last_message_id = run.last_id
+        for name, mark in run.marks:
+            self._keys.push(name, mark)
+            if run.write_pointer is not None:
+                self._pushed_under[name] = run.write_pointer
+            elif self._pushed_under:
+                self._pushed_under.pop(name, None)
+        return run
+
+    def persist(self, run: Run) -> None:
+        """Note that the next run of the log is synced. Raises ReplayError if it is not the next one."""
+        if not run.count:
+            return
+        self._keys.persist(run)
+        if self._pushed_under:
+            for name, _ in run.marks:
+                if not self._keys.in_flight(name):
+                    self._pushed_under.pop(name, None)
+
+    def newest(self, name: str) -> int | None:
+        """Offset of the newest message with this key, in flight included; None: there is none."""
+        mark = self._keys.last_pushed(name)
+        return None if mark is None else mark.offset
+
+    def held_by(self, name: str, pointer: int | None = None) -> int | None:
+        """The transaction of the key's newest message, if that is unsettled and not ``pointer`` itself."""
+        if self._keys.in_flight(name):
+            under = self._pushed_under.get(name)
+            return None if under == pointer else under
+        mark = self.fold.get(name)
+        own = () if pointer is None else (pointer,)
+        if mark is None or self.fold.settled_mark(name, own) == mark:
+            return None
+        return next(each for each in self.fold.pointers_of(name) if self.fold.settled_mark(name, (each,)) == mark)
+
+    def state(self, pointer: int | None = None) -> TopicState:
+        """What a publish under this write pointer is judged against now; to be used up before anything awaits."""
+        return TopicState(
+            self.upcoming_offset,
+            self.last_message_id,
+            lambda key: self.newest(_named(key)),
+            lambda key: self.held_by(_named(key), pointer),
+        )
+
+    def commit(self, pointer: int) -> None:
+        """The transaction's messages count for good."""
+        self.fold.commit(pointer)
+
+    def roll_back(self, pointer: int, runs: Collection[Run] | None = None) -> None:
+        """These runs of the transaction do not count any more: each key steps back to its newest message without them."""
+        affected = self.fold.roll_back(pointer, runs)
+        for watcher in self.watchers:
+            watcher |= affected
+
+    def snapshot(self) -> Snapshot:
+        """The settled part and its position; not a copy."""
+        return self.fold.settled
+
+    def copy(self) -> SequenceMap:
+        """Key → newest persisted message, as it is now."""
+        return self.fold.copy()
+
+
+def _named(key: str) -> str:
+    """The name of a key that comes as text, each byte one character, as the wire has it."""
+    return key if len(key) <= _LONGEST_NAME else key_name(key.encode("latin-1"))
