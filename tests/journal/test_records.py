@@ -1,0 +1,165 @@
+"""Records of the journal on disk: every layout is golden, and no bit can be flipped unnoticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog_service.journal.records import (
+    KINDS,
+    Abort,
+    Applied,
+    ApplyCommit,
+    Begin,
+    Commit,
+    Enlist,
+    PrepareCommit,
+    Record,
+    RecordDamaged,
+    TopicPart,
+    TopicRef,
+    decode,
+    encode,
+)
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+N = 1_790_000_000_000_000_000
+ORDERS, AUDIT = TopicRef("default", "orders", 1), TopicRef("default", "audit", 3)
+PROBLEM = {"error": "offset_mismatch", "expected": 7, "actual": 9, "key": None, "detail": "größer"}
+
+RECORDS: dict[str, Record] = {
+    "begin": Begin(N, "order=41", "orders", 1_790_000_000_000, 1_790_000_060_000, None),
+    "begin_branch": Begin(N + 1, "order=41:1", "orders", 1_790_000_000_001, 1_790_000_060_001, "order=41"),
+    "enlist": Enlist(N, ORDERS),
+    "commit": Commit(N, (N + 1, N + 2), "spark", 41, "run-1", "crc32:00000000"),
+    "commit_plain": Commit(N, (), None, None, None, None),
+    "prepare_commit": PrepareCommit(N, 17, (TopicPart(ORDERS, (N, N + 1)), TopicPart(AUDIT, (N + 2,)))),
+    "apply_commit": ApplyCommit(N, ORDERS, 20, 4_711, "00"),
+    "applied": Applied(N),
+    "abort": Abort(N, "timed_out", "it was not committed in time", None),
+    "abort_refused": Abort(N, "offset_mismatch", "größer", PROBLEM),
+}
+
+numbers = st.integers(1, 2**63 - 1)
+texts = st.text(max_size=8)
+names = st.none() | texts
+topics = st.builds(TopicRef, texts, texts, st.integers(1, 2**31 - 1))
+some_numbers = st.lists(numbers, max_size=3).map(tuple)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+records: st.SearchStrategy[Record] = st.one_of(
+    st.builds(Begin, numbers, texts, texts, numbers, numbers, names),
+    st.builds(Enlist, numbers, topics),
+    st.builds(Commit, numbers, some_numbers, names, st.none() | st.integers(0, 2**63 - 1), names, names),
+    st.builds(PrepareCommit, numbers, numbers, st.lists(st.builds(TopicPart, topics, some_numbers), max_size=3).map(tuple)),
+    st.builds(ApplyCommit, numbers, topics, numbers, st.integers(0, 2**63 - 1), texts),
+    st.builds(Applied, numbers),
+    st.builds(Abort, numbers, texts, texts, st.none() | st.dictionaries(texts, values, max_size=3)),
+)
+
+
+def with_checksum(body: bytes) -> bytes:
+    return body + crc32(body).to_bytes(4, "little")
+
+
+@given(records, st.integers(0, 2**63 - 1))
+def test_a_record_reads_back_as_it_was_written(record: Record, position: int) -> None:
+    back = decode(position, encode(position, record))
+    assert (type(back), back) == (type(record), record)
+
+
+def test_topics_and_parts_read_back_as_what_they_were() -> None:
+    back = decode(0, encode(0, RECORDS["prepare_commit"]))
+    assert isinstance(back, PrepareCommit)
+    assert [type(part) for part in back.parts] == [TopicPart, TopicPart]
+    assert {back.parts[0].topic: "usable as a key"}[ORDERS]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_bytes_of_a_record_never_change(name: str) -> None:
+    golden = bytes.fromhex((GOLDEN / f"journal_record_{name}.hex").read_text())
+    assert encode(41, RECORDS[name]) == golden
+    assert decode(41, golden) == RECORDS[name]
+
+
+def test_every_kind_of_record_is_golden() -> None:
+    assert {type(record) for record in RECORDS.values()} == set(KINDS) == set(get_args(Record))
+
+
+def test_the_body_is_ascii_json_of_the_fields_in_their_order() -> None:
+    body = encode(41, RECORDS["abort_refused"])[10:-4].decode("ascii")
+    assert json.loads(body) == [N, "offset_mismatch", "größer", PROBLEM]
+    assert " " not in body
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_no_flipped_bit_and_no_cut_of_a_record_goes_unnoticed(name: str) -> None:
+    data = encode(41, RECORDS[name])
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(RecordDamaged):
+            decode(41, bytes(flipped))
+    for length in range(len(data)):
+        with pytest.raises(RecordDamaged):
+            decode(41, data[:length])
+
+
+def test_a_record_at_the_wrong_position_is_refused() -> None:
+    with pytest.raises(RecordDamaged, match="position 42 says that it is at 41"):
+        decode(42, encode(41, Applied(N)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: b"\x02" + body[1:],
+        lambda body: body[:1] + b"\x00" + body[2:],
+        lambda body: body[:1] + b"\x08" + body[2:],
+        lambda body: body[:1] + b"\x01" + body[2:],
+        lambda body: body + b"]",
+        lambda body: body[:-1],
+        lambda body: body[:10],
+        lambda body: body[:10] + b"\xff",
+        lambda body: body[:9],
+        lambda body: b"",
+    ],
+)
+def test_a_record_of_another_layout_is_refused_although_its_checksum_holds(change: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(RecordDamaged):
+        decode(41, with_checksum(change(encode(41, Enlist(N, ORDERS))[:-4])))
+
+
+def every_change(value: Any) -> list[Any]:
+    """The value with one place in it changed to another type or left out, in every way."""
+    changed: list[Any] = [True, 1.5, {"a": 1}, [None]]
+    if isinstance(value, list):
+        changed.append([*value, None])
+        for place, inner in enumerate(value):
+            changed += [[*value[:place], other, *value[place + 1 :]] for other in every_change(inner)]
+    return changed
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if not name.startswith("abort")])
+def test_no_field_of_another_type_is_taken(name: str) -> None:
+    data = encode(41, RECORDS[name])
+    for body in every_change(json.loads(data[10:-4])):
+        with pytest.raises(RecordDamaged):
+            decode(41, with_checksum(data[:10] + json.dumps(body).encode()))
+
+
+def test_a_problem_that_is_no_json_is_refused_before_it_is_written() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        encode(41, Abort(N, "a", "b", {"actual": float("nan")}))
+    with pytest.raises(TypeError):
+        encode(41, Abort(N, "a", "b", {"actual": b"bytes"}))
