@@ -228,7 +228,7 @@ class Plan:
         _check(transaction.in_progress, record, "it is not in progress")
         _check(len({record.number, *record.branches}) == 1 + len(record.branches), record, "it names a branch twice, or itself")
         branches = self._named(record.branches)
-        _check(self._whole or len(branches) == len(record.branches), record, "it names a branch that has ended")
+        _check(not self._whole or len(branches) == len(record.branches), record, "it names a branch that has ended")
         for branch in branches:
             usable = branch.in_progress and branch.group == transaction.group
             _check(usable, record, f"branch {branch.number} is not in progress, or of another group")
