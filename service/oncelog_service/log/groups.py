@@ -187,9 +187,14 @@ def read_group_row(store: Store, prefix: bytes, pointer: int) -> GroupRow | None
 
 def payloads(store: Store, key: bytes) -> Iterator[Payload]:
     """The payloads whose keys begin with ``key``, in store order. Raises TopicDamaged."""
+    return (payload for payload, _ in payload_rows(store, key))
+
+
+def payload_rows(store: Store, key: bytes) -> Iterator[tuple[Payload, bytes]]:
+    """The same, each with its row."""
     with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY)) as rows:
         for row_key, row in rows:
-            yield _decoded(row_key[len(key) :], row)
+            yield _decoded(row_key[len(key) :], row), row
 
 
 def latest_stored(store: Store, key: bytes, limit: int) -> Iterator[Payload]:

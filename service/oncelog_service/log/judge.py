@@ -96,7 +96,7 @@ class Judge:
             if verdict.in_flight or (self._pointers.in_use and self._dedup.in_flight(producer)):
                 await self._writer.settled()
             elif verdict.persisted != known.messages:
-                known = await self._originals(producer, sequence_ids[: verdict.persisted], request.payloads)
+                known = await self.originals(producer, sequence_ids[: verdict.persisted], request.payloads)
             elif not gaps or (gap := self._producers.gap(producer, sequence_ids[known.messages :])) is None:
                 return known
             elif self._dedup.in_flight(producer):
@@ -109,6 +109,16 @@ class Judge:
     def transactions_of(self, producer: str) -> set[int]:
         """Write pointers under which the producer has messages that are not settled, published or stored."""
         return {*self._dedup.fold.pointers_of(producer), *self._groups.pointers_of(producer)}
+
+    async def cleared(self, producer: str, first_sequence_id: int) -> frozenset[int]:
+        """Those of the producer's unsettled transactions that do not forbid it to publish from this sequence id on, none of them
+        its own. What has ended is settled on the way. Raises ProducerInTransaction."""
+        while others := self.transactions_of(producer):
+            cleared = await self._clear(producer, None, others)
+            if self.transactions_of(producer) <= cleared.keys():
+                self._check_undecided(producer, range(first_sequence_id, first_sequence_id + 1), None, cleared)
+                return frozenset(cleared)
+        return frozenset()
 
     async def _clear(self, producer: str, pointer: int | None, others: Collection[int]) -> dict[int, bool]:
         """Those of ``others`` that do not forbid the request, and whether they belong to its own transaction.
@@ -156,7 +166,8 @@ class Judge:
 
     # --- originals
 
-    async def _originals(self, producer: str, sequence_ids: Sequence[int], payloads: Sequence[bytes]) -> Known:
+    async def originals(self, producer: str, sequence_ids: Sequence[int], payloads: Sequence[bytes]) -> Known:
+        """What is stored of messages that were judged persisted. Raises SequenceReused."""
         mark = self._dedup.last_persisted(producer)
         if mark is None or not sequence_ids:
             return NOTHING  # rolled back while this waited

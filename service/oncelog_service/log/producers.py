@@ -97,14 +97,21 @@ class Producers:
 
     async def check_epoch(self, name: str, epoch: int | None) -> None:
         """Raises ProducerFenced if a newer incarnation was opened, InvalidRequest if this epoch was never handed out."""
+        refusal = self.refusal(name, epoch)
+        if isinstance(refusal, ProducerFenced):
+            await self._writer.settled()  # the newer epoch may still be on its way to disk
+        if refusal is not None:
+            raise refusal
+
+    def refusal(self, name: str, epoch: int | None) -> ProducerFenced | InvalidRequest | None:
+        """What :meth:`check_epoch` would raise, for the last moment: whoever raises it waits for what is being written."""
         row = self._rows.get(name)
         current = 0 if row is None or row.epoch is None else row.epoch
         if epoch is None or epoch == current > 0:
-            return
+            return None
         if epoch > current or epoch < 1:
-            raise InvalidRequest(f"epoch {epoch} of producer {name!r} was never handed out; open the producer")
-        await self._writer.settled()  # the newer epoch may still be on its way to disk
-        raise ProducerFenced(
+            return InvalidRequest(f"epoch {epoch} of producer {name!r} was never handed out; open the producer")
+        return ProducerFenced(
             f"producer {name!r} was opened again: this is epoch {epoch}, the current one is {current}",
             producer=name,
             epoch=epoch,

@@ -50,6 +50,12 @@ The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_de
                 "forgotten_below": offset}
     TRIM       {"version": 1, "earliest_offset": int}
     GROUP      {"version": 1, "row_id": hex | null, "producer": str | null}
+    CHUNK      {"version": 1, "first_place": int, "messages": int, "digest": hex, "producer": str | null, "epoch": int | null,
+                "expected_offset": int | null, "expected_last_message_id": hex | null,
+                "expected_key_offsets": {key: int | null} | null, "key_places": {key: int}}
+    JOURNAL_META    {"version": 1, "partitions": int, "numbers": int, "begins": [int, ...]}
+    GROUP_PRODUCER  {"version": 1, "sequence_id": int, "incarnation": str | null, "transaction": str, "messages": int,
+                     "checksum": str | null}
 """
 
 from __future__ import annotations
@@ -59,7 +65,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 from oncelog.wire.avro_parts import (
@@ -495,6 +501,12 @@ def decode_payload_row(payload_id: bytes, row: bytes) -> Payload:
     return Payload(payload_id, payload_place_of(row), producer, sequence_id, ttl, row[payload_begin:-4], _key_at(row, at))
 
 
+def moved_payload(row: bytes, payload_id: bytes, place: int) -> bytes:
+    """The same message with another id and place."""
+    version, flags, payload_at, _, _ = _PAYLOAD_HEAD.unpack_from(row)
+    return _sealed(_PAYLOAD_HEAD.pack(version, flags, payload_at, payload_id, place) + row[_PAYLOAD_HEAD.size : -4])
+
+
 def payload_id_of(row: bytes) -> bytes:
     """The payload id that the row itself says it has."""
     return row[6:16]
@@ -573,11 +585,54 @@ class GroupRow:
     """Who published it, if that was a named producer: its retry is told from another's second attempt."""
 
 
-R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow)
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """A chunk of what a journaled transaction has staged on a topic, and what its messages expect of that."""
+
+    first_place: int
+    """Of its first message within what the transaction has staged there."""
+    messages: int
+    digest: str
+    """Of the request that brought it: a repeated chunk is told from another one."""
+    producer: str | None = None
+    epoch: int | None = None
+    expected_offset: int | None = None
+    expected_last_message_id: str | None = None
+    """Hex."""
+    expected_key_offsets: dict[str, int | None] | None = None
+    key_places: dict[str, int] = field(default_factory=dict)
+    """Of those keys that the transaction itself had staged before: the place of the newest message."""
 
 
-def encode_record(record: TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow) -> bytes:
-    """Any of the five as a JSON object with a version."""
+@dataclass(frozen=True, slots=True)
+class JournalRow:
+    """What the journal must not forget when its older records are deleted."""
+
+    partitions: int
+    numbers: int
+    """No number above this one was handed out; they are reserved in blocks."""
+    begins: list[int]
+    """Position of the first record of each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProducerRow:
+    """The newest atomic commit under a producer's name."""
+
+    sequence_id: int
+    incarnation: str | None
+    transaction: str
+    """Its id."""
+    messages: int
+    checksum: str | None
+
+
+Record: TypeAlias = TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow | ChunkRow | JournalRow | GroupProducerRow
+R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalRow, GroupProducerRow)
+
+
+def encode_record(record: Record) -> bytes:
+    """Any of them as a JSON object with a version."""
     return json.dumps({"version": VERSION, **asdict(record)}, sort_keys=True, separators=(",", ":")).encode()
 
 
