@@ -6,6 +6,7 @@ import io
 import json
 import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +28,30 @@ from oncelog.wire.avro_parts import (
     encode_string,
 )
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
-from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun, Rollback
+from oncelog.wire.requests import (
+    CommitRequest,
+    ConsumeRequest,
+    Part,
+    PublishRequest,
+    PublishResponse,
+    ReceiptRun,
+    Rollback,
+)
 
-REQUESTS = ("PublishRequest", "ConsumeRequest")
+REQUESTS = ("PublishRequest", "ConsumeRequest", "CommitRequest")
 RECORDS = (*REQUESTS, "PublishResponse", "ConsumeResponse")
-EXPANSION = 64
-"""No request may take more memory than this many times its size …"""
+READERS: dict[str, Callable[[str, bytes], Any]] = {
+    "PublishRequest": codec.decode_publish_request,
+    "ConsumeRequest": codec.decode_consume_request,
+    "CommitRequest": codec.decode_commit_request,
+}
+WRITERS: dict[type, Callable[[Any], bytes]] = {
+    PublishRequest: codec.encode_publish_request,
+    ConsumeRequest: codec.encode_consume_request,
+    CommitRequest: codec.encode_commit_request,
+}
+EXPANSION = {"PublishRequest": 64, "ConsumeRequest": 64, "CommitRequest": 96}
+"""No request may take more memory than this many times its size (a part of a commit is a whole record, in 13 bytes) …"""
 CONSTANT = 2**17
 """… beyond what any error costs."""
 ID = bytes(range(1, 21))
@@ -57,15 +76,14 @@ def cheaply(name: str, media: str, body: bytes) -> Any:
     tracemalloc.start()
     began = time.process_time()
     try:
-        read = codec.decode_publish_request if name == "PublishRequest" else codec.decode_consume_request
-        outcome: Any = read(media, body)
+        outcome: Any = READERS[name](media, body)
     except InvalidRequest as error:
         outcome = error.with_traceback(None)
     finally:
         took, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert took < 10
-    assert peak <= EXPANSION * len(body) + CONSTANT, f"{peak} bytes for a body of {len(body)}"
+    assert peak <= EXPANSION[name] * len(body) + CONSTANT, f"{peak} bytes for a body of {len(body)}"
     return outcome
 
 
@@ -170,9 +188,20 @@ FULL_PUBLISH = PublishRequest(
     expected_key_offsets={"k": None, "l": 3},
 )
 FULL_POLL = ConsumeRequest(ID, None, False, 7, 1000, b"tx")
+FULL_COMMIT = CommitRequest(
+    group="g",
+    parts=[Part("default", "t", FULL_PUBLISH), Part("other", "u", PublishRequest([b"c"]))],
+    branches=("a", "b"),
+    producer="p",
+    sequence_id=0,
+    incarnation="i",
+    checksum="ü",
+)
 
 
 def test_our_own_requests_come_back_whole() -> None:
+    assert codec.decode_commit_request(ONCELOG_AVRO, codec.encode_commit_request(FULL_COMMIT)) == FULL_COMMIT
+    assert codec.decode_commit_request(ONCELOG_AVRO, codec.encode_commit_request(CommitRequest())) == CommitRequest(parts=[])
     assert codec.decode_publish_request(ONCELOG_AVRO, codec.encode_publish_request(FULL_PUBLISH)) == FULL_PUBLISH
     assert codec.decode_consume_request(ONCELOG_AVRO, codec.encode_consume_request(FULL_POLL)) == FULL_POLL
 
@@ -185,6 +214,20 @@ def test_our_own_publish_request_has_these_bytes_for_ever() -> None:
         "04 00"  # sequence ids rising by one from 0
         "00 00 00 00 00 00"  # no keys, properties, ttls, expectations
         "02 02 61 00"  # one message
+    )
+
+
+def test_our_own_commit_request_has_these_bytes_for_ever() -> None:
+    commit = CommitRequest("g", [Part("n", "t", PublishRequest([b"a"]))], ["b"], "p", 0)
+    assert codec.encode_commit_request(commit) == bytes.fromhex(
+        "02 02 67"  # group "g"
+        "02 02 70"  # producer "p"
+        "02 00"  # sequence id 0
+        "00 00"  # no incarnation, no checksum
+        "02 02 62 00"  # one branch, "b"
+        "02 02 6e 02 74"  # one part: namespace "n", topic "t",
+        "00 00 00 00 00 00 00 00 00 00 02 02 61 00"  # and a publish request of one message
+        "00"
     )
 
 
@@ -205,12 +248,32 @@ def test_a_column_of_another_length_than_the_messages_is_refused(column: dict[st
     body = codec.encode_publish_request(PublishRequest([b"a", b"b"], **column))
     with pytest.raises(InvalidRequest, match="for 2 messages"):
         codec.decode_publish_request(ONCELOG_AVRO, body)
+    parts = [Part("n", "t", PublishRequest([b"a"])), Part("n", "u", PublishRequest([b"a", b"b"], **column))]
+    with pytest.raises(InvalidRequest, match=r"parts\[1\]: .* for 2 messages"):
+        codec.decode_commit_request(ONCELOG_AVRO, codec.encode_commit_request(CommitRequest(parts=parts)))
 
 
 @pytest.mark.parametrize("media", ["text/plain", "", "avro/binaryx", "application/avro", "application/problem+json"])
 def test_another_media_type_is_415(media: str) -> None:
     with pytest.raises(UnsupportedMediaType, match="avro/binary"):
         codec.decode("PublishRequest", media, b"\x02\x00")
+
+
+def test_a_commit_is_not_read_in_the_media_type_of_tms() -> None:
+    with pytest.raises(UnsupportedMediaType, match=r"use application/vnd[.]oncelog[+]avro, application/json"):
+        codec.decode_commit_request(AVRO, codec.encode_commit_request(FULL_COMMIT))
+    assert codec.media_types_of("CommitRequest") == (ONCELOG_AVRO, JSON)
+    assert codec.media_types_of("PublishRequest") == codec.MEDIA_TYPES
+
+
+def test_a_published_schema_can_be_read_alone() -> None:
+    for media in codec.MEDIA_TYPES:
+        for name in RECORDS:
+            if media in codec.media_types_of(name):
+                source = json.loads(json.dumps(codec.avro_source(media, name)))
+                fastavro.parse_schema(source, named_schemas={})
+    request = codec.avro_source(ONCELOG_AVRO, "CommitRequest")["fields"][-1]["type"]["items"]["fields"][-1]["type"]
+    assert request == codec.avro_source(ONCELOG_AVRO, "PublishRequest")
 
 
 def test_parameters_and_case_of_a_media_type_do_not_matter() -> None:
@@ -226,6 +289,7 @@ WHOLE = [
     ("ConsumeResponse", AVRO, bytes.fromhex("02 28" + ID_HEX + "0261 00")),
     ("PublishRequest", ONCELOG_AVRO, codec.encode_publish_request(FULL_PUBLISH)),
     ("ConsumeRequest", ONCELOG_AVRO, codec.encode_consume_request(FULL_POLL)),
+    ("CommitRequest", ONCELOG_AVRO, codec.encode_commit_request(FULL_COMMIT)),
 ]
 
 
@@ -244,7 +308,7 @@ def test_bytes_after_the_record_are_refused(name: str, media: str, body: bytes, 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_an_empty_body_is_refused(name: str) -> None:
-    for media in (AVRO, ONCELOG_AVRO, JSON):
+    for media in codec.media_types_of(name):
         refused(name, media, b"")
 
 
@@ -257,6 +321,8 @@ FILLING = [b"", b"\x00" * 100, b"\x02a" * 50]
 def test_an_absurd_array_count_is_refused_without_being_believed(count: int, filling: bytes) -> None:
     for media, before in ((AVRO, b"\x02"), (ONCELOG_AVRO, bytes(10)), (ONCELOG_AVRO, bytes(3) + b"\x02")):
         cheaply_refused("PublishRequest", media, before + encode_long(count) + filling)
+    for before in (bytes(5), bytes(6), bytes(6) + b"\x02" + bytes(12)):  # of branches, of parts, of messages of a part
+        cheaply_refused("CommitRequest", ONCELOG_AVRO, before + encode_long(count) + filling)
 
 
 @pytest.mark.parametrize("filling", FILLING)
@@ -267,12 +333,15 @@ def test_a_negative_or_huge_length_is_refused_without_being_believed(size: int, 
     cheaply_refused("PublishRequest", ONCELOG_AVRO, b"\x00\x02" + length)
     cheaply_refused("ConsumeRequest", AVRO, b"\x00" + length)
     cheaply_refused("ConsumeRequest", ONCELOG_AVRO, b"\x00" + length)
+    for before in (b"\x02", bytes(5) + b"\x02", bytes(6) + b"\x02"):  # of the group, of a branch, of a part's namespace
+        cheaply_refused("CommitRequest", ONCELOG_AVRO, before + length)
 
 
 @pytest.mark.parametrize("branch", [-(2**63), -4, 3, 4, 2**31, 2**63 - 1])
 def test_a_branch_that_a_union_does_not_have_is_refused(branch: int) -> None:
     refused("PublishRequest", AVRO, encode_long(branch) + bytes(20))
     refused("ConsumeRequest", AVRO, encode_long(branch) + b"\x01\x02\x02")
+    refused("CommitRequest", ONCELOG_AVRO, encode_long(branch) + bytes(6))
 
 
 @pytest.mark.parametrize(
@@ -292,12 +361,14 @@ def test_a_poll_has_one_form_only(hexed: str) -> None:
 
 def test_text_that_is_not_utf_8_is_refused() -> None:
     refused("PublishRequest", ONCELOG_AVRO, b"\x00\x02" + encode_bytes(b"\xff") + bytes(9))
+    refused("CommitRequest", ONCELOG_AVRO, b"\x02" + encode_bytes(b"\xff") + bytes(6))
 
 
 def test_a_number_without_end_is_refused_in_no_time() -> None:
     for start in (b"", b"\x02", b"\x00", b"\x02\x02"):
         for byte in (b"\x80", b"\xff"):
             cheaply_refused("PublishRequest", AVRO, start + byte * 1_000_000)
+            cheaply_refused("CommitRequest", ONCELOG_AVRO, start + byte * 1_000_000)
 
 
 # --- memory -------------------------------------------------------------------------------------------------------------
@@ -333,6 +404,26 @@ AVRO_BOMBS = {
 @pytest.mark.parametrize("bomb", AVRO_BOMBS)
 def test_no_avro_body_takes_more_than_a_fixed_multiple_of_its_size(bomb: str) -> None:
     cheaply("PublishRequest", *AVRO_BOMBS[bomb])
+
+
+COMMIT_BOMBS = {
+    "empty parts": (ONCELOG_AVRO, bytes(6) + COUNT + bytes(13 * MANY) + b"\x00"),
+    "one empty part a block": (ONCELOG_AVRO, bytes(6) + (b"\x02" + bytes(13)) * MANY + b"\x00"),
+    "a part of empty messages": (ONCELOG_AVRO, bytes(6) + b"\x02" + bytes(12) + COUNT + bytes(MANY + 2)),
+    "empty branches": (ONCELOG_AVRO, bytes(5) + COUNT + bytes(MANY + 2)),
+    "short branches": (ONCELOG_AVRO, bytes(5) + COUNT + b"\x04xy" * MANY + b"\x00\x00"),
+    "empty parts in JSON": (
+        JSON,
+        b'{"parts":[' + b",".join([b'{"namespace":"","topic":"","request":{"messages":[]}}'] * MANY) + b"]}",
+    ),
+    "parts that are none": (JSON, b'{"parts":[' + b",".join([b"{}"] * MANY) + b"]}"),
+    "branches in JSON": (JSON, b'{"branches":[' + b",".join([b'""'] * MANY) + b"]}"),
+}
+
+
+@pytest.mark.parametrize("bomb", COMMIT_BOMBS)
+def test_no_commit_takes_more_than_a_fixed_multiple_of_its_size(bomb: str) -> None:
+    cheaply("CommitRequest", *COMMIT_BOMBS[bomb])
 
 
 def members(field: str, item: str) -> str:
@@ -388,6 +479,9 @@ def test_no_json_body_takes_more_than_a_fixed_multiple_of_its_size(bomb: str) ->
             '{"messages":[],"expectedKeyOffsets":{"k":null,"l":{"long":1}}}',
             {"expectedKeyOffsets": {"k": None, "l": 1}},
         ),
+        ("CommitRequest", "{}", {"group": None, "sequenceId": None, "branches": [], "parts": []}),
+        ("CommitRequest", '{"producer":"p","sequenceId":0}', {"producer": "p", "sequenceId": 0}),
+        ("CommitRequest", '{"group":{"string":"g"},"sequenceId":{"long":0}}', {"group": "g", "sequenceId": 0}),
         ("ConsumeRequest", "{}", {"startFrom": None, "inclusive": True, "limit": None, "transaction": None}),
         (
             "ConsumeRequest",
@@ -420,6 +514,55 @@ def test_a_start_that_is_no_message_id_is_refused(start: str) -> None:
         body = codec.encode("ConsumeRequest", AVRO, record)
         with pytest.raises(InvalidMessageId):
             codec.decode_consume_request(AVRO, body)
+
+
+@pytest.mark.parametrize("text", [json.dumps(ID.decode("latin-1")), f'"{ID_HEX}"', f'{{"bytes":"{ID_HEX.upper()}"}}'])
+def test_an_expected_message_id_may_be_its_40_hex_digits_in_json(text: str) -> None:
+    request = f'{{"messages":["a"],"expectedLastMessageId":{text}}}'
+    commit = f'{{"parts":[{{"namespace":"n","topic":"t","request":{request}}}]}}'
+    assert codec.decode_publish_request(JSON, request.encode()).expected_last_message_id == ID
+    assert codec.decode_commit_request(JSON, commit.encode()).parts[0].request.expected_last_message_id == ID
+
+
+@pytest.mark.parametrize("size", [0, 1, 19, 21, 40])
+def test_an_expected_message_id_of_another_size_is_refused(size: int) -> None:
+    request = PublishRequest([b"a"], expected_last_message_id=b"\xe9" * size)
+    record = decoded("PublishRequest", ONCELOG_AVRO, codec.encode_publish_request(request))
+    for media in (ONCELOG_AVRO, JSON):
+        with pytest.raises(InvalidMessageId, match=r"^expectedLastMessageId"):
+            codec.decode_publish_request(media, codec.encode("PublishRequest", media, record))
+    with pytest.raises(InvalidMessageId, match=r"^parts\[0\]: expectedLastMessageId"):
+        codec.decode_commit_request(ONCELOG_AVRO, codec.encode_commit_request(CommitRequest(parts=[Part("n", "t", request)])))
+
+
+def test_an_expected_key_is_of_characters_up_to_255() -> None:
+    for key in ("k\u0100", "\U0001f600"):
+        with pytest.raises(InvalidRequest, match="expectedKeyOffsets"):
+            codec.decode_publish_request(
+                ONCELOG_AVRO, codec.encode_publish_request(PublishRequest([b"a"], expected_key_offsets={"a": 1, key: None}))
+            )
+    request = PublishRequest([b"a"], expected_key_offsets={"": 0, "\x00\xff": None})
+    assert codec.decode_publish_request(ONCELOG_AVRO, codec.encode_publish_request(request)) == request
+
+
+def test_what_a_body_leaves_out_is_not_shared_with_the_next_one() -> None:
+    decoded("CommitRequest", JSON, "{}")["branches"].append("b")
+    assert codec.decode_commit_request(JSON, b"{}") == CommitRequest(parts=[])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *['{"parts":null}', '{"parts":{}}', '{"parts":[null]}', '{"parts":[{}]}', '{"branches":null}', '{"branches":[null]}'],
+        *['{"branches":["\\ud800"]}', '{"branches":[1]}', '{"group":1}', '{"sequenceId":"0"}', '{"messages":[]}'],
+        '{"parts":[{"namespace":"n","topic":"t"}]}',
+        '{"parts":[{"namespace":"n","topic":"t","request":{}}]}',
+        '{"parts":[{"namespace":"n","topic":"t","request":{"PublishRequest":{"messages":[]}}}]}',
+        '{"parts":[{"namespace":"n","topic":null,"request":{"messages":[]}}]}',
+    ],
+)
+def test_a_commit_of_another_shape_is_refused(text: str) -> None:
+    refused("CommitRequest", JSON, text)
 
 
 NOT_LONGS = ["true", "false", "1.0", "1e3", '"5"', "[]", "{}", '{"long":true}', '{"long":"5"}', '{"long":null}', '{"int":5}']
@@ -508,6 +651,7 @@ SHAPES = [
     '{{"messages":[],"epoch":{0}{1}}}',
     '{{"messages":[],"properties":[{0}{1}]}}',
     '{{"x":{0}{1}}}',
+    '{{"parts":[{{"namespace":"","topic":"","request":{{"keys":{0}{1}}}}}]}}',
     "{0}{1}",
 ]
 
@@ -516,7 +660,7 @@ SHAPES = [
 def test_nesting_of_any_depth_is_refused_and_never_too_deep_for_us(shape: str) -> None:
     """Every depth around the interpreter's limit: a parser that just manages leaves no room to quote the value."""
     for depth in [*range(2, 1100, 97), *range(900, 1100), 100_000]:
-        refused("PublishRequest", JSON, shape.format("[" * depth, "]" * depth))
+        refused("CommitRequest" if "parts" in shape else "PublishRequest", JSON, shape.format("[" * depth, "]" * depth))
         refused("PublishRequest", JSON, shape.format('{"a":' * depth, "}" * depth).replace("}}", "1}}", 1))
 
 
@@ -562,8 +706,9 @@ publishes = st.integers(0, 4).flatmap(
         ttls=st.none() | st.lists(st.none() | longs, min_size=size, max_size=size),
         write_pointer=st.none() | longs,
         expected_offset=st.none() | longs,
-        expected_last_message_id=st.none() | st.binary(max_size=20),
-        expected_key_offsets=st.none() | st.dictionaries(st.text(max_size=3), st.none() | longs, max_size=3),
+        expected_last_message_id=st.none() | st.binary(min_size=20, max_size=20),
+        expected_key_offsets=st.none()
+        | st.dictionaries(st.text(st.characters(max_codepoint=255), max_size=3), st.none() | longs, max_size=3),
     )
 )
 polls = st.builds(
@@ -574,6 +719,18 @@ polls = st.builds(
     limit=st.none() | st.integers(-(2**31), 2**31 - 1),
     wait=st.none() | st.integers(-(2**31), 2**31 - 1),
     transaction=st.none() | st.binary(max_size=20),
+)
+
+
+commits = st.builds(
+    CommitRequest,
+    group=st.none() | st.text(max_size=5),
+    parts=st.lists(st.builds(Part, st.text(max_size=3), st.text(max_size=3), publishes), max_size=3),
+    branches=st.lists(st.text(max_size=5), max_size=3).map(tuple),
+    producer=st.none() | st.text(max_size=5),
+    sequence_id=st.none() | longs,
+    incarnation=st.none() | st.text(max_size=5),
+    checksum=st.none() | st.text(max_size=5),
 )
 
 
@@ -604,6 +761,16 @@ def test_every_poll_comes_back_in_both_encodings(request: ConsumeRequest) -> Non
     assert codec.decode_consume_request(JSON, as_json) == request
 
 
+@given(commits)
+def test_every_commit_comes_back_in_both_encodings(request: CommitRequest) -> None:
+    body = codec.encode_commit_request(request)
+    as_json = codec.encode("CommitRequest", JSON, decoded("CommitRequest", ONCELOG_AVRO, body))
+    for media, each in ((ONCELOG_AVRO, body), (JSON, as_json)):
+        found = codec.decode_commit_request(media, each)
+        found.parts = [part._replace(request=listed(part.request)) for part in found.parts]
+        assert found == request
+
+
 mutations = st.lists(
     st.tuples(st.sampled_from(["set", "insert", "cut"]), st.integers(0, 400), st.binary(max_size=11)), min_size=1, max_size=4
 )
@@ -624,16 +791,18 @@ def test_a_damaged_avro_body_is_a_request_or_an_invalid_one(
 ) -> None:
     name, media, body = whole
     outcome = cheaply(name, media, mutated(body, changes))
-    assert isinstance(outcome, InvalidRequest | PublishRequest | ConsumeRequest)
+    assert isinstance(outcome, InvalidRequest | PublishRequest | ConsumeRequest | CommitRequest)
     if isinstance(outcome, PublishRequest):
         assert all(type(payload) is bytes for payload in outcome.payloads)
-        codec.encode_publish_request(outcome)
+    if not isinstance(outcome, InvalidRequest):
+        WRITERS[type(outcome)](outcome)
 
 
 @settings(max_examples=300)
 @given(st.sampled_from(REQUESTS), st.sampled_from([AVRO, ONCELOG_AVRO, JSON]), st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_an_invalid_one(name: str, media: str, body: bytes) -> None:
-    assert isinstance(cheaply(name, media, body), InvalidRequest | PublishRequest | ConsumeRequest)
+    chosen = media if media in codec.media_types_of(name) else JSON
+    assert isinstance(cheaply(name, chosen, body), InvalidRequest | PublishRequest | ConsumeRequest | CommitRequest)
 
 
 FIELDS = [
@@ -648,6 +817,10 @@ FIELDS = [
     "limit",
     "inclusive",
     "expectedKeyOffsets",
+    "expectedLastMessageId",
+    "parts",
+    "branches",
+    "group",
 ]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -663,11 +836,9 @@ json_values = st.recursive(
 @given(st.sampled_from(REQUESTS), st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4), mutations | st.just([]))
 def test_any_json_is_a_request_or_an_invalid_one(name: str, value: dict[str, Any], changes: list[tuple[str, int, bytes]]) -> None:
     outcome = cheaply(name, JSON, mutated(json.dumps(value).encode(), changes))
-    assert isinstance(outcome, InvalidRequest | PublishRequest | ConsumeRequest)
-    if isinstance(outcome, PublishRequest):
-        codec.encode_publish_request(outcome)
-    elif isinstance(outcome, ConsumeRequest):
-        codec.encode_consume_request(outcome)
+    assert isinstance(outcome, InvalidRequest | PublishRequest | ConsumeRequest | CommitRequest)
+    if not isinstance(outcome, InvalidRequest):
+        WRITERS[type(outcome)](outcome)
 
 
 # --- the smallest parts -------------------------------------------------------------------------------------------------
@@ -805,7 +976,7 @@ def test_no_rollback_takes_more_than_a_fixed_multiple_of_its_size() -> None:
     tracemalloc.start()
     try:
         codec.decode_rollback(ONCELOG_AVRO, bomb)
-        assert tracemalloc.get_traced_memory()[1] <= EXPANSION * len(bomb) + CONSTANT
+        assert tracemalloc.get_traced_memory()[1] <= EXPANSION["PublishRequest"] * len(bomb) + CONSTANT
     finally:
         tracemalloc.stop()
 

@@ -7,6 +7,7 @@ decoded to the last byte raises :class:`~oncelog.errors.InvalidRequest`.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib.resources import files
 from io import BytesIO
 from typing import Any
@@ -25,37 +26,66 @@ from oncelog.wire.avro_parts import (
 )
 from oncelog.wire.json_encoding import JsonMismatch, from_json, to_json
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
-from oncelog.wire.requests import STORED, ConsumeRequest, PublishRequest, PublishResponse, ReceiptRun, Rollback
+from oncelog.wire.requests import (
+    STORED,
+    CommitRequest,
+    ConsumeRequest,
+    Part,
+    PublishRequest,
+    PublishResponse,
+    ReceiptRun,
+    Rollback,
+)
 
 
-def _load(flavour: str, name: str) -> tuple[Any, Any]:
-    source = json.loads(files("oncelog.wire").joinpath("schemas", flavour, f"{name}.avsc").read_text())
-    return source, fastavro.parse_schema(source)
+def _load(flavour: str, names: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
+    """Name → schema and parsed schema. A schema may use those before it by name, once each."""
+    sources: dict[str, Any] = {}
+    for name in names:
+        text = files("oncelog.wire").joinpath("schemas", flavour, f"{name}.avsc").read_text()
+        sources[name] = _whole(json.loads(text), sources)
+    return {name: (source, fastavro.parse_schema(source)) for name, source in sources.items()}
+
+
+def _whole(schema: Any, known: Mapping[str, Any]) -> Any:
+    """``schema`` with the definition itself in the place of each known name, so that it can be read alone."""
+    if isinstance(schema, dict):
+        return {
+            word: known[part] if word == "type" and isinstance(part, str) and part in known else _whole(part, known)
+            for word, part in schema.items()
+        }
+    return [_whole(part, known) for part in schema] if isinstance(schema, list) else schema
 
 
 _NAMES = ("PublishRequest", "PublishResponse", "ConsumeRequest", "ConsumeResponse")
-_TMS = {name: _load("tms", name) for name in _NAMES}
-_ONCELOG = {name: _load("oncelog", name) for name in _NAMES}
+_TMS = _load("tms", _NAMES)
+_ONCELOG = _load("oncelog", (*_NAMES, "CommitRequest"))
 _SCHEMAS = {AVRO: _TMS, ONCELOG_AVRO: _ONCELOG, JSON: _ONCELOG}
 
 MEDIA_TYPES = tuple(_SCHEMAS)
 
 
+def media_types_of(name: str) -> tuple[str, ...]:
+    """Those that have a record ``name``."""
+    return tuple(media for media, schemas in _SCHEMAS.items() if name in schemas)
+
+
 def avro_source(media: str, name: str) -> Any:
-    """The schema of the record ``name`` in a media type, as it stands in its .avsc file."""
+    """The schema of the record ``name`` in a media type, whole: a record of another file stands where it is named."""
     return _SCHEMAS[media][name][0]
 
 
 def decode(name: str, content_type: str, body: bytes) -> Any:
-    """The record ``name`` from a body of one of :data:`MEDIA_TYPES`.
+    """The record ``name`` from a body of one of its media types.
 
     Raises:
         UnsupportedMediaType: another content type.
         InvalidRequest: the body is not exactly one such record.
     """
     media = essence(content_type)
-    if media not in _SCHEMAS:
-        raise UnsupportedMediaType(f"Content-Type {media or '(none)'} is not read here; use {', '.join(_SCHEMAS)}")
+    if name not in _SCHEMAS.get(media, ()):
+        read = ", ".join(media_types_of(name))
+        raise UnsupportedMediaType(f"Content-Type {media or '(none)'} is not read here; use {read}")
     source, parsed = _SCHEMAS[media][name]
     return _decode_json(name, source, body) if media == JSON else _decode_avro(name, parsed, body)
 
@@ -126,27 +156,55 @@ _REQUEST_FIELDS = {
 }
 
 
+_COLUMNS = ("sequenceIds", "keys", "properties", "ttls")
+
+
 def decode_publish_request(content_type: str, body: bytes) -> PublishRequest:
-    """A publish body. The columns' lengths agree; nothing else about the values is checked yet."""
-    record = decode("PublishRequest", content_type, body)
+    """A publish body. The columns' lengths agree and an expected message id has its 20 bytes (in JSON, its 40 hex digits do too);
+    nothing else about the values is checked yet.
+
+    Raises:
+        UnsupportedMediaType: another content type.
+        InvalidRequest: the body is no such request; InvalidMessageId for an id that is none.
+    """
+    return _publish_request(decode("PublishRequest", content_type, body), essence(content_type), "")
+
+
+def _publish_request(record: dict[str, Any], media: str, where: str) -> PublishRequest:
+    """From the record, which is used up. ``where``: of the request in its body, for the message."""
     payloads = record.pop("messages")
     if isinstance(record.get("sequenceIds"), int):
         record["sequenceIds"] = range(record["sequenceIds"], record["sequenceIds"] + len(payloads))
     request = PublishRequest(payloads, **{_REQUEST_FIELDS[name]: value for name, value in record.items()})
-    for name in ("sequenceIds", "keys", "properties", "ttls"):
+    for name in _COLUMNS:
         column = getattr(request, _REQUEST_FIELDS[name])
         if column is not None and len(column) != len(payloads):
-            raise InvalidRequest(f"{name} has {len(column)} entries for {len(payloads)} messages")
+            raise InvalidRequest(f"{where}{name} has {len(column)} entries for {len(payloads)} messages")
+    if request.conditional:
+        _read_expectations(request, media, where)
     return request
+
+
+def _read_expectations(request: PublishRequest, media: str, where: str) -> None:
+    if request.expected_last_message_id is not None:
+        name = f"{where}expectedLastMessageId"
+        request.expected_last_message_id = _message_id(request.expected_last_message_id, media, name)
+    for key in request.expected_key_offsets or ():
+        if not key.isascii() and max(key) > "\xff":
+            raise InvalidRequest(f"{where}expectedKeyOffsets: a key is bytes, each a character U+0000 to U+00FF")
 
 
 def encode_publish_request(request: PublishRequest) -> bytes:
     """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
+    return encode("PublishRequest", ONCELOG_AVRO, _publish_record(request))
+
+
+def _publish_record(request: PublishRequest) -> dict[str, Any]:
     record = {name: getattr(request, field) for name, field in _REQUEST_FIELDS.items()}
     ids = request.sequence_ids
     if ids and len(ids) == len(request.payloads) and list(ids) == list(range(ids[0], ids[0] + len(ids))):
         record["sequenceIds"] = ids[0]
-    return encode("PublishRequest", ONCELOG_AVRO, {**record, "messages": request.payloads})
+    return {**record, "messages": request.payloads}
 
 
 def encode_publish_response(media: str, response: PublishResponse) -> bytes:
@@ -261,6 +319,50 @@ def _shown(value: int | None) -> str:
     return "none" if value is None else str(value) if value.bit_length() <= 64 else "a number of more than 64 bits"
 
 
+# --- atomic commit ------------------------------------------------------------------------------------------------------
+
+
+def decode_commit_request(content_type: str, body: bytes) -> CommitRequest:
+    """The body of an atomic commit: :data:`~oncelog.wire.media.ONCELOG_AVRO` or JSON. Of each part, what
+    :func:`decode_publish_request` says holds.
+
+    Raises:
+        UnsupportedMediaType: another content type; TMS's has no such record.
+        InvalidRequest: the body is no such request; InvalidMessageId for an id that is none.
+    """
+    record = decode("CommitRequest", content_type, body)
+    media = essence(content_type)
+    parts = [
+        Part(part["namespace"], part["topic"], _publish_request(part["request"], media, f"parts[{index}]: "))
+        for index, part in enumerate(record["parts"])
+    ]
+    return CommitRequest(
+        group=record["group"],
+        parts=parts,
+        branches=tuple(record["branches"]),
+        producer=record["producer"],
+        sequence_id=record["sequenceId"],
+        incarnation=record["incarnation"],
+        checksum=record["checksum"],
+    )
+
+
+def encode_commit_request(request: CommitRequest) -> bytes:
+    """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
+    record = {
+        "group": request.group,
+        "producer": request.producer,
+        "sequenceId": request.sequence_id,
+        "incarnation": request.incarnation,
+        "checksum": request.checksum,
+        "branches": request.branches,
+        "parts": [
+            {"namespace": part.namespace, "topic": part.topic, "request": _publish_record(part.request)} for part in request.parts
+        ],
+    }
+    return encode("CommitRequest", ONCELOG_AVRO, record)
+
+
 # --- consume ------------------------------------------------------------------------------------------------------------
 
 
@@ -278,15 +380,18 @@ def decode_consume_request(content_type: str, body: bytes) -> ConsumeRequest:
 
 
 def _start_from(value: bytes | int | None, media: str) -> bytes | int | None:
-    if not isinstance(value, bytes):
-        return value
+    return _message_id(value, media, "startFrom") if isinstance(value, bytes) else value
+
+
+def _message_id(value: bytes, media: str, name: str) -> bytes:
+    """The 20 bytes of a message id, in JSON from its 40 hex digits too. Raises InvalidMessageId."""
     if media == JSON and len(value) == 2 * SIZE:
         try:
             return bytes.fromhex(value.decode("ascii"))
         except ValueError as error:
-            raise InvalidMessageId("a startFrom of 40 characters must be the hex digits of a message id") from error
+            raise InvalidMessageId(f"{name}: of 40 characters it must be the hex digits of a message id") from error
     if len(value) != SIZE:
-        raise InvalidMessageId(f"a message id has {SIZE} bytes, not {len(value)}")
+        raise InvalidMessageId(f"{name}: a message id has {SIZE} bytes, not {len(value)}")
     return value
 
 

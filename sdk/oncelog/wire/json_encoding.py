@@ -7,6 +7,7 @@ left out where the value says which branch is meant. ``true`` is no number, ``1.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 _MIN, _MAX = -(2**63), 2**63 - 1
@@ -99,7 +100,7 @@ def _record(value: Any, schema: Any, path: str) -> dict[str, Any]:
         if name in value:
             record[name] = from_json(value[name], field["type"], f"{path}.{name}")
         elif "default" in field:
-            record[name] = field["default"]
+            record[name] = copy(field["default"])  # else whoever fills the empty list that it got fills the schema
         elif isinstance(field["type"], list) and "null" in field["type"]:
             record[name] = None
         else:

@@ -40,9 +40,7 @@ class PublishRequest:
     def conditional(self) -> bool:
         """Whether it carries any expectation."""
         return (
-            self.expected_offset is not None
-            or self.expected_last_message_id is not None
-            or self.expected_key_offsets is not None
+            self.expected_offset is not None or self.expected_last_message_id is not None or self.expected_key_offsets is not None
         )
 
 
