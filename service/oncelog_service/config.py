@@ -35,6 +35,9 @@ class Settings(BaseSettings):
     """Bearer token that every request must carry; required to listen on more than this machine."""
     deduplication: bool = True
     """What holds for topics where neither topic nor namespace says."""
+    check_expected_offsets: bool = False
+    """Whether topics that do not say so themselves (`check.expected.offsets`) check what a publish expects; it costs an index of
+    message keys in memory."""
     cache_bytes: int = Field(default=64 * 2**20, ge=0)
     """Recent messages kept in memory, over all topics."""
     max_request_bytes: int = Field(default=8 * 2**20, ge=1_024)
@@ -107,6 +110,7 @@ class Settings(BaseSettings):
             snapshot_messages=self.snapshot_messages,
             snapshot_seconds=self.snapshot_seconds,
             max_transaction_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
+            check_expected_offsets=self.check_expected_offsets,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from oncelog.errors import InvalidRequest, NotSupported, TransactionalMismatch
+from oncelog.errors import InvalidRequest, TransactionalMismatch
 from oncelog_service.storage.rows import TopicRow
 
 TTL = "ttl"
@@ -18,7 +18,7 @@ GENERATION = "generation"
 DEDUPLICATION = "deduplication"
 """`true` or `false`; left out, the namespace's policy holds, and without one the service's setting."""
 CHECK_EXPECTED_OFFSETS = "check.expected.offsets"
-"""Reserved for conditional publish: only `false` is accepted."""
+"""`true` or `false`: whether a publish may carry expectations (conditional publish); left out, the service's setting holds."""
 
 TRANSACTIONAL = "transactional"
 """`both` (the default), `only` or `none`: whether messages may be published within transactions, must be, or must not be."""
@@ -58,8 +58,6 @@ def _check_property(name: str, value: str) -> str:
     elif name in (DEDUPLICATION, CHECK_EXPECTED_OFFSETS):
         if value not in ("true", "false"):
             raise InvalidRequest(f"{name} is 'true' or 'false', not {value[:50]!r}")
-        if name == CHECK_EXPECTED_OFFSETS and value == "true":
-            raise NotSupported("check.expected.offsets: this service does not do conditional publish")
     elif name == TRANSACTIONAL:
         if value not in _MODES:
             raise InvalidRequest(f"transactional is one of {', '.join(_MODES)}, not {value[:50]!r}")
@@ -101,3 +99,8 @@ def deduplicates(topic: Mapping[str, str], namespace: bool | None, service: bool
     if DEDUPLICATION in topic:
         return topic[DEDUPLICATION] == "true"
     return service if namespace is None else namespace
+
+
+def checks_expectations(topic: Mapping[str, str], service: bool) -> bool:
+    """Topic before service."""
+    return topic[CHECK_EXPECTED_OFFSETS] == "true" if CHECK_EXPECTED_OFFSETS in topic else service

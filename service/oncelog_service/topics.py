@@ -28,7 +28,7 @@ from oncelog_service.log.reading import read
 from oncelog_service.log.recovery import last_timestamp, recover
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.writer import Writer
-from oncelog_service.properties import check_properties, deduplicates, shown_properties, ttl_ms
+from oncelog_service.properties import check_properties, checks_expectations, deduplicates, shown_properties, ttl_ms
 from oncelog_service.storage.keys import generation_key, prefix_end, split_topic_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
@@ -111,11 +111,23 @@ class Topics:
             row = await self._existing(namespace, topic)
             kept = check_properties(properties, row.generation)
             expired_before = max(row.expired_before, self._clock.now_ms() - ttl_ms(row.properties) + 1)
+            checked = self._checks_expectations(row)
             row = replace(row, properties=kept, expired_before=expired_before)
+            if self._checks_expectations(row) != checked:
+                await self._close((namespace, topic))  # so that one routine builds the index of keys: recovery
             await self._write(namespace, topic, row)
             log = self._open.get((namespace, topic))
             if log is not None:
                 log.row = row
+
+    def _checks_expectations(self, row: TopicRow) -> bool:
+        return checks_expectations(row.properties, self._limits.check_expected_offsets)
+
+    async def _close(self, name: TopicName) -> None:
+        """Let go of a topic's log, whose lock is held: whoever asks next recovers it."""
+        log = self._open.pop(name, None)
+        if log is not None:
+            await log.close()
 
     async def get(self, namespace: str, topic: str) -> Topic:
         """Raises InvalidRequest, TopicNotFound."""
@@ -164,7 +176,7 @@ class Topics:
         async with self._locked(name):
             row = await self._existing(*name)
             prefix = generation_key(topic_key(*name), row.generation)
-            recovered = await read(recover, self._store, prefix)
+            recovered = await read(recover, self._store, prefix, self._checks_expectations(row))
             log = TopicLog(
                 prefix,
                 row,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import islice, pairwise
 from operator import lt
 
-from oncelog.errors import InvalidRequest, NotSupported, RequestTooLarge
+from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
+from oncelog.message_id import SIZE
 from oncelog.wire.models import PRODUCER_PATTERN
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
@@ -16,17 +17,11 @@ MAX_TIMESTAMP = 2**62
 
 
 def check_publish(request: PublishRequest, max_messages: int) -> None:
-    """Raises InvalidRequest, NotSupported or RequestTooLarge."""
+    """Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
     if request.write_pointer is not None:
         check_write_pointer(request.write_pointer)
-    if (
-        request.expected_offset is not None
-        or request.expected_last_message_id is not None
-        or request.expected_key_offsets is not None
-    ):
-        raise NotSupported(
-            "expectedOffset, expectedLastMessageId and expectedKeyOffsets: this service does not do conditional publish"
-        )
+    if request.conditional:
+        _check_expectations(request, max_messages)
     if not request.payloads:
         _check_publish_stored(request)
         return
@@ -42,6 +37,23 @@ def check_publish(request: PublishRequest, max_messages: int) -> None:
         raise InvalidRequest("a ttl is a number of seconds greater than 0")
 
 
+def _check_expectations(request: PublishRequest, max_keys: int) -> None:
+    """Whether they can be expectations at all. Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
+    if request.expected_offset is not None and request.expected_offset < 0:
+        raise InvalidRequest(f"expectedOffset is 0 or more, not {request.expected_offset}")
+    last_id = request.expected_last_message_id
+    if last_id is not None and len(last_id) != SIZE:
+        raise InvalidMessageId(f"expectedLastMessageId has {SIZE} bytes, all of them 0 for no message yet, not {len(last_id)}")
+    offsets = request.expected_key_offsets or {}
+    if len(offsets) > max_keys:
+        raise RequestTooLarge(f"{len(offsets)} keys in expectedKeyOffsets; {max_keys} are the most", limit=max_keys)
+    for key, offset in offsets.items():
+        if offset is not None and offset < 0:
+            raise InvalidRequest(f"an offset in expectedKeyOffsets is 0 or more, or null for no message yet, not {offset}")
+        if not key.isascii() and max(key) > "\u00ff":
+            raise InvalidRequest("a key in expectedKeyOffsets is its bytes, each as one character U+0000 to U+00FF")
+
+
 def _check_publish_stored(request: PublishRequest) -> None:
     """A publish without messages makes a stored group appear. Raises InvalidRequest."""
     if request.write_pointer is None:
@@ -55,11 +67,13 @@ def _check_publish_stored(request: PublishRequest) -> None:
 
 
 def check_store(request: PublishRequest, max_messages: int) -> None:
-    """Raises InvalidRequest, NotSupported or RequestTooLarge."""
+    """Raises InvalidRequest or RequestTooLarge."""
     if request.write_pointer is None:
         raise InvalidRequest("messages are stored under a write pointer: transactionWritePointer is missing")
     if not request.payloads:
         raise InvalidRequest("messages is empty: there is nothing to store")
+    if request.conditional:
+        raise InvalidRequest("expectations are judged when messages get their offsets: they go with the publish, not with store")
     check_publish(request, max_messages)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what one call may ask for, and how often snapshots are taken."""
+    """Bounds on what one call may ask for, how often snapshots are taken, and what holds where a topic does not say."""
 
     max_messages: int = 10_000
     """Per publish request."""
@@ -19,3 +19,5 @@ class Limits:
     snapshot_seconds: float = 120.0
     max_transaction_lifetime_ms: int = 90_000_000
     """Older write pointers are refused, and what is in the log under them is settled."""
+    check_expected_offsets: bool = False
+    """Whether topics that do not say so themselves take conditional publishes."""

@@ -7,16 +7,17 @@ after a failed write and after a clean stop alike. It refuses to open a topic ra
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from oncelog.errors import TopicDamaged
-from oncelog_dedup import Entry, Fold, ReplayError, Snapshot, SnapshotDamaged, replay
+from oncelog_dedup import Entry, Fold, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
 from oncelog_service.log.groups import marks_of
-from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from
+from oncelog_service.log.key_index import KeyIndex, KeyMarks, group_key_marks, key_marks, key_name
+from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from, stored_under
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import ProducerRow, Row, RowDamaged, decode_record, decode_row, intact
+from oncelog_service.storage.rows import ProducerRow, Row, RowDamaged, decode_payload_row, decode_record, decode_row, intact
 
 
 @dataclass(slots=True)
@@ -29,10 +30,13 @@ class Recovered:
     snapshots: list[int | None]
     """The upcoming offset of the snapshot in each slot; None where there is no valid one."""
     replayed: int
+    keys: KeyIndex | None = None
+    """Where the topic checks expectations."""
+    key_snapshots: list[int | None] | None = None
 
 
-def recover(store: Store, prefix: bytes) -> Recovered:
-    """Rebuild one generation of a topic.
+def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
+    """Rebuild one generation of a topic; with the index of its keys, if it is ``keyed``.
 
     Raises:
         TopicDamaged: a row cannot be read, a message is missing, or older messages are gone and no snapshot covers them.
@@ -40,7 +44,7 @@ def recover(store: Store, prefix: bytes) -> Recovered:
     earliest = earliest_offset(store, prefix)
     producers = read_producers(store, prefix)
     snapshots = read_snapshots(store, prefix)
-    snapshot = max((each for each in snapshots if each is not None), key=lambda each: each.position.upcoming_offset, default=None)
+    snapshot = _newest(snapshots)
     begin = 0 if snapshot is None else snapshot.position.upcoming_offset
     if begin < earliest:
         raise TopicDamaged(
@@ -52,19 +56,59 @@ def recover(store: Store, prefix: bytes) -> Recovered:
         replayed = replay(snapshot, entries(store, prefix, snapshot), forgotten(producers))
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
+    keys, key_snapshots = recover_keys(store, prefix, replayed.fold.position.last_message_id) if keyed else (None, None)
     return Recovered(
         fold=replayed.fold,
         producers=producers,
         earliest_offset=earliest,
         snapshots=[None if each is None else each.position.upcoming_offset for each in snapshots],
         replayed=replayed.entries,
+        keys=keys,
+        key_snapshots=key_snapshots,
     )
+
+
+def recover_keys(store: Store, prefix: bytes, last_message_id: bytes | None) -> tuple[KeyIndex, list[int | None]]:
+    """The index of a topic's keys, and the upcoming offset of its snapshot in each slot. ``last_message_id``: of the whole log.
+
+    What was deleted while the topic did not check expectations is not in it: nobody looked at those keys. But what it has known
+    once it never forgets: while it is kept nothing is deleted that its two snapshots do not cover.
+
+    Raises:
+        TopicDamaged: as :func:`recover`; there are two snapshots and neither can be read.
+    """
+    earliest = earliest_offset(store, prefix)
+    snapshots = read_snapshots(store, prefix, Table.KEY_SNAPSHOT)
+    snapshot = _newest(snapshots)
+    if (snapshot is None or snapshot.position.upcoming_offset < earliest) and earliest:
+        if all(store.get(Table.KEY_SNAPSHOT, prefix + slot) is not None for slot in SNAPSHOT_SLOTS):
+            raise TopicDamaged(
+                f"messages below offset {earliest} are deleted and no valid snapshot of the keys covers them, so the newest "
+                "offsets of keys are not known; restore the topic from a backup, delete it, or switch check.expected.offsets off"
+            )
+        snapshot = Snapshot(SequenceMap(), Position(earliest, None))
+    _check_end(store, prefix, earliest, 0 if snapshot is None else snapshot.position.upcoming_offset)
+    try:
+        fold = replay(snapshot, key_entries(store, prefix, snapshot)).fold
+    except ReplayError as error:
+        raise TopicDamaged(str(error)) from error
+    offsets = [None if each is None else each.position.upcoming_offset for each in snapshots]
+    return KeyIndex(fold, last_message_id if fold.position.upcoming_offset else None), offsets
 
 
 def entries(store: Store, prefix: bytes, snapshot: Snapshot | None) -> Iterator[Entry]:
     """Every row after the snapshot, as the fold wants it. Raises TopicDamaged."""
+    return map(_entry, rows(store, prefix, _behind(snapshot)))
+
+
+def key_entries(store: Store, prefix: bytes, snapshot: Snapshot | None) -> Iterator[Entry]:
+    """The same for the fold of keys: the key in the place of the producer, the offset in that of the sequence id."""
+    return (_key_entry(store, prefix, row) for row in rows(store, prefix, _behind(snapshot)) if row.messages)
+
+
+def _behind(snapshot: Snapshot | None) -> bytes:
     last_id = None if snapshot is None else snapshot.position.last_message_id
-    return map(_entry, rows(store, prefix, FIRST_ROW_ID if last_id is None else after(last_id[:ROW_ID_SIZE])))
+    return FIRST_ROW_ID if last_id is None else after(last_id[:ROW_ID_SIZE])
 
 
 def rows(store: Store, prefix: bytes, start: bytes) -> Iterator[Row]:
@@ -87,6 +131,32 @@ def _entry(row: Row) -> Entry:
     return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, marks, last_id, begins=True)
 
 
+def _key_entry(store: Store, prefix: bytes, row: Row) -> Entry:
+    if row.group is None and row.write_pointer is None:
+        name = None if row.key is None else key_name(row.key)
+        return Entry(row.offset, row.message_id, name, row.offset)
+    marks = key_marks_of(store, prefix, row)
+    if row.group is None:
+        begins = row.previous is not None
+        return Entry(row.offset, row.message_id, None, None, row.write_pointer, marks=marks, begins=begins)
+    last_id = row.row_id + row.group.last_payload_id
+    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, marks, last_id)
+
+
+def key_marks_of(store: Store, prefix: bytes, row: Row) -> KeyMarks:
+    """The newest message of each key among those that the row stands for; none of what was rolled back. Raises TopicDamaged."""
+    if row.write_pointer is not None and row.write_pointer < 0:
+        return ()
+    if row.group is None:
+        return key_marks([row.key], [row.row_id], row.offset)
+    keys: dict[str, tuple[bytes, int]] = {}
+    for each in stored_under(store, prefix, row):
+        payload = decode_payload_row(each.payload_id, each.row)
+        if payload.key is not None:
+            keys[key_name(payload.key)] = payload.payload_id, payload.place
+    return group_key_marks(keys, row.row_id, row.offset)
+
+
 def forgotten(producers: Mapping[str, ProducerRow]) -> dict[str, int]:
     """producer → offset below which nothing of it counts, for those that an operator had forgotten."""
     return {name: row.forgotten_below for name, row in producers.items() if row.forgotten_below}
@@ -103,16 +173,20 @@ def read_producers(store: Store, prefix: bytes) -> dict[str, ProducerRow]:
         raise TopicDamaged(str(damage)) from damage
 
 
-def read_snapshots(store: Store, prefix: bytes) -> list[Snapshot | None]:
+def read_snapshots(store: Store, prefix: bytes, table: Table = Table.SNAPSHOT) -> list[Snapshot | None]:
     """The snapshot in each slot, None where there is none or it is damaged: the log says the same, only slower."""
     found: list[Snapshot | None] = []
     for slot in SNAPSHOT_SLOTS:
-        data = store.get(Table.SNAPSHOT, prefix + slot)
+        data = store.get(table, prefix + slot)
         try:
             found.append(None if data is None else Snapshot.from_bytes(data))
         except SnapshotDamaged:
             found.append(None)
     return found
+
+
+def _newest(snapshots: Iterable[Snapshot | None]) -> Snapshot | None:
+    return max((each for each in snapshots if each is not None), key=lambda each: each.position.upcoming_offset, default=None)
 
 
 def last_timestamp(store: Store, prefix: bytes) -> int:

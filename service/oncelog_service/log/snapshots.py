@@ -1,13 +1,14 @@
 """Writes a topic's snapshots: when the schedule says so, at a clean stop, and before retention may delete.
 
 Two are kept, in two slots written in turn: if the newest is damaged, the one before it and a longer replay give the same map.
-Retention deletes nothing that is not below both.
+Retention deletes nothing that is not below both. Where the topic checks expectations, the snapshot of its keys is written beside
+that of its producers, in one atomic change.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from oncelog_dedup import Snapshot, SnapshotSchedule
 from oncelog_service.clock import Clock
@@ -31,9 +32,12 @@ class Snapshots:
         clock: Clock,
         current: Callable[[], Snapshot],
         unsettled: Callable[[], int],
+        keys: Callable[[], Snapshot] | None = None,
+        key_offsets: list[int | None] | None = None,
     ) -> None:
         """``offsets``: upcoming offset of the snapshot in each slot; ``current``: the settled map and its position;
-        ``unsettled``: how many messages lie behind that position, which no snapshot may pass."""
+        ``unsettled``: how many messages lie behind that position, which no snapshot may pass; ``keys`` and ``key_offsets``: the
+        same for the keys, where there is an index of them."""
         self._prefix = prefix
         self._offsets = offsets
         self._schedule = schedule
@@ -41,6 +45,10 @@ class Snapshots:
         self._clock = clock
         self._current = current
         self._unsettled = unsettled
+        self._keys = keys
+        self._key_offsets: list[int | None] = list(offsets) if key_offsets is None else key_offsets
+        """Without an index of keys: the same as the others."""
+        self._ended_for_good = False
         self._running: asyncio.Future[None] | None = None
 
     @property
@@ -51,7 +59,7 @@ class Snapshots:
     @property
     def covered_by_both(self) -> int:
         """Every message below this offset is in both snapshots; 0 while there are not two."""
-        return min(offset or 0 for offset in self._offsets)
+        return min(offset or 0 for offset in (*self._offsets, *self._key_offsets))
 
     @property
     def behind(self) -> int:
@@ -65,7 +73,10 @@ class Snapshots:
 
     def begin_if_due(self) -> None:
         """Begin a snapshot if the schedule says so. Nobody waits for it; it joins the next write."""
-        if self._running is None and self._schedule.due(self._clock.monotonic(), len(self._current().marks), self._unsettled()):
+        if self._running is not None or self._ended_for_good:
+            return
+        entries = len(self._current().marks) + (0 if self._keys is None else len(self._keys().marks))
+        if self._schedule.due(self._clock.monotonic(), entries, self._unsettled()):
             self._begin()
 
     async def take(self) -> None:
@@ -74,29 +85,39 @@ class Snapshots:
             await asyncio.wait([self._running])
         await self._begin()
 
+    async def stop(self) -> None:
+        """Begin no more, and return when the last one is written: from now on somebody else writes the topic's snapshots."""
+        self._ended_for_good = True
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
     def _begin(self) -> asyncio.Future[None]:
-        snapshot = self._current()
+        snapshots = [self._current()] if self._keys is None else [self._current(), self._keys()]
         covered = self._schedule.messages - self._unsettled()
-        if len(snapshot.marks) <= _ENCODED_AT_ONCE:
-            self._running = self._submit(snapshot.to_bytes(), snapshot.position.upcoming_offset, covered)
+        if sum(len(each.marks) for each in snapshots) <= _ENCODED_AT_ONCE:
+            self._running = self._submit(_encoded(snapshots), snapshots, covered)
         else:
-            copy = Snapshot(snapshot.marks.copy(), snapshot.position)
-            self._running = asyncio.ensure_future(self._encode_and_submit(copy, covered))
+            copies = [Snapshot(each.marks.copy(), each.position) for each in snapshots]
+            self._running = asyncio.ensure_future(self._encode_and_submit(copies, covered))
         self._running.add_done_callback(self._ended)
         return self._running
 
-    async def _encode_and_submit(self, snapshot: Snapshot, covered: int) -> None:
-        data = await asyncio.to_thread(snapshot.to_bytes)
-        await self._submit(data, snapshot.position.upcoming_offset, covered)
+    async def _encode_and_submit(self, snapshots: Sequence[Snapshot], covered: int) -> None:
+        data = await asyncio.to_thread(_encoded, snapshots)
+        await self._submit(data, snapshots, covered)
 
-    def _submit(self, data: bytes, offset: int, covered: int) -> asyncio.Future[None]:
-        slot = 0 if (self._offsets[0] or -1) <= (self._offsets[1] or -1) else 1
+    def _submit(self, data: Sequence[bytes], snapshots: Sequence[Snapshot], covered: int) -> asyncio.Future[None]:
+        # By both: where the index of keys is new, its first two snapshots go into different slots, wherever the producers' stand.
+        slot = min((0, 1), key=lambda each: (self._offsets[each] or -1, self._key_offsets[each] or -1))
         batch = Batch()
-        batch.put(Table.SNAPSHOT, self._prefix + SNAPSHOT_SLOTS[slot], data)
-        return self._writer.submit_lazily(batch, lambda: self._written(slot, offset, covered))
+        for table, each in zip((Table.SNAPSHOT, Table.KEY_SNAPSHOT), data, strict=False):
+            batch.put(table, self._prefix + SNAPSHOT_SLOTS[slot], each)
+        offsets = [each.position.upcoming_offset for each in snapshots]
+        return self._writer.submit_lazily(batch, lambda: self._written(slot, offsets[0], offsets[-1], covered))
 
-    def _written(self, slot: int, offset: int, covered: int) -> None:
+    def _written(self, slot: int, offset: int, key_offset: int, covered: int) -> None:
         self._offsets[slot] = offset
+        self._key_offsets[slot] = key_offset
         # Here, not when the future's callbacks run: the request that this snapshot rode with is counted before those, and if
         # it makes the next snapshot due that one must begin, or a restart would replay one request more.
         self._running = None
@@ -107,3 +128,7 @@ class Snapshots:
             self._running = None
         if not ended.cancelled():
             ended.exception()  # the writer has told of the failure; here nobody waits
+
+
+def _encoded(snapshots: Sequence[Snapshot]) -> list[bytes]:
+    return [each.to_bytes() for each in snapshots]

@@ -27,8 +27,10 @@ from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
+from oncelog_service.log.expectations import Expectations, topic_name
 from oncelog_service.log.groups import Groups
 from oncelog_service.log.judge import Judge, Known
+from oncelog_service.log.key_index import key_marks
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.pages import Bounds, Encoding, Page, collect, read_page
 from oncelog_service.log.pointers import WritePointers
@@ -42,7 +44,7 @@ from oncelog_service.log.stamps import Stamps
 from oncelog_service.log.transactional import Transactional, columns_of
 from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_mode, live_from
-from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, split_row_id, timestamp_prefix
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import TopicRow, TrimRow, encode_record, encode_rows, message_id_of
 from oncelog_service.transactions.port import Transactions
@@ -78,6 +80,8 @@ class TopicLog:
         """The key before which retention has deleted everything since the topic was opened."""
         self.deduplication = deduplication
         self.dedup = Deduplicator(recovered.fold)
+        keys = self.keys = recovered.keys
+        """None where the topic does not check expectations."""
         self.producers = Producers(
             prefix,
             recovered.producers,
@@ -95,11 +99,16 @@ class TopicLog:
             clock,
             lambda: self.dedup.fold.settled,
             lambda: self.position.upcoming_offset - self.dedup.fold.settled.position.upcoming_offset,
+            None if keys is None else keys.snapshot,
+            recovered.key_snapshots,
         )
         last_id = self.position.last_message_id
         self._stamps = Stamps(row.created, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
-        groups = Groups(prefix, store)
+        groups = Groups(prefix, store, keys is not None)
         pointers = WritePointers(transactions, participant, clock, limits.max_transaction_lifetime_ms)
+        self.expectations = Expectations(
+            topic_name(prefix), keys, self.dedup, writer, pointers, transactions, lambda *ended: self.transactional.settle(*ended)
+        )
         self.transactional = Transactional(
             prefix,
             row.created if row.generation > 1 else 0,
@@ -107,12 +116,14 @@ class TopicLog:
             writer,
             clock,
             self.dedup,
+            keys,
             self._stamps,
             cache,
             self.producers,
             groups,
             pointers,
             transactions,
+            self.expectations,
             self._check_open,
             self._published_group,
             self.snapshots.begin_if_due,
@@ -162,12 +173,15 @@ class TopicLog:
 
         Raises:
             InvalidRequest, RequestTooLarge, TransactionalMismatch, TransactionNotInProgress, ProducerFenced, SequenceGap,
-            SequenceReused, ProducerInTransaction, StoredGroupPublished: definite; nothing is stored.
+            SequenceReused, ProducerInTransaction, StoredGroupPublished, ExpectationsNotChecked, OffsetMismatch,
+            KeyInTransaction: definite; nothing is stored.
             StorageUnavailable: definite, nothing is stored. StorageFailed: not definite.
         """
         check_publish(request, self._limits.max_messages)
         pointer = request.write_pointer
         check_mode(self.row.properties, pointer is not None)
+        if request.conditional:
+            self.expectations.check_on()
         if pointer is None:
             return await self._publish(request)
         async with self._pointers.entered(pointer):
@@ -177,14 +191,19 @@ class TopicLog:
 
     async def _publish(self, request: PublishRequest) -> PublishResponse:
         pointer = request.write_pointer
-        known = await self._judge.known(request)
+        while True:
+            known = await self._judge.known(request)
+            if known.messages == len(request.payloads):
+                self.refused += known.messages
+                return response(known.receipts, self._rows_again(known, pointer), pointer)
+            self._check_open()
+            self._writer.check()  # what is stamped and pushed below must be submitted
+            if pointer is not None:
+                self._pointers.check(pointer)
+            if not request.conditional or (found := self.expectations.found(request, known)) is None:
+                break
+            await self.expectations.refuse(found, pointer)
         self.refused += known.messages
-        if known.messages == len(request.payloads):
-            return response(known.receipts, self._rows_again(known, pointer), pointer)
-        self._check_open()
-        self._writer.check()  # what is stamped and pushed below must be submitted
-        if pointer is not None:
-            self._pointers.check(pointer)
         columns = columns_of(request, known.messages, self._newest_row(request.producer), pointer)
         row_ids, first_offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
         rows = encode_rows(columns, row_ids, first_offset)
@@ -197,7 +216,10 @@ class TopicLog:
             marks = ((columns.producer, mark),)
             self.dedup.push(columns.producer, mark)
         run = Run(first_offset, len(rows), first_id, last_id, marks, pointer)
-        await self._writer.submit(batch, partial(self._persisted, run, row_ids, rows))
+        keyed = None
+        if self.keys is not None:
+            keyed = self.keys.push(run._replace(marks=key_marks(columns.keys, row_ids, first_offset)))
+        await self._writer.submit(batch, partial(self._persisted, run, keyed, row_ids, rows))
         receipts = known.receipts + stored_runs(columns.sequence_ids, row_ids, first_offset)
         return response(receipts, [*self._rows_again(known, pointer), *row_ids], pointer)
 
@@ -225,16 +247,21 @@ class TopicLog:
         newest = None if producer is None else self.dedup.last_pushed(producer)
         return None if newest is None else newest.message_id[:ROW_ID_SIZE]
 
-    def _persisted(self, run: Run, row_ids: list[bytes], rows: list[bytes]) -> None:
-        self.dedup.persist(run)
+    def _persisted(self, run: Run, keyed: Run | None, row_ids: list[bytes], rows: list[bytes]) -> None:
+        self._persist(run, keyed)
         self.cache.append(row_ids, rows)
         self._count(run)
 
-    def _published_group(self, run: Run) -> None:
-        self.dedup.persist(run)
+    def _published_group(self, run: Run, keyed: Run | None) -> None:
+        self._persist(run, keyed)
         self.cache.clear()  # the group's payloads are not in memory, and what is must reach up to the end of the log
         self._cached_from_the_first_row = False
         self._count(run)
+
+    def _persist(self, run: Run, keyed: Run | None) -> None:
+        self.dedup.persist(run)
+        if self.keys is not None and keyed is not None:
+            self.keys.persist(keyed)
 
     def _count(self, run: Run) -> None:
         self.stored += run.count
@@ -422,9 +449,13 @@ class TopicLog:
         upto = rows[-1].end
         while self.snapshots.covered_by_both < upto:
             await self.snapshots.take()
+        self._check_open()
         batch = Batch()
         for row in rows:
             batch.delete(Table.MESSAGE, self.prefix + row.row_id)
+        if self.keys is None:
+            for slot in SNAPSHOT_SLOTS:  # from when expectations were checked: from now on they would miss messages
+                batch.delete(Table.KEY_SNAPSHOT, self.prefix + slot)
         batch.put(Table.TRIM, self.prefix, encode_record(TrimRow(upto)))
         await self._writer.submit(batch, partial(self._trimmed, upto, following(rows[-1].row_id)))
         return len(rows)
@@ -440,6 +471,7 @@ class TopicLog:
         await self._writer.settled()
         if snapshot and self.snapshots.behind:
             await self.snapshots.take()
+        await self.snapshots.stop()
         self.cache.clear()
 
     def release(self) -> None:

@@ -16,8 +16,10 @@ from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResp
 from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import TopicCache
+from oncelog_service.log.expectations import Expectations
 from oncelog_service.log.groups import Groups, StoredGroup, find_stored, marks_of
 from oncelog_service.log.judge import Judge, sequence_gap
+from oncelog_service.log.key_index import KeyIndex, group_key_marks
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.reading import read
@@ -53,30 +55,34 @@ class Transactional:
         writer: Writer,
         clock: Clock,
         dedup: Deduplicator,
+        keys: KeyIndex | None,
         stamps: Stamps,
         cache: TopicCache,
         producers: Producers,
         groups: Groups,
         pointers: WritePointers,
         transactions: Transactions,
+        expectations: Expectations,
         check_open: Callable[[], None],
-        on_published: Callable[[Run], None],
+        on_published: Callable[[Run, Run | None], None],
         on_settled: Callable[[], None],
     ) -> None:
-        """``created``: no row of this generation is older, ms. ``on_published``: a group's row is on disk. ``on_settled``: a
-        snapshot may go further now."""
+        """``created``: no row of this generation is older, ms. ``on_published``: a group's row is on disk, with
+        the runs for the producers and for the keys. ``on_settled``: a snapshot may go further now."""
         self._prefix = prefix
         self._created = created
         self._store = store
         self._writer = writer
         self._clock = clock
         self._dedup = dedup
+        self._keys = keys
         self._stamps = stamps
         self._cache = cache
         self._producers = producers
         self.groups = groups
         self.pointers = pointers
         self._transactions = transactions
+        self._expectations = expectations
         self._check_open = check_open
         self._on_published = on_published
         self._on_settled = on_settled
@@ -97,6 +103,7 @@ class Transactional:
         receipts = before.receipts + unplaced_runs(DUPLICATE, ids and ids[before.messages : known], stored)
         if known == len(request.payloads):
             return response(receipts, write_pointer=pointer)
+        self._check_open()
         self._writer.check()
         self.pointers.check(pointer)
         columns = columns_of(request, known, None)
@@ -104,6 +111,7 @@ class Transactional:
         batch = Batch()
         batch.put_run(Table.PAYLOAD, group.key, payload_ids, encode_payload_rows(columns, payload_ids, first))
         group.push(producer, columns.sequence_ids, payload_ids, first)
+        group.push_keys(columns.keys, payload_ids, first)
         await self._writer.submit(batch, partial(group.persist, producer, columns.sequence_ids, payload_ids, first))
         receipts += unplaced_runs(STORED, columns.sequence_ids, len(columns.payloads))
         return response(receipts, write_pointer=pointer)
@@ -152,6 +160,7 @@ class Transactional:
         Raises:
             StoredGroupPublished: it was; a named producer that repeats its own request gets `duplicate` instead.
             SequenceReused: a producer has published ids of the group outside of it meanwhile.
+            OffsetMismatch, KeyInTransaction: what the request expects does not hold.
         """
         group = await self.groups.open(pointer)
         while True:
@@ -160,11 +169,14 @@ class Transactional:
                 await self._producers.check_epoch(request.producer, request.epoch)
             if group.row is not None:
                 return await self._published_already(group, group.row, request.producer)
-            if group.settled:
+            if not group.settled:
+                await self._writer.settled()
+                continue
+            self._writer.check()
+            self.pointers.check(pointer)
+            if not request.conditional or (found := self._expectations.found(request)) is None:
                 break
-            await self._writer.settled()
-        self._writer.check()
-        self.pointers.check(pointer)
+            await self._expectations.refuse(found, pointer)
         if self.judge.deduplicates:
             self._check_still_new(group)
         return await self._insert(group, group.summary(self._dedup), request.producer)
@@ -180,7 +192,10 @@ class Transactional:
         batch.put(Table.GROUP, group.key, encode_record(group.row))
         for name, mark in marks:
             self._dedup.push(name, mark)
-        await self._writer.submit(batch, partial(self._on_published, run))
+        keyed = None
+        if self._keys is not None:
+            keyed = self._keys.push(run._replace(marks=group_key_marks(group.keys, at, first_offset)))
+        await self._writer.submit(batch, partial(self._on_published, run, keyed))
         return response(_group_receipt(STORED, group, at, run.count, first_offset), [at], group.pointer)
 
     async def _published_already(self, group: StoredGroup, row: GroupRow, producer: str | None) -> PublishResponse:
@@ -261,6 +276,8 @@ class Transactional:
 
     def _marked(self, pointer: int, runs: Sequence[Run], row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
         affected = self._dedup.fold.roll_back(pointer, runs)
+        if self._keys is not None:
+            self._keys.roll_back(pointer, runs)
         for watcher in self.watchers:
             watcher |= affected
         self._cache.replace(row_ids, rows)
@@ -274,6 +291,8 @@ class Transactional:
             if committed:
                 await self._writer.settled()
                 self._dedup.fold.commit(pointer)
+                if self._keys is not None:
+                    self._keys.commit(pointer)
                 self._on_settled()
             else:
                 async with self.pointers.closed(pointer):
@@ -289,6 +308,7 @@ class Transactional:
     async def expire_stored(self, pointer: int) -> bool:
         """Note that what is stored under the pointer has expired, unless it is published; whether it may be deleted."""
         group = await self.groups.open(pointer)
+        self._check_open()
         if group.row is None and group.settled:
             group.row = GroupRow(None)
             batch = Batch()

@@ -41,6 +41,8 @@ _RECORD = struct.Struct(">Hq")
 
 ROW_ID_SIZE = _ROW_ID.size
 """10: publish timestamp and seq_id, which end a message's key and begin its message id."""
+GENERATION_SIZE = _GENERATION.size
+"""4: it follows the topic key."""
 PAYLOAD_ID_SIZE = _ROW_ID.size
 """10: write timestamp and payload seq_id, which end a payload's key and its message's id."""
 FIRST_ROW_ID = bytes(ROW_ID_SIZE)
