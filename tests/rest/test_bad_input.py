@@ -280,10 +280,35 @@ def test_a_publish_that_contradicts_itself_is_refused(topic: Topic, fields: dict
     ],
     ids=str,
 )
-def test_what_is_not_built_yet_is_refused_and_never_half_obeyed(topic: Topic, fields: dict[str, Any]) -> None:
-    assert_problem(topic.publish("a", **fields), 400, "not_supported")
+def test_an_expectation_is_refused_where_nobody_checks_it_and_never_silently_accepted(
+    topic: Topic, fields: dict[str, Any]
+) -> None:
+    before = topic.read()
+    assert_problem(topic.publish("a", **fields), 409, "expectations_not_checked")
     record = {name: value.encode() if isinstance(value, str) else value for name, value in fields.items()}
-    assert_problem(topic.post("/publish", avro_publish(b"a", media=ONCELOG_AVRO, **record), ONCELOG_AVRO), 400, "not_supported")
+    answer = topic.post("/publish", avro_publish(b"a", media=ONCELOG_AVRO, **record), ONCELOG_AVRO)
+    assert_problem(answer, 409, "expectations_not_checked")
+    assert topic.read() == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"expectedOffset": -1}, "invalid_request"),
+        ({"expectedLastMessageId": "x" * 19}, "invalid_message_id"),
+        ({"expectedLastMessageId": ""}, "invalid_message_id"),
+        ({"expectedKeyOffsets": {"k": {"long": -1}}}, "invalid_request"),
+        ({"expectedKeyOffsets": {"\u0100": None}}, "invalid_request"),
+        ({"expectedKeyOffsets": {f"k{number}": None for number in range(101)}}, "request_too_large"),
+    ],
+    ids=["offset", "short id", "no id", "key's offset", "no key", "many keys"],
+)
+def test_what_can_be_no_expectation_is_refused(topic: Topic, fields: dict[str, Any], code: str) -> None:
+    assert_problem(topic.publish("a", **fields), 413 if code == "request_too_large" else 400, code)
+
+
+def test_expectations_go_with_the_publish_and_not_with_store(topic: Topic) -> None:
+    assert_problem(topic.store(5, "a", expectedOffset=0), 400, "invalid_request")
 
 
 def test_more_messages_than_a_request_may_hold_are_refused(topic: Topic) -> None:
@@ -473,11 +498,6 @@ def test_bad_properties_are_refused_and_change_nothing(topic: Topic, properties:
 def test_a_generation_cannot_be_chosen(topic: Topic) -> None:
     assert_problem(topic.request("PUT", "", json={"generation": "1"}), 400, "invalid_request")
     assert topic.request("PUT", "/properties", json={"generation": "1"}).status_code == 200, "the present one may be sent back"
-
-
-def test_conditional_publish_cannot_be_switched_on_where_it_is_not_built(topic: Topic) -> None:
-    answer = topic.request("PUT", "/properties", json={"check.expected.offsets": "true"})
-    assert_problem(answer, 400, "not_supported")
 
 
 @pytest.mark.parametrize("policies", [{"deduplication": "true"}, {"deduplication": 1}, {"ttl": None}, []], ids=str)

@@ -5,22 +5,32 @@ Reads everything through the same checks as a poll (checksum, dense offsets, ris
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.models import Verification
 from oncelog_dedup import Mark, Position, SequenceMap
-from oncelog_service.log.recovery import forgotten, read_snapshots, rows
+from oncelog_service.log.key_index import KeyIndex
+from oncelog_service.log.recovery import forgotten, key_marks_of, read_snapshots, rows
 from oncelog_service.log.scan import earliest_offset, stored_under
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.transactional import Transactional
 from oncelog_service.storage.keys import FIRST_ROW_ID
-from oncelog_service.storage.port import Store
+from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import Row, decode_payload_row
 
 _REPORT_EVERY = 20_000
 _MAX_PROBLEMS = 100
+
+
+class LiveKeys(NamedTuple):
+    """The index of a topic's keys as it is in memory."""
+
+    marks: SequenceMap
+    stepped_back: set[str]
+    """Grows while the log is read; keys of which something was rolled back meanwhile. They are not compared."""
 
 
 @dataclass(slots=True)
@@ -31,6 +41,8 @@ class Findings:
     duplicates: int = 0
     problems: list[str] = field(default_factory=list)
     marks: SequenceMap = field(default_factory=SequenceMap)
+    keys: SequenceMap = field(default_factory=SequenceMap)
+    """The newest message of each key, where the topic keeps an index of them."""
 
     def problem(self, text: str) -> None:
         """Note a problem; the first hundred are kept."""
@@ -42,17 +54,24 @@ def verify_log(store: Store, log: TopicLog) -> Iterator[Findings]:
     """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
     live = log.dedup.fold.copy()
     stepped_back: set[str] = set()
-    watching = log.transactional
-    watching.watchers.append(stepped_back)
-    found = verify(store, log.prefix, log.position, live, forgotten(log.producers.rows), log.deduplication(), stepped_back)
-    return _watched(found, watching, stepped_back)
+    watchers: list[tuple[Transactional | KeyIndex, set[str]]] = [(log.transactional, stepped_back)]
+    keys = None
+    if log.keys is not None:
+        keys = LiveKeys(log.keys.copy(), set[str]())
+        watchers.append((log.keys, keys.stepped_back))
+    for watching, watcher in watchers:
+        watching.watchers.append(watcher)
+    names = forgotten(log.producers.rows)
+    found = verify(store, log.prefix, log.position, live, names, log.deduplication(), stepped_back, keys)
+    return _watched(found, watchers)
 
 
-def _watched(found: Iterator[Findings], watching: Transactional, watcher: set[str]) -> Iterator[Findings]:
+def _watched(found: Iterator[Findings], watchers: Sequence[tuple[Transactional | KeyIndex, set[str]]]) -> Iterator[Findings]:
     try:
         yield from found
     finally:
-        watching.watchers = [each for each in watching.watchers if each is not watcher]
+        for watching, watcher in watchers:
+            watching.watchers = [each for each in watching.watchers if each is not watcher]
 
 
 def verification(namespace: str, topic: str, generation: int, findings: Findings) -> Verification:
@@ -77,6 +96,7 @@ def verify(
     forgotten: Mapping[str, int],
     judged: bool,
     stepped_back: Collection[str] = (),
+    keys: LiveKeys | None = None,
 ) -> Iterator[Findings]:
     """Yields the same findings again and again while it reads, and a last time when they are complete.
 
@@ -85,6 +105,7 @@ def verify(
         forgotten: producer → offset below which nothing of it counts.
         judged: deduplication is on, so that a sequence id which does not rise is a fault.
         stepped_back: grows while this reads; producers of whom something was rolled back meanwhile. They are not compared.
+        keys: the live index of keys, copied when ``live`` was, where there is one.
     """
     findings = Findings()
     try:
@@ -95,12 +116,19 @@ def verify(
             for producer, mark in _marks(store, prefix, row):
                 if mark.offset >= forgotten.get(producer, 0):
                     _fold(findings, producer, mark, judged)
+            if keys is not None:
+                for name, mark in key_marks_of(store, prefix, row):
+                    findings.keys.raise_to(name, mark)
             findings.messages += row.messages
             if findings.messages - reported >= _REPORT_EVERY:
                 reported = findings.messages
                 yield findings
         earliest = earliest_offset(store, prefix)
-        _compare(findings, _with_deleted(store, prefix, findings.marks, earliest, forgotten), live, stepped_back)
+        findings.marks = _with_deleted(store, prefix, findings.marks, earliest, forgotten)
+        _compare(findings, "producer", findings.marks, live, stepped_back)
+        if keys is not None:
+            findings.keys = _with_deleted(store, prefix, findings.keys, earliest, {}, Table.KEY_SNAPSHOT)
+            _compare(findings, "key", findings.keys, keys.marks, keys.stepped_back)
         _check_count(findings, earliest, upto)
     except TopicDamaged as damage:
         findings.problem(damage.detail)
@@ -135,10 +163,17 @@ def _fold(findings: Findings, producer: str, mark: Mark, judged: bool) -> None:
     findings.marks.raise_to(producer, mark)
 
 
-def _with_deleted(store: Store, prefix: bytes, folded: SequenceMap, earliest: int, forgotten: Mapping[str, int]) -> SequenceMap:
+def _with_deleted(
+    store: Store,
+    prefix: bytes,
+    folded: SequenceMap,
+    earliest: int,
+    forgotten: Mapping[str, int],
+    table: Table = Table.SNAPSHOT,
+) -> SequenceMap:
     """The fold of the rows that are there, and of those that retention deleted as the snapshots keep them."""
     marks = folded.copy()
-    for snapshot in read_snapshots(store, prefix):
+    for snapshot in read_snapshots(store, prefix, table):
         if snapshot is not None:
             for producer, mark in snapshot.marks.items():
                 if forgotten.get(producer, 0) <= mark.offset < earliest:
@@ -146,13 +181,12 @@ def _with_deleted(store: Store, prefix: bytes, folded: SequenceMap, earliest: in
     return marks
 
 
-def _compare(findings: Findings, folded: SequenceMap, live: SequenceMap, stepped_back: Collection[str]) -> None:
-    findings.marks = folded
-    names = {producer for marks in (folded, live) for producer, _ in marks.items()}.difference(stepped_back)
-    for producer in sorted(names):
-        expected, actual = folded.get(producer), live.get(producer)
+def _compare(findings: Findings, what: str, folded: SequenceMap, live: SequenceMap, stepped_back: Collection[str]) -> None:
+    names = {name for marks in (folded, live) for name, _ in marks.items()}.difference(stepped_back)
+    for name in sorted(names):
+        expected, actual = folded.get(name), live.get(name)
         if expected != actual:
-            findings.problem(f"producer {producer!r}: the log says {_show(expected)}, the live map {_show(actual)}")
+            findings.problem(f"{what} {name!r}: the log says {_show(expected)}, the live map {_show(actual)}")
 
 
 def _check_count(findings: Findings, earliest: int, upto: Position) -> None:
