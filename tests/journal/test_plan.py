@@ -176,6 +176,7 @@ def test_a_branch_ends_with_the_transaction_that_named_it() -> None:
     follow(plan, [prepare(1, 0, A, branches=(3, 2))])
     assert [plan.transactions[number].adopted_by for number in (1, 2, 3)] == [None, 1, 1]
     assert [plan.transactions[number].held_by for number in (1, 2, 3)] == [None] * 3
+    assert plan.transactions[2].left_out is None
     assert plan.steps(EXPIRES) == [apply_step(1, A, 3, 2)]
     follow(plan, [applied(1, A), Applied(1)])
     assert plan.transactions == {}
@@ -345,3 +346,13 @@ def test_a_branch_ends_although_the_beginning_of_its_transaction_is_gone() -> No
 
 def test_a_transaction_ends_although_the_beginning_of_its_branch_is_gone() -> None:
     assert kept(begin(2, of=1), begin(3), begin(1), commit(1, 2), prepare(1, 0, A, branches=(2,)), applied(1, A), Applied(1)) == 1
+
+
+@pytest.mark.parametrize("begins_at", [0, 1])
+def test_nothing_is_remembered_of_what_has_ended(begins_at: int) -> None:
+    """Also if it had ended before the plan began."""
+    named = [begin(1), begin(2, of=1), begin(3, of=1), commit(1, 2), prepare(1, 0, A), applied(1, A), Applied(1), abort(3)]
+    refused = [begin(11), begin(12, of=11), commit(11, 12), abort(11), abort(12)]
+    for records in (named, refused):
+        plan = follow(Plan(begins_at), records[begins_at:])
+        assert not [name for name, value in vars(plan).items() if isinstance(value, dict) and value]
