@@ -9,6 +9,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.log.limits import Limits
 from oncelog_service.storage.open import store_opener
 from oncelog_service.transactions.limits import TransactionLimits
@@ -70,6 +71,12 @@ class Settings(BaseSettings):
     """Longest time-out that a short transaction may ask for."""
     max_transaction_lifetime_seconds: float = Field(default=90_000.0, gt=0)
     """Every transaction has ended after this; a publish under an older write pointer is refused."""
+    atomic_timeout_seconds: float = Field(default=60.0, gt=0)
+    """An atomic commit that does not say otherwise is aborted when it is not committed by then."""
+    max_atomic_timeout_seconds: float = Field(default=86_400.0, gt=0)
+    """Longest time-out that an atomic commit may ask for."""
+    journal_partitions: int = Field(default=4, ge=1, le=1_024)
+    """Groups of atomic commits are spread over so many parts of the journal; a change holds once every transaction has ended."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)
@@ -96,6 +103,17 @@ class Settings(BaseSettings):
             default_timeout_ms=min(round(self.transaction_timeout_seconds * 1000), longest_ms),
             max_timeout_ms=longest_ms,
             max_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
+        )
+
+    @property
+    def journal_limits(self) -> JournalLimits:
+        """How long atomic commits may take."""
+        longest_ms = round(self.max_atomic_timeout_seconds * 1000)
+        return JournalLimits(
+            partitions=self.journal_partitions,
+            default_timeout_ms=min(round(self.atomic_timeout_seconds * 1000), longest_ms),
+            max_timeout_ms=longest_ms,
+            max_messages=self.max_messages,
         )
 
     @property

@@ -15,7 +15,8 @@ from itertools import islice
 from oncelog.errors import OncelogError
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock
-from oncelog_service.log.payloads import Outdated, outdated_groups, payload_keys
+from oncelog_service.journal.coordinator import Journal
+from oncelog_service.log.payloads import Outdated, branch_keys, outdated_branches, outdated_groups, payload_keys
 from oncelog_service.log.reading import read
 from oncelog_service.log.scan import expired_rows
 from oncelog_service.log.topic_log import TopicLog
@@ -39,6 +40,7 @@ class Retention:
     def __init__(
         self,
         topics: Topics,
+        journal: Journal,
         store: Store,
         writer: Writer,
         clock: Clock,
@@ -46,6 +48,7 @@ class Retention:
         max_transaction_lifetime_ms: int,
     ) -> None:
         self._topics = topics
+        self._journal = journal
         self._store = store
         self._writer = writer
         self._clock = clock
@@ -109,6 +112,9 @@ class Retention:
             if group.unpublished and not await self._expire_stored(name, prefix, group):
                 continue
             deleted += await self._delete(partial(payload_keys, self._store, group, SLICE))
+        for branch in await read(outdated_branches, self._store, prefix, begin):
+            if branch.published or not self._journal.is_open(branch.number):
+                deleted += await self._delete(partial(branch_keys, self._store, branch.key, SLICE))
         return deleted
 
     async def _expire_stored(self, name: TopicName, prefix: bytes, group: Outdated) -> bool:

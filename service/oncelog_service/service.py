@@ -13,6 +13,7 @@ from collections.abc import Callable
 from oncelog.errors import OncelogError, StorageUnavailable
 from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
+from oncelog_service.journal.coordinator import Journal
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.writer import Writer
 from oncelog_service.retention import Retention
@@ -42,6 +43,7 @@ class Service:
         self._writer: Writer | None = None
         self._topics: Topics | None = None
         self._transactions: TransactionManager | RemoteTransactions | None = None
+        self._journal: Journal | None = None
         self.cache = RecentMessages(settings.cache_bytes)
         self._background: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
@@ -67,9 +69,11 @@ class Service:
                 task.cancel()
                 await asyncio.wait([task])
         topics, transactions, writer, store = self._topics, self._transactions, self._writer, self._store
-        self._topics = self._transactions = self._writer = self._store = None
-        if topics is not None and transactions is not None and writer is not None and store is not None:
+        journal = self._journal
+        self._topics = self._transactions = self._writer = self._store = self._journal = None
+        if topics is not None and transactions is not None and writer is not None and store is not None and journal is not None:
             try:
+                await journal.close()
                 await topics.close()
                 await transactions.close()
             finally:
@@ -91,6 +95,13 @@ class Service:
         return self._transactions
 
     @property
+    def journal(self) -> Journal:
+        """The coordinator of atomic commits. Raises StorageUnavailable while the store is not open."""
+        if self._journal is None:
+            raise StorageUnavailable(self._reason)
+        return self._journal
+
+    @property
     def writer(self) -> Writer:
         """The writer. Raises StorageUnavailable while the store is not open."""
         if self._writer is None:
@@ -109,7 +120,7 @@ class Service:
         """A retention over the present store, to run a round by hand."""
         settings = self.settings
         lifetime_ms = settings.limits.max_transaction_lifetime_ms
-        return Retention(self.topics, self.store, self.writer, self.clock, settings.retention_seconds, lifetime_ms)
+        return Retention(self.topics, self.journal, self.store, self.writer, self.clock, settings.retention_seconds, lifetime_ms)
 
     async def _open(self) -> None:
         settings = self.settings
@@ -130,14 +141,17 @@ class Service:
                 transactions,
                 instance,
             )
+            journal = await Journal.recover(store, writer, topics, self.clock, settings.journal_limits)
         except BaseException:
             await asyncio.to_thread(store.close)
             raise
         self._store, self._writer, self._topics, self._transactions = store, writer, topics, transactions
+        self._journal = journal
         running = (
             self.retention.run(),
             transactions.run(),
-            self._forget_outcomes(transactions),
+            journal.run(),
+            self._forget_outcomes(transactions, journal),
             SettlementTask(topics, transactions).run(),
         )
         self._background = [asyncio.ensure_future(each) for each in running]
@@ -149,11 +163,13 @@ class Service:
         token = settings.transactions_token or settings.token
         return RemoteTransactions(settings.transactions_url, token, instance, self.clock)
 
-    async def _forget_outcomes(self, transactions: TransactionManager | RemoteTransactions) -> None:
-        while isinstance(transactions, TransactionManager):
+    async def _forget_outcomes(self, transactions: TransactionManager | RemoteTransactions, journal: Journal) -> None:
+        while True:
             await asyncio.sleep(self.settings.retention_seconds)
             try:
-                while await transactions.forget_outcomes():
+                while isinstance(transactions, TransactionManager) and await transactions.forget_outcomes():
+                    pass
+                while await journal.forget_outcomes():
                     pass
             except OncelogError as error:
                 _log.warning("outcomes of old transactions are forgotten later: %s", error)
@@ -164,7 +180,7 @@ class Service:
         self.failures += 1
         self._reason = f"the store failed and is being reopened: {error}"
         topics, transactions, writer, store = self._topics, self._transactions, self._writer, self._store
-        self._topics = self._transactions = self._writer = self._store = None
+        self._topics = self._transactions = self._writer = self._store = self._journal = None
         for task in self._background:
             task.cancel()
         if topics is not None and transactions is not None and writer is not None and store is not None:

@@ -6,6 +6,7 @@ from oncelog.errors import InvalidRequest, RequestTooLarge
 from oncelog.wire.models import ATOMIC_ID_PATTERN
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
+from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.log.checks import check_producer_name, check_publish
 from oncelog_service.topics import check_topic_name
 
@@ -32,7 +33,7 @@ def check_begin(
     group: str,
     timeout_ms: int | None,
     of: str | None,
-    max_timeout_ms: int,
+    limits: JournalLimits,
 ) -> None:
     """Raises InvalidRequest."""
     check_group(group)
@@ -42,18 +43,18 @@ def check_begin(
         check_id(of, "of: the id of a transaction")
         if of == id:
             raise InvalidRequest(f"transaction {id} cannot be a branch of itself")
-    if timeout_ms is not None and not 0 < timeout_ms <= max_timeout_ms:
-        raise InvalidRequest(f"timeoutMs is 1 to {max_timeout_ms}, not {timeout_ms}")
+    if timeout_ms is not None and not 0 < timeout_ms <= limits.max_timeout_ms:
+        raise InvalidRequest(f"timeoutMs is 1 to {limits.max_timeout_ms}, not {timeout_ms}")
 
 
-def check_stage(chunk: int, request: PublishRequest, max_messages: int) -> None:
+def check_stage(chunk: int, request: PublishRequest, limits: JournalLimits) -> None:
     """Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
     if not 0 <= chunk <= MAX_CHUNK:
         raise InvalidRequest(f"the number of a chunk is 0 to {MAX_CHUNK}, not {chunk}")
-    _check_messages(request, max_messages)
+    _check_messages(request, limits)
 
 
-def check_commit(id: str, request: CommitRequest, max_messages: int) -> None:  # noqa: A002  # the field's word
+def check_commit(id: str, request: CommitRequest, limits: JournalLimits) -> None:  # noqa: A002  # the field's word
     """Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
     check_id(id)
     if request.group is not None:
@@ -61,11 +62,12 @@ def check_commit(id: str, request: CommitRequest, max_messages: int) -> None:  #
     _check_numbered(request)
     _check_branches(id, request)
     messages = sum(len(part.request.payloads) for part in request.parts)
-    if messages > max_messages:
-        raise RequestTooLarge(f"{messages} messages in one request; {max_messages} are the most", limit=max_messages)
+    if messages > limits.max_messages:
+        most = limits.max_messages
+        raise RequestTooLarge(f"{messages} messages in one request; {most} are the most", limit=most)
     named: set[tuple[str, str]] = set()
     for part in request.parts:
-        _check_part(part, max_messages)
+        _check_part(part, limits)
         topic = (part.namespace, part.topic)
         if topic in named:
             raise InvalidRequest(f"two parts are for {part.namespace}/{part.topic}; a commit carries at most one for each topic")
@@ -103,17 +105,17 @@ def _check_branches(id: str, request: CommitRequest) -> None:  # noqa: A002  # t
         named.add(branch)
 
 
-def _check_part(part: Part, max_messages: int) -> None:
+def _check_part(part: Part, limits: JournalLimits) -> None:
     try:
         check_topic_name(part.namespace, part.topic)
-        _check_messages(part.request, max_messages)
+        _check_messages(part.request, limits)
     except InvalidRequest as error:
         raise type(error)(f"the part for {part.namespace[:250]}/{part.topic[:250]}: {error.detail}") from error
 
 
-def _check_messages(request: PublishRequest, max_messages: int) -> None:
+def _check_messages(request: PublishRequest, limits: JournalLimits) -> None:
     if request.write_pointer is not None:
         raise InvalidRequest("a message is in an atomic commit or under a write pointer: transactionWritePointer must be null")
     if not request.payloads:
         raise InvalidRequest("messages is empty: there is nothing to commit")
-    check_publish(request, max_messages)
+    check_publish(request, limits.max_messages)

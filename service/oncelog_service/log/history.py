@@ -60,9 +60,10 @@ def requests_of(store: Store, prefix: bytes, producer: str, newest: bytes) -> It
         oldest = rows[-1]
         if oldest.write_pointer is None or oldest.write_pointer > 0:
             yield _stored_by(store, prefix, producer, oldest) if oldest.group else [_original(row) for row in rows]
-        if oldest.previous is None:
+        previous = oldest.previous if oldest.group is None else _part(oldest, producer).previous
+        if previous is None:
             return  # its older rows are gone
-        row_id = oldest.previous if oldest.group is None else _part(oldest, producer).previous
+        row_id = previous
 
 
 def _request_at(store: Store, prefix: bytes, row_id: bytes) -> list[Row]:
@@ -75,7 +76,7 @@ def _request_at(store: Store, prefix: bytes, row_id: bytes) -> list[Row]:
                 # Retention deletes from the beginning: where an older row is still there, nothing newer may be missing.
                 raise TopicDamaged(f"a message is missing between offset {row.offset} and the one at {row_id.hex()}")
             request.append(row)
-            if row.previous is not None:
+            if row.previous is not None or row.group is not None:
                 break
     return request
 

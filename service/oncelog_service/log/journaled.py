@@ -1,9 +1,9 @@
 """What journaled transactions do on one topic: stage, be judged, be copied into the log, be dropped.
 
-What is staged lies in the Payload Table under the transaction's number, in chunks: the topic's data journal. Copying it into the log
-is one row per branch that stands for all its messages, as a stored group's does, and belongs to no transaction any more: readers
-that know nothing of transactions see it, and only then. The row and the note that it was copied are one write, so that it
-happens once however often it is tried.
+What is staged lies in the Payload Table under the transaction's number, in chunks: the topic's data journal. Copying it into the
+log is one row per branch that stands for all its messages, as a stored group's does, and belongs to no transaction any more:
+readers that know nothing of transactions see it, and only then. The row and the note that it was copied are one write, so that
+it happens once however often it is tried.
 
 From :meth:`Journaled.judged` to the last :meth:`Journaled.copy` of a commit nothing awaits, on any of its topics.
 """
@@ -18,19 +18,13 @@ from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple
 
-from oncelog.errors import (
-    ChunkReused,
-    ExpectationsNotChecked,
-    InvalidRequest,
-    KeyInTransaction,
-    OffsetMismatch,
-    SequenceReused,
-)
+from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDamaged
 from oncelog.wire.codec import encode_publish_request
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
-from oncelog_service.log.conditions import Held, TopicState, mismatch
+from oncelog_service.log.conditions import TopicState, mismatch
+from oncelog_service.log.expectations import Expectations, topic_name
 from oncelog_service.log.groups import StoredGroup, load_group, marks_of, payload_rows
 from oncelog_service.log.judge import Judge, sequence_gap
 from oncelog_service.log.key_index import KeyIndex, group_key_marks, key_name
@@ -94,7 +88,6 @@ class Journaled:
 
     def __init__(
         self,
-        name: str,
         prefix: bytes,
         store: Store,
         writer: Writer,
@@ -104,12 +97,13 @@ class Journaled:
         producers: Producers,
         judge: Judge,
         keys: KeyIndex | None,
+        expectations: Expectations,
         check_open: Callable[[], None],
         on_copied: Callable[[Run, Run | None], None],
     ) -> None:
-        """``name``: ``namespace/topic``. ``keys``: None where the topic does not check expectations. ``on_copied``: a branch's row
-        is on disk; the second run is that of its keys."""
-        self._name = name
+        """``keys``: None where the topic does not check expectations. ``on_copied``: a branch's row is on disk, with the runs for
+        the producers and for the keys."""
+        self._name = topic_name(prefix)
         self._prefix = prefix
         self._store = store
         self._writer = writer
@@ -119,16 +113,12 @@ class Journaled:
         self._producers = producers
         self._judge = judge
         self._keys = keys
+        self._expectations = expectations
         self._check_open = check_open
         self._on_copied = on_copied
         self._staged: dict[int, Staged] = {}
 
     # --- stage
-
-    def begun(self, number: int) -> Staged:
-        """Of a transaction that has just begun: there is nothing on disk."""
-        staged = self._staged[number] = self._empty(number)
-        return staged
 
     async def open(self, number: int) -> Staged:
         """What the transaction has staged here, perhaps nothing. Raises TopicDamaged."""
@@ -136,6 +126,15 @@ class Journaled:
         if staged is None:
             loaded = await read(_load, self._store, self._prefix, number, self._keys is not None)
             staged = self._staged.setdefault(number, loaded)
+        return staged
+
+    def begun(self, number: int) -> Staged:
+        """The same for a transaction that has nothing on disk here."""
+        staged = self._staged.get(number)
+        if staged is None:
+            key = pointer_key(self._prefix, -number)
+            group = StoredGroup(-number, key, None, iter(()), self._keys is not None)
+            staged = self._staged[number] = Staged(number, group)
         return staged
 
     def close(self, number: int) -> None:
@@ -157,10 +156,8 @@ class Journaled:
             return False
         if chunk not in (staged.next_chunk, INLINE):
             raise InvalidRequest(f"chunk {chunk} of {self._name}: the next one has the number {staged.next_chunk}")
-        if request.conditional and self._keys is None:
-            raise ExpectationsNotChecked(
-                f"topic {self._name} does not check expected offsets; its property check.expected.offsets switches that on"
-            )
+        if request.conditional:
+            self._expectations.check_on()
         self._check_named(staged, request)
         return True
 
@@ -272,26 +269,15 @@ class Journaled:
         request = _expectations(chunk)
         if not request.conditional:
             return
-        if self._keys is None:
-            raise ExpectationsNotChecked(f"topic {self._name} does not check expected offsets any more")
+        self._expectations.check_on()
         place += chunk.first_place
         if place and request.expected_last_message_id is not None:
             raise InvalidRequest(
                 f"expectedLastMessageId on {self._name}: only the first messages of an atomic commit on a topic can expect it"
             )
         found = mismatch(request, self._state(place, place - chunk.first_place, chunk, earlier))
-        if isinstance(found, Held):
-            raise KeyInTransaction(
-                f"the newest message of key {found.key!r} on {self._name} belongs to a transaction that is not settled",
-                key=found.key,
-                write_pointer=found.write_pointer,
-            )
         if found is not None:
-            raise OffsetMismatch(
-                f"topic {self._name}: expected {found.condition} {found.expected}, found {found.actual}",
-                **found._asdict(),
-                topic=self._name,
-            )
+            raise self._expectations.refusal(found)
 
     def _state(self, place: int, base: int, chunk: ChunkRow, earlier: dict[str, int]) -> TopicState:
         """The topic as the messages from this place on would meet it."""
@@ -392,10 +378,6 @@ class Journaled:
                 batch.delete(table, key)
             await self._writer.submit_lazily(batch, lambda: None)
 
-    def _empty(self, number: int) -> Staged:
-        key = pointer_key(self._prefix, -number)
-        return Staged(number, StoredGroup(-number, key, None, iter(()), self._keys is not None))
-
 
 def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
     staged = Staged(number, load_group(store, prefix, -number, keyed))
@@ -403,6 +385,9 @@ def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
     with closing(store.scan(Table.CHUNK, base, base + AFTER_ANY)) as rows:
         found = {int.from_bytes(key[len(base) :], "big"): decode_record(ChunkRow, data) for key, data in rows}
     staged.chunks.update(sorted(found.items(), key=lambda chunk: chunk[1].first_place))
+    messages = sum(chunk.messages for chunk in staged.chunks.values())
+    if staged.group.row is None and staged.chunks and messages != staged.group.messages:
+        raise TopicDamaged(f"branch {number} has staged {messages} messages, {staged.group.messages} are there")
     return staged
 
 

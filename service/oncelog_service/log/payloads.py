@@ -50,6 +50,40 @@ def _is_outdated(store: Store, prefix: bytes, pointer: int, row: GroupRow | None
     return row.row_id is None or store.get(Table.MESSAGE, prefix + bytes.fromhex(row.row_id)) is None
 
 
+class OutdatedBranch(NamedTuple):
+    """What a journaled transaction has staged and may go, if the transaction has ended."""
+
+    number: int
+    key: bytes
+    published: bool
+    """Its messages were in the log and are not any more; otherwise it was never copied there."""
+
+
+def outdated_branches(store: Store, prefix: bytes, live_from: int) -> list[OutdatedBranch]:
+    """Branches that may go, the newest first; nothing of theirs was published at or after ``live_from``, ms."""
+    # Their keys fall as their numbers rise, and no message is older than its transaction's number says.
+    start, stop = pointer_key(prefix, -live_from * POINTERS_PER_MS), prefix + AFTER_ANY
+    found = []
+    for pointer in sorted(
+        {*_pointers(store, Table.PAYLOAD, prefix, stop, start), *_pointers(store, Table.GROUP, prefix, stop, start)}
+    ):
+        row = read_group_row(store, prefix, pointer)
+        copied = row is not None and row.row_id is not None
+        if not copied or store.get(Table.MESSAGE, prefix + bytes.fromhex((row and row.row_id) or "")) is None:
+            found.append(OutdatedBranch(-pointer, pointer_key(prefix, pointer), copied))
+    return found
+
+
+def branch_keys(store: Store, key: bytes, limit: int) -> list[tuple[Table, bytes]]:
+    """The next keys to delete of what was staged under a branch key, at most ``limit``: its payloads first, its row last."""
+    for table in (Table.PAYLOAD, Table.CHUNK, Table.GROUP):
+        with closing(store.scan(table, key, key + AFTER_ANY)) as rows:
+            keys = [(table, found) for found, _ in islice(rows, limit)]
+        if keys:
+            return keys
+    return []
+
+
 def payload_keys(store: Store, group: Outdated, limit: int) -> list[tuple[Table, bytes]]:
     """The next keys to delete of a group, at most ``limit``: its payloads first, its row last."""
     with closing(store.scan(Table.PAYLOAD, group.key, group.key + AFTER_ANY)) as rows:
@@ -59,14 +93,14 @@ def payload_keys(store: Store, group: Outdated, limit: int) -> list[tuple[Table,
     return keys
 
 
-def _pointers(store: Store, table: Table, prefix: bytes, stop: bytes) -> Iterator[int]:
-    """The write pointers with anything in the table, rising; one seek for each."""
-    start = pointer_key(prefix, 0)
+def _pointers(store: Store, table: Table, prefix: bytes, stop: bytes, start: bytes | None = None) -> Iterator[int]:
+    """The write pointers, or branch keys, with anything in the table, as they sort there; one seek for each."""
+    start = pointer_key(prefix, 0) if start is None else start
     while True:
         with closing(store.scan(table, start, stop)) as rows:
             found = next(rows, None)
         if found is None:
             return
-        pointer = int.from_bytes(found[0][len(prefix) : len(prefix) + 8], "big")
+        pointer = int.from_bytes(found[0][len(prefix) : len(prefix) + 8], "big", signed=True)
         yield pointer
         start = pointer_key(prefix, pointer) + AFTER_ANY

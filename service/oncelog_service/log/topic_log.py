@@ -29,6 +29,7 @@ from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
 from oncelog_service.log.expectations import Expectations, topic_name
 from oncelog_service.log.groups import Groups
+from oncelog_service.log.journaled import Journaled
 from oncelog_service.log.judge import Judge, Known
 from oncelog_service.log.key_index import key_marks
 from oncelog_service.log.limits import Limits
@@ -142,6 +143,20 @@ class TopicLog:
             self._check_open,
             self.transactional.settle,
         )
+        self.journaled = Journaled(
+            prefix,
+            store,
+            writer,
+            clock,
+            self.dedup,
+            self._stamps,
+            self.producers,
+            self._judge,
+            keys,
+            self.expectations,
+            self._check_open,
+            self._published_group,
+        )
         self._transactions = transactions
         self._store = store
         self._writer = writer
@@ -222,6 +237,11 @@ class TopicLog:
         await self._writer.submit(batch, partial(self._persisted, run, keyed, row_ids, rows))
         receipts = known.receipts + stored_runs(columns.sequence_ids, row_ids, first_offset)
         return response(receipts, [*self._rows_again(known, pointer), *row_ids], pointer)
+
+    def check_staged(self, request: PublishRequest) -> None:
+        """What an atomic commit brings must satisfy what a publish does. Raises as that does."""
+        check_publish(request, self._limits.max_messages)
+        check_mode(self.row.properties, transactional=False)
 
     async def store(self, request: PublishRequest) -> PublishResponse:
         """Put messages under a write pointer, unseen until the pointer is published. Retries of a named producer store nothing.

@@ -1,0 +1,86 @@
+"""What became of journaled transactions, kept as long as the messages that they brought may live.
+
+A row per transaction under its number, which rises with time, and one per id that leads to the number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from oncelog.wire.models import AtomicOutcome
+from oncelog_service.properties import live_from
+from oncelog_service.storage.keys import AFTER_NUMBERS, number_key, topic_key
+from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
+from oncelog_service.storage.rows import TopicRow, decode_record
+
+VERSION = 1
+LEAST_MS = 24 * 3_600_000
+"""Every outcome is kept so long, whatever becomes of its topics."""
+
+
+class Ended(NamedTuple):
+    """A transaction that has ended."""
+
+    outcome: AtomicOutcome
+    problem: dict[str, object] | None = None
+    """The refusal that ended it; a repeated commit is answered with it again."""
+
+
+def put_id(batch: Batch, id: str, number: int) -> None:  # noqa: A002  # the field's word
+    """Add to ``batch`` that the transaction of this id has this number."""
+    batch.put(Table.ATOMIC_ID, id.encode("ascii"), number_key(number))
+
+
+def put_outcome(batch: Batch, number: int, ended: Ended) -> None:
+    """Add to ``batch`` what became of it."""
+    record = {"version": VERSION, "outcome": ended.outcome.to_wire(), "problem": ended.problem}
+    batch.put(Table.ATOMIC_OUTCOME, number_key(number), json.dumps(record, separators=(",", ":")).encode())
+
+
+def read_ended(store: Store, id: str) -> Ended | None:  # noqa: A002  # the field's word
+    """What became of the transaction of this id; None: nobody knows of one that has ended. Raises StoreDamaged."""
+    number = store.get(Table.ATOMIC_ID, id.encode("ascii"))
+    data = None if number is None else store.get(Table.ATOMIC_OUTCOME, number)
+    return None if data is None else decode_ended(data)
+
+
+def decode_ended(data: bytes) -> Ended:
+    """Read one back. Raises StoreDamaged."""
+    try:
+        record = json.loads(data)
+        if record["version"] != VERSION:
+            raise ValueError("unknown version")
+        return Ended(AtomicOutcome.model_validate(record["outcome"]), record["problem"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreDamaged(f"not the outcome of a transaction: {data[:100]!r}") from error
+
+
+def forgettable(store: Store, now_ms: int, limit: int) -> Sequence[tuple[int, str]]:
+    """(number, id) of the oldest outcomes, as long as no message lives that they are about; at most ``limit``."""
+    found: list[tuple[int, str]] = []
+    with closing(store.scan(Table.ATOMIC_OUTCOME, b"", AFTER_NUMBERS)) as rows:
+        for key, data in rows:
+            outcome = decode_ended(data).outcome
+            if len(found) == limit or _is_needed(store, outcome, now_ms):
+                break
+            found.append((int.from_bytes(key, "big"), outcome.id))
+    return found
+
+
+def _is_needed(store: Store, outcome: AtomicOutcome, now_ms: int) -> bool:
+    """Whether a message that it brought, or would have brought, may still live on one of its topics; a day at the least."""
+    began = outcome.began_ms or 0
+    if began > now_ms - LEAST_MS:
+        return True
+    for topic in outcome.topics:
+        data = store.get(Table.TOPIC, topic_key(topic.namespace, topic.topic))
+        row = None if data is None else decode_record(TopicRow, data)
+        if row is None or row.deleted or row.generation != topic.generation:
+            continue
+        published = began if topic.first_message_id is None else topic.first_message_id.publish_timestamp
+        if published >= live_from(row, now_ms):
+            return True
+    return False
