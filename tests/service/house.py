@@ -44,16 +44,22 @@ def crashed(disk: Disk) -> Disk:
 
 @asynccontextmanager
 async def opened(
-    disk: Disk, clock: Clock | None = None, limits: Limits | None = None, deduplication: bool = True, clean: bool = True
+    disk: Disk,
+    clock: Clock | None = None,
+    limits: Limits | None = None,
+    deduplication: bool = True,
+    clean: bool = True,
+    keyed: bool = False,
 ) -> AsyncIterator[House]:
-    """The log recovered from ``disk``, closed at the end; without ``clean`` as if the process had gone."""
+    """The log recovered from ``disk``, closed at the end; without ``clean`` as if the process had gone. ``keyed``: it checks
+    expectations."""
     store = MemoryStore(disk)
     writer = Writer(store, lambda _: None)
     cache = RecentMessages(2**20).topic()
     row = TopicRow(1, 0, {"ttl": str(10**9)})
     clock = clock or ManualClock()
     try:
-        recovered = recover(store, PREFIX)
+        recovered = recover(store, PREFIX, keyed)
         transactions = await TransactionManager.recover(store, writer, clock)
         log = TopicLog(
             PREFIX,
