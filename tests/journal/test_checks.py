@@ -10,9 +10,10 @@ import pytest
 from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_service.journal.checks import MAX_BRANCHES, MAX_CHUNK, check_begin, check_commit, check_stage
+from oncelog_service.journal.limits import JournalLimits
 
-MOST = 5
-NO_IDS = ["", "a b", "a/b", "é", "x" * 250, "a\n"]
+LIMITS = JournalLimits(1, 5, 10, 5)
+NO_IDS = ["", "a b", "a/b", "é", "x" * 250, "a\n", ".", ".."]
 
 
 def part(topic: str = "t", messages: Sequence[bytes] = (b"a",), namespace: str = "n", **fields: Any) -> Part:
@@ -33,7 +34,7 @@ def part(topic: str = "t", messages: Sequence[bytes] = (b"a",), namespace: str =
     ids=lambda request: str(request)[:60],
 )
 def test_a_commit_that_makes_sense_is_taken(request_: CommitRequest) -> None:
-    check_commit("id", request_, MOST)
+    check_commit("id", request_, LIMITS)
 
 
 REFUSED: list[tuple[CommitRequest, str]] = [
@@ -67,7 +68,7 @@ REFUSED: list[tuple[CommitRequest, str]] = [
 @pytest.mark.parametrize(("request_", "reason"), REFUSED, ids=lambda each: str(each)[:80])
 def test_a_commit_that_contradicts_itself_is_refused(request_: CommitRequest, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason) as caught:
-        check_commit("id", request_, MOST)
+        check_commit("id", request_, LIMITS)
     assert caught.value.definite
     assert len(caught.value.detail) < 1000
 
@@ -75,57 +76,57 @@ def test_a_commit_that_contradicts_itself_is_refused(request_: CommitRequest, re
 @pytest.mark.parametrize("id_", NO_IDS)
 def test_a_transaction_has_an_id_that_is_one(id_: str) -> None:
     with pytest.raises(InvalidRequest, match="the id of a transaction"):
-        check_commit(id_, CommitRequest(), MOST)
+        check_commit(id_, CommitRequest(), LIMITS)
     with pytest.raises(InvalidRequest, match="the id of a transaction"):
-        check_begin(id_, "g", None, None, 10)
+        check_begin(id_, "g", None, None, LIMITS)
     with pytest.raises(InvalidRequest, match="the name of a group"):
-        check_begin(None, id_, None, None, 10)
+        check_begin(None, id_, None, None, LIMITS)
     with pytest.raises(InvalidRequest, match="of: the id of a transaction"):
-        check_begin(None, "g", None, id_, 10)
+        check_begin(None, "g", None, id_, LIMITS)
 
 
 def test_the_messages_of_all_parts_together_are_bounded() -> None:
     parts = [part(messages=[b""] * 3), part("u", [b""] * 3)]
     with pytest.raises(RequestTooLarge) as caught:
-        check_commit("id", CommitRequest(parts=parts), MOST)
-    assert caught.value.limit == MOST
+        check_commit("id", CommitRequest(parts=parts), LIMITS)
+    assert caught.value.limit == LIMITS.max_messages
 
 
 def test_the_branches_of_a_commit_are_bounded() -> None:
     with pytest.raises(RequestTooLarge) as caught:
-        check_commit("id", CommitRequest(branches=["b"] * (MAX_BRANCHES + 1)), MOST)
+        check_commit("id", CommitRequest(branches=["b"] * (MAX_BRANCHES + 1)), LIMITS)
     assert caught.value.limit == MAX_BRANCHES
 
 
 def test_an_id_in_a_part_that_is_none_is_said_to_be_that() -> None:
     with pytest.raises(InvalidMessageId, match="the part for n/t"):
-        check_commit("id", CommitRequest(parts=[part(expected_last_message_id=b"x")]), MOST)
+        check_commit("id", CommitRequest(parts=[part(expected_last_message_id=b"x")]), LIMITS)
 
 
 def test_a_begin_that_makes_sense_is_taken() -> None:
-    check_begin(None, "g", None, None, 10)
-    check_begin("a.b:c@d=e-f_1", "g", 10, "other", 10)
+    check_begin(None, "g", None, None, LIMITS)
+    check_begin("a.b:c@d=e-f_1", "g", 10, "other", LIMITS)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 11])
 def test_a_time_out_is_bounded(timeout_ms: int) -> None:
     with pytest.raises(InvalidRequest, match="timeoutMs is 1 to 10"):
-        check_begin(None, "g", timeout_ms, None, 10)
+        check_begin(None, "g", timeout_ms, None, LIMITS)
 
 
 def test_a_transaction_is_no_branch_of_itself() -> None:
     with pytest.raises(InvalidRequest, match="itself"):
-        check_begin("a", "g", None, "a", 10)
+        check_begin("a", "g", None, "a", LIMITS)
 
 
 def test_a_chunk_is_numbered_and_holds_messages_of_no_other_transaction() -> None:
     for chunk in (0, MAX_CHUNK):
-        check_stage(chunk, PublishRequest([b""] * MOST), MOST)
+        check_stage(chunk, PublishRequest([b""] * LIMITS.max_messages), LIMITS)
     for chunk in (-1, MAX_CHUNK + 1):
         with pytest.raises(InvalidRequest, match="number of a chunk"):
-            check_stage(chunk, PublishRequest([b"a"]), MOST)
+            check_stage(chunk, PublishRequest([b"a"]), LIMITS)
     for request in (PublishRequest([]), PublishRequest([b"a"], write_pointer=5), PublishRequest([b"a"], sequence_ids=[0])):
         with pytest.raises(InvalidRequest):
-            check_stage(0, request, MOST)
+            check_stage(0, request, LIMITS)
     with pytest.raises(RequestTooLarge):
-        check_stage(0, PublishRequest([b""] * (MOST + 1)), MOST)
+        check_stage(0, PublishRequest([b""] * (LIMITS.max_messages + 1)), LIMITS)

@@ -62,11 +62,9 @@ _TMS = _load("tms", _NAMES)
 _ONCELOG = _load("oncelog", (*_NAMES, "CommitRequest"))
 _SCHEMAS = {AVRO: _TMS, ONCELOG_AVRO: _ONCELOG, JSON: _ONCELOG}
 
-MEDIA_TYPES = tuple(_SCHEMAS)
-
 
 def media_types_of(name: str) -> tuple[str, ...]:
-    """Those that have a record ``name``."""
+    """The media types that have a record ``name``."""
     return tuple(media for media, schemas in _SCHEMAS.items() if name in schemas)
 
 

@@ -19,8 +19,8 @@ MAX_TEXT = 249
 
 def check_id(text: str, what: str = "the id of a transaction") -> None:
     """Raises InvalidRequest."""
-    if not ATOMIC_ID_PATTERN.fullmatch(text):
-        raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {text[:100]!r}")
+    if not ATOMIC_ID_PATTERN.fullmatch(text) or text in (".", ".."):  # which clients take out of an address
+        raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {text[:100]!r}")
 
 
 def check_group(name: str) -> None:

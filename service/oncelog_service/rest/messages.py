@@ -27,6 +27,10 @@ async def publish(call: Call) -> Answer:
     already there are answered `duplicate` and not stored again. A receipt covers `count` messages in a row. With a write pointer
     the messages belong to its transaction, and the answer is the rollback information; without messages, what was stored under
     the pointer appears as one group.
+
+    Expectations are judged where offsets are assigned: `expectedOffset` of the first message, `expectedLastMessageId` (20 bytes
+    that are 0: none was ever published) and `expectedKeyOffsets`, per key the offset of its newest message or null for none. If
+    one does not hold, nothing is stored: `offset_mismatch`. Repeats of a named producer are answered `duplicate` first.
     """
     log = await _log(call)
     media = essence(call.content_type)

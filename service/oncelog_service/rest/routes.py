@@ -64,3 +64,8 @@ TRANSACTIONS = "/v1/transactions"
 TRANSACTION = "/v1/transactions/{writePointer}"
 PARTICIPANT = TRANSACTION + "/participants/{participant}"
 """A participant's name holds slashes: the rest of the address."""
+
+JOURNAL = "/v1/journal"
+ATOMIC = JOURNAL + "/{transaction}"
+STAGE = TOPIC + "/stage/{transaction}/{chunk}"
+GROUP_PRODUCER = JOURNAL + "/groups/{group}/producers/{producer}"

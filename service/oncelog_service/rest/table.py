@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from oncelog import errors
-from oncelog.wire.codec import MEDIA_TYPES
+from oncelog.wire.codec import media_types_of
 from oncelog.wire.media import JSON, NDJSON, THRIFT
 from oncelog.wire.models import (
+    AtomicOutcome,
+    BeginAtomic,
     Changes,
+    GroupProducer,
     NamespacePolicies,
     OpenedProducer,
     OpenProducer,
@@ -20,8 +23,19 @@ from oncelog.wire.models import (
     Verification,
     Why,
 )
-from oncelog_service.rest import messages, producers, status, topics, transactions, verification
-from oncelog_service.rest.routes import PARTICIPANT, PRODUCER, TOPIC, TRANSACTION, TRANSACTIONS, Route
+from oncelog_service.rest import journal, messages, producers, status, topics, transactions, verification
+from oncelog_service.rest.routes import (
+    ATOMIC,
+    GROUP_PRODUCER,
+    JOURNAL,
+    PARTICIPANT,
+    PRODUCER,
+    STAGE,
+    TOPIC,
+    TRANSACTION,
+    TRANSACTIONS,
+    Route,
+)
 
 _PROPERTIES = {JSON: {"type": "object", "additionalProperties": {"type": "string"}}}
 _NAMES = {JSON: {"type": "array", "items": {"type": "string"}}}
@@ -30,7 +44,7 @@ _NAMESPACE = "/v1/namespaces/{namespace}"
 
 
 def _avro(name: str) -> dict[str, str]:
-    return dict.fromkeys(MEDIA_TYPES, name)
+    return dict.fromkeys(media_types_of(name), name)
 
 
 _BODY = (errors.InvalidRequest, errors.RequestTooLarge, errors.UnsupportedMediaType)
@@ -112,16 +126,66 @@ STATUS_ROUTES = (
     Route("GET", "/metrics", status.metrics, "Prometheus metrics", response={"text/plain": {"type": "string"}}),
 )  # fmt: skip
 """How the process is doing."""
+_EXPECTING = (errors.InvalidMessageId, errors.ExpectationsNotChecked)
+_NUMBERED = (errors.ProducerFenced, errors.SequenceGap, errors.SequenceReused, errors.ProducerInTransaction)
+_JUDGED = (*_NUMBERED, errors.OffsetMismatch, errors.KeyInTransaction)
 _PUBLISHING = (
-    errors.ProducerFenced,
-    errors.SequenceGap,
-    errors.SequenceReused,
-    errors.ProducerInTransaction,
     errors.TransactionalMismatch,
     errors.TransactionNotInProgress,
     errors.StoredGroupPublished,
     errors.TransactionsUnavailable,
 )
+
+JOURNAL_ROUTES = (
+    Route(
+        "POST", JOURNAL, journal.begin, "Begin an atomic commit over several topics, or a branch of one",
+        request={JSON: BeginAtomic}, response={JSON: AtomicOutcome},
+        errors=(*_BODY, errors.TransactionExists, errors.TransactionNotInProgress, *_STORE),
+    ),
+    Route(
+        "GET", JOURNAL, journal.list_, "List atomic commits that have not ended",
+        response={JSON: {"type": "array", "items": AtomicOutcome}}, errors=(errors.InvalidRequest, *_STORE),
+        query={
+            "state": "in_progress (the default) or prepared",
+            "group": "of this group only",
+            "after": "those that began behind the one of this id",
+            "limit": "at most so many, 1 to 10000",
+        },
+    ),
+    Route(
+        "GET", ATOMIC, journal.show, "Show what became of an atomic commit",
+        response={JSON: AtomicOutcome}, errors=(errors.InvalidRequest, errors.TransactionNotFound, *_STORE),
+    ),
+    Route(
+        "POST", ATOMIC + "/commit", journal.commit, "Commit atomically over several topics",
+        request=_avro("CommitRequest"), response={JSON: AtomicOutcome},
+        errors=(
+            *_BODY, *_EXPECTING, *_JUDGED, *_ENDED, errors.TransactionExists, errors.BranchGone, errors.ChunkReused,
+            errors.TransactionalMismatch, *_ON_TOPIC, *_STORE,
+        ),
+    ),
+    Route(
+        "POST", ATOMIC + "/abort", journal.abort, "Abort an atomic commit",
+        response={JSON: AtomicOutcome}, errors=(errors.InvalidRequest, *_ENDED, *_STORE),
+    ),
+    Route(
+        "PUT", STAGE, journal.stage, "Stage messages for an atomic commit",
+        request=_avro("PublishRequest"), response=_NOTHING,
+        errors=(
+            *_BODY, *_EXPECTING, errors.ProducerFenced, errors.SequenceGap, *_ENDED, errors.ChunkReused,
+            errors.TransactionalMismatch, *_ON_TOPIC, *_STORE,
+        ),
+    ),
+    Route(
+        "GET", GROUP_PRODUCER, journal.producer, "Show the newest commit under a producer's name in a group",
+        response={JSON: GroupProducer}, errors=(errors.InvalidRequest, errors.GroupProducerNotFound, *_STORE),
+    ),
+    Route(
+        "DELETE", GROUP_PRODUCER, journal.forget_producer, "Forget a producer of a group",
+        response=_NOTHING, errors=(errors.InvalidRequest, errors.GroupProducerNotFound, *_STORE),
+    ),
+)  # fmt: skip
+"""Atomic commits over several topics."""
 
 ROUTES = (
     Route("GET", "/v1/namespaces", topics.namespaces, "List namespaces", response=_NAMES),
@@ -160,12 +224,12 @@ ROUTES = (
     Route(
         "POST", TOPIC + "/publish", messages.publish, "Publish messages",
         request=_avro("PublishRequest"), response=_avro("PublishResponse"),
-        errors=(*_BODY, *_PUBLISHING, *_ON_TOPIC, *_STORE),
+        errors=(*_BODY, *_EXPECTING, *_JUDGED, *_PUBLISHING, *_ON_TOPIC, *_STORE),
     ),
     Route(
         "POST", TOPIC + "/store", messages.store, "Store messages under a write pointer, unseen until it is published",
         request=_avro("PublishRequest"), response=_avro("PublishResponse"),
-        errors=(*_BODY, *_PUBLISHING, *_ON_TOPIC, *_STORE),
+        errors=(*_BODY, *_NUMBERED, *_PUBLISHING, *_ON_TOPIC, *_STORE),
     ),
     Route(
         "POST", TOPIC + "/rollback", messages.rollback, "Roll back what a transactional publish stored",
@@ -207,6 +271,7 @@ ROUTES = (
         response={JSON: Why}, errors=(errors.InvalidRequest, *_ON_TOPIC), query={"sequenceId": "0 to 2^63-1"},
     ),
     *TRANSACTION_ROUTES,
+    *JOURNAL_ROUTES,
     *STATUS_ROUTES,
 )  # fmt: skip
 """Everything the service answers, but for /openapi.json and /docs, which are made from this."""
