@@ -251,7 +251,8 @@ class Plan:
         waiting = {part.topic: part for part in record.parts}
         _check(len(waiting) == len(record.parts), record, "it names a topic twice")
         named = {number, *commit.branches}
-        _check(all(named.issuperset(part.branches) for part in record.parts), record, "its commit did not name these branches")
+        others = {each for part in record.parts for each in part.branches} - named
+        _check(others.isdisjoint(self.transactions), record, "its commit did not name these branches")
         for branch in self._named(commit.branches):
             branch.held_by, branch.adopted_by = None, number
         transaction.prepared, transaction.waiting = record, waiting

@@ -39,7 +39,8 @@ class TopicPart(NamedTuple):
 
     topic: TopicRef
     branches: tuple[int, ...]
-    """Numbers of the branches to be copied there, in order."""
+    """Numbers of what is to be copied there, in order: the transaction's own, those of its branches, or a new one for all of them
+    where the topic has some of the messages already."""
 
 
 @dataclass(frozen=True, slots=True)
