@@ -387,7 +387,6 @@ class Journal:
             self._producers[transaction.group, request.producer] = row
             batch.put(Table.GROUP_PRODUCER, group_producer_key(transaction.group, request.producer), encode_record(row))
         prepared = self._submit(batch)
-        promised = self._status(number)
         for topic, each in work.items():
             if each.ready.staged:
                 self._copy(number, topic, each.log, each.ready.staged)
@@ -396,8 +395,8 @@ class Journal:
         await prepared
         try:
             await applied
-        except OncelogError:
-            return promised  # it will be, as soon as the store has been read back
+        except OncelogError:  # it will be, as soon as the store has been read back
+            return outcome.model_copy(update={"state": "prepared", "topics": [], "messages": None})
         return outcome
 
     # --- the steps behind a commit
@@ -689,10 +688,10 @@ class Journal:
         partition = self._partition_of[record.number]
         plan = self._plans[partition]
         position = plan.position
+        if position % _TRIM_EVERY == 0:
+            self._trim(partition)  # before this record, whose batch the writer has not got yet
         plan.apply(position, record)
         batch.put(Table.JOURNAL, journal_key(partition, position), encode(position, record))
-        if position - self._begins[partition] >= _TRIM_EVERY and position % _TRIM_EVERY == 0:
-            self._trim(partition)
 
     def _submit_record(self, record: Record) -> None:
         batch = Batch()
@@ -811,13 +810,13 @@ def _topics(transaction: Transaction) -> Sequence[AtomicTopic]:
         applied = transaction.applied.get(topic)
         placed = applied is not None and applied.messages > 0
         found.append(
-            AtomicTopic(
+            AtomicTopic.model_construct(
                 namespace=topic.namespace,
                 topic=topic.topic,
                 generation=topic.generation,
                 messages=0 if applied is None else applied.messages,
                 first_offset=applied.first_offset if placed and applied is not None else None,
-                first_message_id=MessageId.parse(applied.first_id) if placed and applied is not None else None,
+                first_message_id=MessageId.from_bytes(bytes.fromhex(applied.first_id)) if placed and applied is not None else None,
             )
         )
     return found

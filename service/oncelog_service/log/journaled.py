@@ -19,7 +19,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDamaged
-from oncelog.wire.codec import encode_publish_request
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
@@ -463,7 +462,14 @@ def _shortened(chunk: ChunkRow, first_place: int, messages: int, kept: int) -> C
 
 
 def _digest(request: PublishRequest) -> str:
-    return blake2b(encode_publish_request(request), digest_size=16).hexdigest()
+    """Of everything that the request says, whatever media type it came in."""
+    lengths = list(map(len, request.payloads))
+    ids = request.sequence_ids if request.sequence_ids is None else list(request.sequence_ids)
+    columns = (lengths, request.producer, request.epoch, ids, request.keys, request.properties, request.ttls)
+    expected = (request.expected_offset, request.expected_last_message_id, request.expected_key_offsets)
+    digest = blake2b(repr((columns, expected)).encode(), digest_size=16)
+    digest.update(b"".join(request.payloads))
+    return digest.hexdigest()
 
 
 def _called(chunk: int) -> str:

@@ -63,7 +63,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
@@ -631,9 +631,14 @@ Record: TypeAlias = TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow |
 R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalRow, GroupProducerRow)
 
 
+_to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 def encode_record(record: Record) -> bytes:
     """Any of them as a JSON object with a version."""
-    return json.dumps({"version": VERSION, **asdict(record)}, sort_keys=True, separators=(",", ":")).encode()
+    fields: dict[str, object] = {name: getattr(record, name) for name in record.__slots__}
+    fields["version"] = VERSION
+    return _to_json(fields).encode()
 
 
 def decode_record(kind: type[R], data: bytes) -> R:
