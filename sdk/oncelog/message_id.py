@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from datetime import UTC, datetime
 from functools import total_ordering
+from typing import ClassVar
 
 _LAYOUT = struct.Struct(">qHqH")
 SIZE = _LAYOUT.size
@@ -28,6 +29,9 @@ class MessageId:
 
     __slots__ = ("_raw",)
     _raw: bytes
+
+    NONE: ClassVar[MessageId]
+    """No message's id, 20 zero bytes: as the expected last id, that nothing was ever published. It sorts before every other."""
 
     def __init__(self, publish_timestamp: int, seq_id: int, write_timestamp: int = 0, payload_seq_id: int = 0) -> None:
         """The four fields. Raises ValueError when one does not fit its size."""
@@ -107,3 +111,6 @@ class MessageId:
 
     def __reduce__(self) -> tuple[object, tuple[bytes]]:
         return MessageId.from_bytes, (self._raw,)
+
+
+MessageId.NONE = MessageId.from_bytes(bytes(SIZE))

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from copy import deepcopy
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from oncelog.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, TakenIds
@@ -24,6 +24,7 @@ from oncelog.errors import (
     InvalidRequest,
     InvalidResponse,
     MixedSequenceIds,
+    OffsetMismatch,
     OncelogError,
     ProducerClosed,
     ProducerInTransaction,
@@ -32,10 +33,11 @@ from oncelog.errors import (
     SequenceIdNotRising,
     SequenceReused,
 )
+from oncelog.expectation import UNCHECKED, Expectation, Unchecked, expectation
 from oncelog.message_id import MessageId
 from oncelog.outcome import Outcome, settle, settle_failed
 from oncelog.receipt import Receipt
-from oncelog.retry import may_retry, pause
+from oncelog.retry import is_one_messages_fault, may_retry, pause, rules_out_earlier_tries
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps
 from oncelog.wire.requests import ReceiptRun
@@ -48,7 +50,8 @@ DELIVERY_SECONDS = 120.0
 
 R = TypeVar("R")
 X = TypeVar("X")
-_ONE_MESSAGES_FAULT = (SequenceReused, InvalidRequest, RequestTooLarge)
+_CAN_BE_ONE_OF_MANY = (SequenceReused, InvalidRequest, RequestTooLarge)
+"""The faults that one message brings upon a request of many, so that it has to be found."""
 
 
 class Producer(Generic[R]):
@@ -63,7 +66,13 @@ class Producer(Generic[R]):
 
     When a message fails without a definite outcome, the producer stops: everything behind that message fails too, later sends
     raise :class:`~oncelog.errors.ProducerStopped`, and nothing is skipped. Open it again and send from
-    :attr:`last_sequence_id` on. A message that is definitely refused by itself (``sequence_reused``, too large) fails alone.
+    :attr:`last_sequence_id` on. A message that is definitely refused by itself (``sequence_reused``, too large, an expectation
+    that does not hold) fails alone, and what is behind it goes on.
+
+    A sequence id is *used* from the moment its message is sent until that is definitely refused; then it never was, save where
+    the refusal says that it is stored already (``sequence_reused``). An unused id can be taken as long as nothing was sent behind
+    it: by the next message, where the SDK numbers (so that nothing is left out where the service refuses gaps), or by the same
+    message again. Once something was sent behind it, it is passed over for good, since the service would take it for a duplicate.
     """
 
     def __init__(
@@ -183,18 +192,31 @@ class Producer(Generic[R]):
         key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
         ttl: int | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+        expected_key_offset: int | Unchecked | None = UNCHECKED,
     ) -> Receipt:
         """Send one message, and everything before it, and return when it is on disk.
+
+        What it expects is judged where it gets its offset; the topic must check expectations (``check.expected.offsets``).
+        A message that is stored already is answered as a duplicate, whatever it expects.
 
         Args:
             value: bytes, or what the codec turns into bytes.
             ttl: seconds that it lives; shorter than the topic's.
+            expected_offset: that it gets.
+            expected_last_id: of the newest message of the topic; ``MessageId.NONE``: nothing was ever published.
+            expected_key_offset: of the newest message with the same key; None: no message has it yet.
 
         Raises:
+            OffsetMismatch: what it expects does not hold. It is not stored, and the producer goes on.
+            ExpectationsNotChecked: the topic does not check any; the same holds.
             OncelogError: as the future of :meth:`send_async` would.
         """
         self._may_wait()
-        future = self._enqueue(value, sequence_id, key, properties, ttl, at_once=True)
+        future = self._enqueue(
+            value, sequence_id, key, properties, ttl, True, expected_offset, expected_last_id, expected_key_offset
+        )
         self._drain(until=future)
         return future.result()
 
@@ -206,25 +228,50 @@ class Producer(Generic[R]):
         key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
         ttl: int | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+        expected_key_offset: int | Unchecked | None = UNCHECKED,
     ) -> Future[Receipt]:
         """Queue one message; the future has its receipt when it is on disk, or the OncelogError that it met.
 
-        Waits while ``max_pending`` messages are queued. Raises ProducerStopped, ProducerClosed, MixedSequenceIds,
-        SequenceIdNotRising, CodecError, InvalidRequest at once.
+        The arguments are those of :meth:`send`. What a message expects is judged as if it came in a request of its own; only
+        those whose expected offsets follow on share one. Waits while ``max_pending`` messages are queued. Raises ProducerStopped,
+        ProducerClosed, MixedSequenceIds, SequenceIdNotRising, CodecError, InvalidRequest at once.
         """
-        return self._enqueue(value, sequence_id, key, properties, ttl, at_once=False)
+        return self._enqueue(
+            value, sequence_id, key, properties, ttl, False, expected_offset, expected_last_id, expected_key_offset
+        )
 
-    def send_batch(self, values: Sequence[R | bytes], *, sequence_ids: Sequence[int] | None = None) -> list[Receipt]:
-        """Send many messages and return when all are on disk; their receipts in the same order. Raises as :meth:`send`."""
+    def send_batch(
+        self,
+        values: Sequence[R | bytes],
+        *,
+        sequence_ids: Sequence[int] | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+    ) -> list[Receipt]:
+        """Send many messages and return when all are on disk; their receipts in the same order.
+
+        With an expectation, which is of the first one, they are one request: side by side in the log, all of them or none. An
+        empty one expects nothing.
+
+        Raises:
+            OncelogError: as :meth:`send` does. RequestTooLarge: with an expectation, more than the service takes at once.
+        """
         self._may_wait()
         if sequence_ids is not None and len(sequence_ids) != len(values):
             raise InvalidRequest(f"{len(sequence_ids)} sequence ids for {len(values)} messages")
-        numbers: Iterable[int | None] = [None] * len(values) if sequence_ids is None else sequence_ids
-        futures = [
-            self._enqueue(value, number, None, None, None, at_once=False) for value, number in zip(values, numbers, strict=True)
-        ]
-        if not futures:
+        numbers: Sequence[int | None] = [None] * len(values) if sequence_ids is None else sequence_ids
+        expected = expectation(expected_offset, expected_last_id, UNCHECKED, None)
+        if not values:
             return []
+        if expected is None:
+            futures = [
+                self._enqueue(value, number, None, None, None, False, None, None, UNCHECKED)
+                for value, number in zip(values, numbers, strict=True)
+            ]
+        else:
+            futures = self._enqueue_whole(values, numbers, expected)
         self._close_batch()
         self._drain(until=futures[-1])
         return [future.result() for future in futures]
@@ -295,12 +342,17 @@ class Producer(Generic[R]):
         with self._lock:
             if not self._usable():
                 raise self._unusable()
-            self._held = _Held(write_pointer, self._next, self._numbers_itself, deepcopy(self._taken))
+            self._held = self._standing(write_pointer)
         try:
             self.flush()
         except BaseException:
             self._held = None
             raise
+        with self._lock:
+            self._held = self._standing(write_pointer)  # what was refused meanwhile has given its number back
+
+    def _standing(self, write_pointer: int) -> _Held:
+        return _Held(write_pointer, self._next, self._numbers_itself, self._taken.copy())
 
     def _number_held(self, sequence_id: int | None) -> int:
         """The sequence id of the next message of the transaction. Raises as :meth:`send_async` does."""
@@ -343,22 +395,23 @@ class Producer(Generic[R]):
         properties: Mapping[str, str] | None,
         ttl: int | None,
         at_once: bool,
+        expected_offset: int | None,
+        expected_last_id: MessageId | None,
+        expected_key_offset: int | Unchecked | None,
     ) -> Outcome:
         payload = value if type(value) is bytes and self._codec is None else self._encode(value)
         if key is not None or properties is not None or ttl is not None:
             key = checked_extras(key, properties, ttl)
+        expected = expectation(expected_offset, expected_last_id, expected_key_offset, key)
         with self._lock:
-            if self._pending >= self._max_pending and self._drainer != threading.get_ident():
-                self._changed.wait_for(lambda: self._pending < self._max_pending or self._stopped or self._closed)
-            if not self._usable():
-                raise self._unusable()
+            self._wait_for_room()
             number = self._number(sequence_id)
-            if not self._batch.accepts(number):
+            if not self._batch.accepts(number, expected):
                 self._end_batch()
             batch = self._batch
             outcome = Outcome(self._condition)
             try:
-                batch.add(number, payload, outcome, key, properties, ttl)
+                batch.add(number, payload, outcome, key, properties, ttl, expected)
                 self._pending += 1
             except BaseException as error:
                 self._interrupted(error)
@@ -373,6 +426,36 @@ class Producer(Generic[R]):
                 self._due = time.monotonic() + self._limits.linger
                 self._wake_sender()
         return outcome
+
+    def _enqueue_whole(
+        self, values: Sequence[R | bytes], sequence_ids: Sequence[int | None], expected: Expectation
+    ) -> list[Outcome]:
+        """Queue messages as one request that is stored as a whole or not at all; so they are numbered, too."""
+        payloads = [self._encode(value) for value in values]
+        with self._lock:
+            self._wait_for_room()
+            if self._batch.payloads:
+                self._end_batch()
+            numbers = self._number_all(sequence_ids)
+            batch, condition = Batch(whole=True), threading.Condition()
+            try:
+                for number, payload in zip(numbers, payloads, strict=True):
+                    outcome = Outcome(condition)
+                    outcome.awaited = True
+                    batch.add(number, payload, outcome, expected=expected)
+                self._queue.append(batch)
+                self._pending += len(payloads)
+            except BaseException as error:
+                self._interrupted(error)
+                raise
+            return list(batch.waiters)
+
+    def _wait_for_room(self) -> None:
+        """Raises what a producer that takes no more messages does."""
+        if self._pending >= self._max_pending and self._drainer != threading.get_ident():
+            self._changed.wait_for(lambda: self._pending < self._max_pending or self._stopped or self._closed)
+        if not self._usable():
+            raise self._unusable()
 
     def _usable(self) -> bool:
         return self._stopped is None and not self._closed and self._held is None
@@ -418,6 +501,21 @@ class Producer(Generic[R]):
                 received=given,
             )
         return given
+
+    def _number_all(self, given: Sequence[int | None]) -> list[int]:
+        """The ids of messages that are one request; when one of them cannot be, none is taken."""
+        before = self._next, self._numbers_itself, self._taken.copy()
+        try:
+            numbers = [self._number(each) for each in given]
+            for last, received in pairwise(numbers):
+                if received <= last:
+                    raise SequenceIdNotRising(
+                        f"{received} does not follow {last}; nothing was sent", last=last, received=received
+                    )
+            return numbers
+        except OncelogError:
+            self._next, self._numbers_itself, self._taken = before
+            raise
 
     def _close_batch(self) -> Batch | None:
         """The last batch that is on its way; every message so far is in it or in one before it."""
@@ -478,7 +576,9 @@ class Producer(Generic[R]):
             self._drainer = threading.get_ident()
             while self._queue and not (until is not None and until.done()):
                 batch = self._queue[0]
-                self._deliver(batch)
+                # What expects something may not be judged again once it was told that it had lost: now it might win.
+                if batch.expected is None or not batch.waiters[-1].done():
+                    self._deliver(batch)
                 with self._changed:
                     batch.done = True
                     self._queue.popleft()
@@ -498,17 +598,45 @@ class Producer(Generic[R]):
         try:
             self._settle(batch, self._publish(batch))
         except OncelogError as error:
-            if len(batch.payloads) > 1 and isinstance(error, _ONE_MESSAGES_FAULT):
-                for part in batch.halves():
-                    self._deliver(part)
-                return
-            if not isinstance(error, _ONE_MESSAGES_FAULT):
+            if is_one_messages_fault(error):
+                self._refuse(batch, error)
+            else:
                 self._stopped = error
-            self._fail(batch, error)
+                self._fail(batch, error)
         except BaseException as error:
             self._stopped = _interruption(error)
             self._fail(batch, self._stopped)
             raise
+
+    def _refuse(self, batch: Batch, error: OncelogError) -> None:
+        """Fail the messages whose fault it is, and deliver the others."""
+        if isinstance(error, OffsetMismatch):
+            known, refused, rest = batch.parted(error)
+            if known.payloads:
+                self._deliver(known)
+            self._give_back(refused)
+            self._fail_each(refused, error)
+            if rest.payloads:
+                self._deliver(rest)
+        elif len(batch.payloads) > 1 and not batch.whole and isinstance(error, _CAN_BE_ONE_OF_MANY):
+            for part in batch.halves():
+                self._deliver(part)
+        else:
+            if not isinstance(error, SequenceReused):
+                self._give_back(batch)
+            self._fail(batch, error)
+
+    def _give_back(self, refused: Batch) -> None:
+        """These messages are not stored and never will be: their sequence ids are unused."""
+        with self._lock:
+            unused = [each for each in refused.sequence_ids if self._last_sequence_id is None or each > self._last_sequence_id]
+            newest = (self._batch if self._batch.payloads else self._queue[-1]).waiters[-1] is refused.waiters[-1]
+            if not unused:
+                return
+            if self._numbers_itself:
+                self._taken.give_back(unused, newest)
+            elif newest:
+                self._next = unused[0]
 
     def _publish(self, batch: Batch) -> list[ReceiptRun]:
         request = batch.request(self._name, self._epoch)
@@ -525,7 +653,7 @@ class Producer(Generic[R]):
                 # With its name and sequence ids a request can be repeated: what is there already is answered as a duplicate.
                 if not may_retry(error, idempotent=True) or time.monotonic() + wait > end:
                     # Refused by a full store or a dead port now; an earlier try may have got through all the same.
-                    error.definite = error.definite and (not perhaps_stored or isinstance(error, _ONE_MESSAGES_FAULT))
+                    error.definite = error.definite and (not perhaps_stored or rules_out_earlier_tries(error))
                     raise
                 perhaps_stored = perhaps_stored or not error.definite
             time.sleep(wait)
@@ -544,6 +672,18 @@ class Producer(Generic[R]):
         if self._failure is None and not all(waiter.awaited for waiter in batch.waiters):
             self._failure = error
         settle_failed(batch.waiters, error)
+
+    def _fail_each(self, batch: Batch, error: OffsetMismatch) -> None:
+        """As :meth:`_fail`, each with the offset that it expected itself."""
+        if batch.whole or len(batch.waiters) == 1:
+            self._fail(batch, error)
+            return
+        for at, waiter in enumerate(batch.waiters):
+            assert batch.expected is not None
+            offset = batch.expected.moved(at).offset
+            detail = f"offset {offset} was expected of {error.topic}, in one request with those before it: {error.detail}"
+            own = OffsetMismatch(detail, condition="offset", expected=offset, actual=error.actual, topic=error.topic)
+            self._fail(Batch(waiters=[waiter]), own)
 
 
 class _Held(NamedTuple):

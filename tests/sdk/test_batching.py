@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.batching import Batch, TakenIds
+from oncelog.errors import OffsetMismatch
+from oncelog.expectation import Expectation
 
 MESSAGES = st.lists(
     st.tuples(
@@ -40,6 +42,39 @@ def test_an_id_may_be_taken_again_but_not_if_it_was_passed_over(ids: list[int]) 
         if may:
             model.add(number)
         assert taken.highest == max(model)
+
+
+@given(st.lists(st.integers(0, 12) | st.tuples(st.sets(st.integers(0, 12)), st.booleans()), max_size=60))
+def test_an_id_that_was_given_back_may_be_taken_anew_only_where_nothing_is_above_it(
+    steps: list[int | tuple[set[int], bool]],
+) -> None:
+    """A step takes an id, or gives some back, as the newest ones or with others behind them."""
+    taken, used, highest = TakenIds(), set[int](), -1
+    for step in steps:
+        if isinstance(step, int):
+            may = step > highest or step in used
+            assert taken.take(step) is may
+            highest = max(highest, step) if may else highest
+            used |= {step} if may else set()
+        else:
+            ids, newest = step
+            before = taken.copy()
+            taken.give_back(sorted(ids), newest)
+            used -= ids
+            highest = max(used, default=-1) if newest else highest
+            assert all(before.take(each) for each in ids & used)
+        assert taken.highest == (None if highest < 0 else highest)
+
+
+def test_a_copy_of_what_was_taken_stays_as_it_was() -> None:
+    taken = TakenIds()
+    taken.take(5)
+    copied = taken.copy()
+    taken.take(9)
+    taken.give_back([5], newest=False)
+    assert copied.highest == 5
+    assert copied.take(5)
+    assert not taken.take(5)
 
 
 def test_nothing_taken_has_no_highest() -> None:
@@ -121,3 +156,84 @@ def test_the_size_of_a_batch_covers_what_travels() -> None:
     full.add(1, b"x" * 100, None, b"k" * 50, {"n" * 30: "v" * 40}, 5)
     assert plain.size >= 100
     assert full.size >= 220
+
+
+# --- expectations
+
+
+def following_on(messages: int, offset: int, whole: bool = False) -> Batch:
+    batch = Batch(whole=whole)
+    for at in range(messages):
+        batch.add(at * 2, b"%d" % at, at, expected=Expectation(offset + at, None, None, None))
+    return batch
+
+
+def refusal(expected: int | str | None, actual: int | str | None, condition: str = "offset") -> OffsetMismatch:
+    return OffsetMismatch(condition=condition, expected=expected, actual=actual)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "accepted"),
+    [
+        (Expectation(5, None, None, None), Expectation(6, None, None, None), True),
+        (Expectation(5, None, None, None), Expectation(7, None, None, None), False),
+        (Expectation(5, None, None, None), Expectation(5, None, None, None), False),
+        (Expectation(5, None, None, None), None, False),
+        (None, Expectation(6, None, None, None), False),
+        (None, None, True),
+        (Expectation(5, None, "k", None), Expectation(6, None, None, None), False),
+        (Expectation(5, None, None, None), Expectation(6, None, "k", None), False),
+        (Expectation(5, bytes(20), None, None), Expectation(6, None, None, None), False),
+        (Expectation(None, None, "k", 3), Expectation(None, None, "k", 3), False),
+    ],
+)
+def test_a_request_takes_what_follows_on_and_nothing_else_beside_an_expectation(
+    before: Expectation | None, after: Expectation | None, accepted: bool
+) -> None:
+    batch = Batch()
+    assert batch.accepts(1, before)
+    batch.add(1, b"", None, expected=before)
+    assert batch.accepts(2, after) is accepted
+    assert not batch.accepts(1, after)
+
+
+@given(st.integers(1, 12), st.integers(0, 5), st.integers(0, 12), st.integers(0, 30))
+def test_a_refused_request_is_parted_as_if_each_message_had_come_by_itself(n: int, offset: int, known: int, actual: int) -> None:
+    batch, known = following_on(n, offset), min(known, n - 1)
+    if actual == offset + known:
+        return  # not refused
+    there, lost, rest = batch.parted(refusal(offset + known, actual))
+    assert [len(there.payloads), rows(there) + rows(lost) + rows(rest)] == [known, rows(batch)]
+    assert lost.payloads
+    assert all(offset + at != actual for at in lost.waiters)
+    for part in (there, rest):
+        assert not part.payloads or part.expected == Expectation(offset + part.waiters[0], None, None, None)
+    assert not rest.payloads or offset + rest.waiters[0] == actual
+
+
+@pytest.mark.parametrize(
+    "mismatch", [refusal(0, 2, "key_offset"), refusal("00", "ff", "last_message_id"), refusal(None, 3), refusal(3, None)]
+)
+def test_what_is_no_matter_of_offsets_refuses_the_whole_request(mismatch: OffsetMismatch) -> None:
+    there, lost, rest = following_on(3, 0).parted(mismatch)
+    assert [len(part.payloads) for part in (there, lost, rest)] == [0, 3, 0]
+
+
+def test_a_whole_batch_is_refused_whole() -> None:
+    assert [len(part.payloads) for part in following_on(5, 0, whole=True).parted(refusal(0, 2))] == [0, 5, 0]
+
+
+def test_halves_expect_what_their_messages_expected() -> None:
+    first, second = following_on(5, 7).halves()
+    assert (first.request("p", 1).expected_offset, second.request("p", 1).expected_offset) == (7, 9)
+
+
+def test_a_request_carries_what_its_first_message_expects() -> None:
+    batch = Batch()
+    batch.add(0, b"", None, b"\xff", expected=Expectation(5, b"i" * 20, "\xff", None))
+    request = batch.request("p", 1)
+    assert (request.expected_offset, request.expected_last_message_id, request.expected_key_offsets) == (
+        5,
+        b"i" * 20,
+        {"\xff": None},
+    )
