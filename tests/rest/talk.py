@@ -18,7 +18,16 @@ from oncelog.wire.transaction import Transaction
 TIMEOUT = 20
 
 
-ANY = {"namespace": "default", "topic": "t", "producer": "p", "writePointer": "5", "participant": "here:default/t/1"}
+ANY = {
+    "namespace": "default",
+    "topic": "t",
+    "producer": "p",
+    "writePointer": "5",
+    "participant": "here:default/t/1",
+    "transaction": "a",
+    "chunk": "0",
+    "group": "g",
+}
 """Something good for each name in an address."""
 
 
