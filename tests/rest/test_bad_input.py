@@ -11,8 +11,9 @@ import pytest
 
 from oncelog.errors import NotFound
 from oncelog.wire.avro_parts import encode_long
-from oncelog.wire.codec import encode
+from oncelog.wire.codec import encode, encode_commit_request
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
+from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_service.rest.routes import Route
 from oncelog_service.rest.table import ROUTES
 from tests.rest.talk import ANY, MEDIA, TIMEOUT, Topic, assert_problem, avro_poll, avro_publish
@@ -79,7 +80,7 @@ def test_a_bad_namespace_is_refused_on_every_address(topic: Topic, route: Route,
     "route", [r for r in ROUTES if "{topic}" in r.path and (r.method, r.path[-7:]) != ("PUT", "{topic}")], ids=named
 )
 def test_a_topic_that_does_not_exist_is_not_found_on_every_address(topic: Topic, route: Route) -> None:
-    by_end = {"publish": b'{"messages":["a"]}', "producers": b'{"nonce":"n"}'}
+    by_end = dict.fromkeys(("publish", "{chunk}"), b'{"messages":["a"]}') | {"producers": b'{"nonce":"n"}'}
     body = by_end.get(route.path.rsplit("/", 1)[-1], b"{}")
     path = address(route, topic="missing") + ("?sequenceId=1" if route.path.endswith("/why") else "")
     assert_problem(send(topic, route.method, path, body if route.request else b""), 404, "topic_not_found")
@@ -138,6 +139,9 @@ PUBLISH = avro_publish(b"payload", b"another", media=AVRO)
 PUBLISH_FULL = avro_publish(
     b"payload", media=ONCELOG_AVRO, producer="p", sequenceIds=[5], keys=[b"k"], properties=[{"a": "b"}], ttls=[9]
 )
+COMMIT_FULL = encode_commit_request(
+    CommitRequest("g", [Part("default", "refusals", PublishRequest([b"payload"], keys=[b"k"]))], ["b"], "p", 5, "i", "c")
+)
 POLL = avro_poll(AVRO, startFrom=bytes(20), limit=5)
 POLL_FULL = avro_poll(ONCELOG_AVRO, startFrom=bytes(20), limit=5, wait=0)
 
@@ -155,6 +159,11 @@ POLL_FULL = avro_poll(ONCELOG_AVRO, startFrom=bytes(20), limit=5, wait=0)
 def test_avro_cut_short_anywhere_is_refused(topic: Topic, path: str, media: str, body: bytes) -> None:
     for end in range(len(body)):
         assert_problem(topic.post(path, body[:end], media), 400, "invalid_request")
+
+
+def test_a_commit_that_is_not_one_to_the_last_byte_is_refused(topic: Topic) -> None:
+    for body in [COMMIT_FULL[:end] for end in range(len(COMMIT_FULL))] + [COMMIT_FULL + b"\x00", COMMIT_FULL + b"{}"]:
+        assert_problem(send(topic, "POST", "/v1/journal/a/commit", body, ONCELOG_AVRO), 400, "invalid_request")
 
 
 @pytest.mark.parametrize("media", [AVRO, ONCELOG_AVRO])
@@ -177,6 +186,10 @@ def test_an_absurd_array_count_is_refused_at_once(topic: Topic, count: int) -> N
     assert_problem(topic.post("/publish", NO_POINTER + block + encode_long(1) + b"a", AVRO), 400, "invalid_request")
     columns = b"\x00\x00\x00" + b"\x00" + b"\x02" + block + b"\x00" * 20  # keys: nulls of one byte each, of which 20 are there
     assert_problem(topic.post("/publish", columns, ONCELOG_AVRO), 400, "invalid_request")
+    for before in (b"\x02\x02g" + bytes(4), b"\x02\x02g" + bytes(5)):  # branches, and parts, of which one byte is there
+        assert_problem(
+            send(topic, "POST", "/v1/journal/a/commit", before + block + b"\x02", ONCELOG_AVRO), 400, "invalid_request"
+        )
 
 
 @pytest.mark.parametrize("length", [2**62, 2**63 - 1, -1, -(2**63)])

@@ -6,13 +6,15 @@ import json
 import time
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import requests
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from oncelog.wire.codec import avro_source, encode
+from oncelog.wire.codec import avro_source, encode, encode_commit_request
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, PROBLEM
+from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog.wire.transaction import Transaction
 from oncelog_service.rest.routes import Route
 from oncelog_service.rest.table import ROUTES
@@ -30,18 +32,26 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 FIELDS = st.sampled_from(
     [
         field["name"]
-        for name in ("PublishRequest", "PublishResponse", "ConsumeRequest")
+        for name in ("PublishRequest", "PublishResponse", "ConsumeRequest", "CommitRequest")
         for field in avro_source(JSON, name)["fields"]
     ]
     + ["name", "nonce", "gaps", "ttl", "deduplication", "generation"]
-    + ["type", "timeoutMs", "changes", "resource", "writePointers", "beforeMs", "participant"]
+    + ["type", "timeoutMs", "changes", "resource", "writePointers", "beforeMs", "participant", "id", "of"]
 )
 NEARLY_RIGHT = st.dictionaries(FIELDS, VALUES, max_size=5).flatmap(
-    lambda changed: st.sampled_from([changed, {"messages": ["a", "b"], **changed}])
+    lambda changed: st.sampled_from(
+        [
+            changed,
+            {"messages": ["a", "b"], **changed},
+            {"group": "g", **changed},
+            {"group": "g", "parts": [{"namespace": "default", "topic": "fuzz", "request": {"messages": ["a"], **changed}}]},
+        ]
+    )
 )
 TAGS = st.sampled_from(["long", "bytes", "array", "null", "string", "int", "map"])
 POINTER = time.time_ns()
 """Of another transaction service: taken, as long as it is young."""
+CHECKED = {"check.expected.offsets": "true"}
 RANGE = {"startTimestamp": POINTER // 10**6, "startSequenceId": 0, "endTimestamp": POINTER // 10**6 + 60_000, "endSequenceId": 9}
 SEEN_BY = Transaction(POINTER + 1, POINTER, (7, 5), (POINTER,), write_pointer=POINTER + 1).to_bytes()
 GOOD_AVRO = st.sampled_from(
@@ -59,6 +69,9 @@ GOOD_AVRO = st.sampled_from(
         avro_poll(transaction=SEEN_BY),
         avro_poll(ONCELOG_AVRO, startFrom=bytes(20), limit=5, wait=1),
         avro_poll(ONCELOG_AVRO, startOffset=1),
+        avro_publish(b"p", media=ONCELOG_AVRO, expectedOffset=0, expectedLastMessageId=bytes(20), expectedKeyOffsets={"k": None}),
+        encode_commit_request(CommitRequest("g", [Part("default", "fuzz", PublishRequest([b"p"], keys=[b"k"]))])),
+        encode_commit_request(CommitRequest("g", [Part("default", "fuzz", PublishRequest([b"p"]))], ["b"], "q", 5, "i", "c")),
     ]
 )
 
@@ -86,8 +99,8 @@ BODIES = (
     | NEARLY_RIGHT.map(lambda value: json.dumps(value).encode())
     | st.builds(lambda tag, value: json.dumps({"messages": ["a"], "epoch": {tag: value}}).encode(), TAGS, VALUES)
 )
-PARAMETERS = st.sampled_from(["limit", "after", "sequenceId", "state", "wait", "instance"])
-NAMES = st.sampled_from(["default", "fuzz", "p", "5", "here:t"]) | st.text(min_size=1, max_size=10)
+PARAMETERS = st.sampled_from(["limit", "after", "sequenceId", "state", "wait", "instance", "group"])
+NAMES = st.sampled_from(["default", "fuzz", "p", "5", "here:t", "g", "0"]) | st.text(min_size=1, max_size=10)
 
 
 def check(answer: requests.Response) -> None:
@@ -104,8 +117,11 @@ def check(answer: requests.Response) -> None:
 @given(st.sampled_from([route for route in ROUTES if route.method in ("POST", "PUT")]), MEDIA_OR_NOT, BODIES)
 @example(ROUTES[0], JSON, b"[" * 900 + b"]" * 900)
 def test_no_body_yields_a_5xx(shared: RunningService, topic: Topic, route: Route, media: str, body: bytes) -> None:
-    fuzzed = Topic(shared.url, "fuzz")
-    path = route.path.format(**{**ANY, "topic": "fuzz"})
+    fuzzed = Topic(shared.url, "fuzz", **CHECKED)
+    transaction = "staging" if "/stage/" in route.path else uuid4().hex  # whose commit and abort would be the end of it
+    if transaction == "staging":
+        topic.session.post(shared.url + "/v1/journal", json={"id": transaction, "group": "g"}, timeout=TIMEOUT)
+    path = route.path.format(**{**ANY, "topic": "fuzz", "transaction": transaction})
     headers = {"content-type": media} if media else {}
     check(topic.session.request(route.method, shared.url + path, data=body, headers=headers, timeout=TIMEOUT))
     fuzzed.session.close()
@@ -123,6 +139,7 @@ def test_no_address_yields_a_5xx(
     shared: RunningService, topic: Topic, route: Route, namespace: str, name: str, producer: str, query: dict[str, str]
 ) -> None:
     names = {"namespace": namespace, "topic": name, "producer": producer, "writePointer": producer, "participant": name}
+    names |= {"transaction": name, "chunk": producer, "group": namespace}
     path = route.path.format(**{part: quote(value.encode("utf-8", "surrogatepass"), safe="") for part, value in names.items()})
     asked = "&".join(f"{key}={quote(value.encode('utf-8', 'surrogatepass'))}" for key, value in query.items())
     answer = topic.session.request(route.method, f"{shared.url}{path}?{asked}", data=b"", timeout=TIMEOUT)
@@ -135,7 +152,7 @@ def test_no_damaged_avro_yields_a_5xx_and_what_is_accepted_reads_back(
     shared: RunningService, topic: Topic, media: str, path: str, body: bytes
 ) -> None:
     """Damage can leave another good request; whatever was accepted, the log must still be whole."""
-    fuzzed = Topic(shared.url, "fuzz")
+    fuzzed = Topic(shared.url, "fuzz", **CHECKED)
     check(fuzzed.post(path, body, media))
     for each in MEDIA:
         answer = fuzzed.post("/poll", b'{"limit": 100000}' if each == JSON else avro_poll(each, limit=100_000), each)
