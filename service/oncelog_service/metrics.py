@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from oncelog.errors import StorageUnavailable
+from oncelog_service.journal.coordinator import Journal
 from oncelog_service.service import Service
 from oncelog_service.transactions.edits import Aborted, Committed, Started
 from oncelog_service.transactions.manager import TransactionManager
@@ -45,6 +46,7 @@ class _Collector:
             "oncelog_replayed", "Messages replayed when the open topics were opened", sum(log.replayed for log in logs)
         )
         yield from _of_transactions(service.transactions)
+        yield from _of_atomic_commits(service.journal)
 
 
 def _of_transactions(transactions: TransactionManager | RemoteTransactions) -> Iterator[Metric]:
@@ -61,6 +63,14 @@ def _of_transactions(transactions: TransactionManager | RemoteTransactions) -> I
     yield CounterMetricFamily("oncelog_transactions_committed", "Transactions committed", counts[Committed])
     yield CounterMetricFamily("oncelog_transactions_aborted", "Transactions aborted", counts[Aborted])
     yield CounterMetricFamily("oncelog_transactions_timed_out", "Transactions that timed out", transactions.timed_out)
+
+
+def _of_atomic_commits(journal: Journal) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "oncelog_atomic_open", "Journaled transactions and branches that have not ended", journal.open_transactions
+    )
+    yield CounterMetricFamily("oncelog_atomic_committed", "Atomic commits", journal.committed)
+    yield CounterMetricFamily("oncelog_atomic_aborted", "Journaled transactions aborted", journal.aborted)
 
 
 def exposition(service: Service) -> tuple[bytes, str]:
