@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from oncelog_service.journal.plan import Apply, Step, Transaction
+from oncelog_service.journal.records import TopicRef
 from tests.journal.world import TOPICS, World, knowledge
 
 which = st.integers(0, 30)
+some_topics = st.sets(st.sampled_from(TOPICS), max_size=2)
 groups = st.sampled_from(["g", "g", "h"])
 
 
@@ -49,8 +51,19 @@ class Lives(RuleBasedStateMachine):
         parent = None if of is None or number - of < 1 else number - of
         self.world.begin(group, self.now + lifetime, parent)
 
+    @rule(group=groups, bystander=st.booleans(), staged=st.lists(some_topics, min_size=2, max_size=3))
+    def begin_a_family(self, group: str, bystander: bool, staged: list[set[TopicRef]]) -> None:
+        """A transaction and its branches with messages in each of them; somebody else may begin between."""
+        parent = self.world.begin(group, self.now + 50)
+        if bystander:
+            self.world.begin(group, self.now + 50)
+        family = [parent, *(self.world.begin(group, self.now + 50, of=parent) for _ in staged[1:])]
+        for number, topics in zip(family, staged, strict=True):
+            for topic in sorted(topics):
+                self.world.stage(number, topic)
+
     @rule(index=which, topic=st.sampled_from(TOPICS))
-    def stage(self, index: int, topic: int) -> None:
+    def stage(self, index: int, topic: TopicRef) -> None:
         transaction = self.some(index, lambda each: each.in_progress)
         if transaction is not None:
             self.world.stage(transaction.number, topic)
@@ -67,6 +80,18 @@ class Lives(RuleBasedStateMachine):
             if branch is not None
         )
         self.world.commit(transaction.number, *numbers, at_once=at_once)
+
+    @rule(index=which, further=st.booleans())
+    def commit_with_all_its_branches(self, index: int, further: bool) -> None:
+        """In one batch, and maybe everything that follows at once."""
+        transaction = self.some(index, lambda each: each.in_progress and each.of is None)
+        if transaction is None:
+            return
+        everybody = self.world.plan.transactions.values()
+        branches = [each.number for each in everybody if self.may_name(transaction, each, strangers=False)]
+        self.world.commit(transaction.number, *branches, at_once=True)
+        if further:
+            self.go_on(transaction.number)
 
     def may_name(self, transaction: Transaction, branch: Transaction, strangers: bool) -> bool:
         own = branch.of == transaction.id
@@ -88,8 +113,12 @@ class Lives(RuleBasedStateMachine):
     @rule(index=which)
     def go_on_with_one(self, index: int) -> None:
         """As after a commit: without looking at the others."""
-        transaction = self.some(index, lambda each: True)
-        while transaction is not None and (steps := self.world.plan.steps_of(transaction.number)):
+        transaction = self.some(index, lambda each: not each.in_progress)
+        if transaction is not None:
+            self.go_on(transaction.number)
+
+    def go_on(self, number: int) -> None:
+        while steps := self.world.plan.steps_of(number):
             for step in steps:
                 self.world.take(step)
 
@@ -99,16 +128,17 @@ class Lives(RuleBasedStateMachine):
             self.world.take(step)
 
     @precondition(lambda self: self.world.pending)
-    @rule(count=st.integers(1, 10))
+    @rule(count=st.integers(1, 30))
     def sync(self, count: int) -> None:
         self.world.sync(count)
 
-    @rule(count=st.integers(0, 10))
+    @rule(count=st.integers(0, 30))
     def crash(self, count: int) -> None:
         self.world.crash(count)
 
     @rule()
     def trim(self) -> None:
+        """What is kept must say the same as everything."""
         self.world.trim()
 
     @rule(ms=st.sampled_from([1, 1, 60]))
@@ -140,7 +170,7 @@ def ready(steps: list[Step]) -> Iterator[Step]:
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestLives.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 # --- one history, crashed everywhere
