@@ -28,7 +28,16 @@ from oncelog.wire.media import AVRO, JSON, NDJSON, ONCELOG_AVRO, PROBLEM, THRIFT
 from oncelog_service.properties import CHECK_EXPECTED_OFFSETS, DEDUPLICATION, GENERATION, TRANSACTIONAL, TTL
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import GroupRow, NamespaceRow, ProducerRow, TopicRow, TrimRow
+from oncelog_service.storage.rows import (
+    ChunkRow,
+    GroupProducerRow,
+    GroupRow,
+    JournalMetaRow,
+    NamespaceRow,
+    ProducerRow,
+    TopicRow,
+    TrimRow,
+)
 from tests.docs.pages import ROOT
 from tests.support import RunningService
 
@@ -83,10 +92,15 @@ def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
     assert actual == expected
 
 
-@pytest.mark.parametrize("row", [TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow], ids=lambda row: row.__name__)
+@pytest.mark.parametrize(
+    "row",
+    [TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalMetaRow, GroupProducerRow],
+    ids=lambda row: row.__name__,
+)
 def test_the_small_tables_are_drawn_as_they_are_written(row: type) -> None:
     text = (DOCS / "formats.md").read_text("utf-8")
-    drawn = re.search(rf"^{row.__name__.removesuffix('Row').upper()} +(\{{.*?\}})\n(?=[A-Z`])", text, re.MULTILINE | re.DOTALL)
+    table = re.sub("(?<!^)(?=[A-Z])", "_", row.__name__.removesuffix("Row")).upper()
+    drawn = re.search(rf"^{table} +(\{{.*?\}})\n(?=[A-Z`])", text, re.MULTILINE | re.DOTALL)
     assert drawn
     # Members of the row stand before a colon and a type; names in nested braces are those of its values.
     members = set(re.findall(r'"(\w+)": (?:int|ms|bool|offset|hex|str|\[|\{|"|1)', drawn[1])) - {"version", "deduplication"}

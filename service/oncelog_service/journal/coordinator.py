@@ -24,6 +24,7 @@ from zlib import crc32
 
 from oncelog.errors import (
     BranchGone,
+    ChunkReused,
     GroupProducerNotFound,
     InvalidRequest,
     KeyInTransaction,
@@ -67,7 +68,7 @@ from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import group_producer_key, journal_key, number_key
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import GroupProducerRow, JournalRow, encode_record
+from oncelog_service.storage.rows import GroupProducerRow, JournalMetaRow, encode_record
 from oncelog_service.topics import Topics
 
 _log = logging.getLogger(__name__)
@@ -80,8 +81,8 @@ _REMEMBERED = 10_000
 """Outcomes kept in memory; older ones are read."""
 _ROUND_SECONDS = 0.2
 _FORGOTTEN_AT_ONCE = 1_000
-_TRANSIENT = (ProducerInTransaction, KeyInTransaction, StorageUnavailable, TopicDamaged, BranchGone)
-"""Refusals after which the transaction is in progress as before."""
+_NOT_ENDING = (ProducerInTransaction, KeyInTransaction, StorageUnavailable, TopicDamaged, BranchGone, ChunkReused)
+"""Refusals after which the transaction is in progress as before: they may pass, or are about another request than the first."""
 
 TIMED_OUT, ASKED, DUPLICATE = "timed_out", "asked", "duplicate"
 
@@ -174,6 +175,8 @@ class Journal:
         return outcome
 
     def _begin(self, batch: Batch, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> int:  # noqa: A002
+        if id is not None and id.isdigit():
+            raise InvalidRequest(f"ids of digits only are the ones that the service assigns; {id} is none of them")
         number = self._next_number(batch)
         id = str(number) if id is None else id  # noqa: A001
         self._partition_of[number] = crc32(group.encode()) % self._partitions
@@ -262,6 +265,8 @@ class Journal:
             if ended is not None:
                 return _again(ended)
             number = self._numbers.get(id)
+            if number is not None and self._find(number).commit is not None:
+                return await self._go_on(id, number)
             if number is not None:
                 self._check_can_commit(number, request)
             elif request.group is None:
@@ -276,6 +281,17 @@ class Journal:
             raise _exists(transaction.id, transaction.group)
         if transaction.of is not None:
             raise InvalidRequest(f"{transaction.id!r} is a branch of {transaction.of!r}: commit that, and name this one")
+        if not transaction.in_progress:
+            raise _not_in_progress(transaction.id, self._status(number).state, "another transaction names it as a branch")
+
+    async def _go_on(self, id: str, number: int) -> AtomicOutcome:  # noqa: A002
+        """Its commit was asked for before a restart, and could not be finished yet."""
+        if self._find(number).prepared is None:
+            return await self._decide(number, self._asked(number))
+        await self.once()
+        ended = await self._find_ended(id)
+        await self._writer.settled()
+        return self._status(number) if ended is None else ended.outcome
 
     async def _stage_and_decide(self, id: str, number: int | None, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
         parts = []
@@ -433,7 +449,7 @@ class Journal:
 
     async def _refused(self, number: int, refusal: OncelogError) -> AtomicOutcome:
         """The commit cannot be. What the refusal depends on is synced before it is told."""
-        if not isinstance(refusal, _TRANSIENT) and refusal.definite:
+        if not isinstance(refusal, _NOT_ENDING) and refusal.definite:
             await self._abort(number, refusal.code, refusal.detail, refusal.to_problem())
         await self._writer.settled()
         raise refusal
@@ -624,21 +640,23 @@ class Journal:
 
     async def _decide_again(self, number: int) -> None:
         """Its client asked for the commit before a restart, and needs not be there any more."""
+        self._recovered = True  # whatever was prepared before it has been applied
+        try:
+            await self._decide(number, self._asked(number))
+        except OncelogError as refusal:
+            if number in self._partition_of:
+                raise
+            _log.info("transaction %s was refused after a restart: %s", number, refusal)
+
+    def _asked(self, number: int) -> CommitRequest:
         commit = self._find(number).commit
-        assert commit is not None  # the plan says so
-        request = CommitRequest(
+        assert commit is not None  # whoever asks has seen it
+        return CommitRequest(
             producer=commit.producer,
             sequence_id=commit.sequence_id,
             incarnation=commit.incarnation,
             checksum=commit.checksum,
         )
-        self._recovered = True  # whatever was prepared before it has been applied
-        try:
-            await self._decide(number, request)
-        except OncelogError as refusal:
-            if number in self._partition_of:
-                raise
-            _log.info("transaction %s was refused after a restart: %s", number, refusal)
 
     async def forget_outcomes(self) -> int:
         """Forget what became of the oldest transactions, as far as none of their messages lives; how many."""
@@ -713,8 +731,8 @@ class Journal:
         batch.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
         self._writer.submit_lazily(batch, lambda: None)
 
-    def _row(self) -> JournalRow:
-        return JournalRow(self._partitions, self._reserved, list(self._begins))
+    def _row(self) -> JournalMetaRow:
+        return JournalMetaRow(self._partitions, self._reserved, list(self._begins))
 
     def _next_number(self, batch: Batch) -> int:
         """A number that no other transaction ever has; above all numbers handed out before."""
@@ -816,7 +834,9 @@ def _topics(transaction: Transaction) -> Sequence[AtomicTopic]:
                 generation=topic.generation,
                 messages=0 if applied is None else applied.messages,
                 first_offset=applied.first_offset if placed and applied is not None else None,
-                first_message_id=MessageId.from_bytes(bytes.fromhex(applied.first_id)) if placed and applied is not None else None,
+                first_message_id=MessageId.from_bytes(bytes.fromhex(applied.first_id))
+                if placed and applied is not None
+                else None,
             )
         )
     return found

@@ -9,7 +9,7 @@ from oncelog_service.journal.plan import Plan, PlanError
 from oncelog_service.journal.records import RecordDamaged, decode
 from oncelog_service.storage.keys import journal_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
-from oncelog_service.storage.rows import GroupProducerRow, JournalRow, RowDamaged, decode_record
+from oncelog_service.storage.rows import GroupProducerRow, JournalMetaRow, RowDamaged, decode_record
 
 META_KEY = b""
 _AFTER_ANY = b"\xff"
@@ -18,7 +18,7 @@ _AFTER_ANY = b"\xff"
 class Found(NamedTuple):
     """All that is known of journaled transactions that have not ended, and of the producers of atomic commits."""
 
-    row: JournalRow
+    row: JournalMetaRow
     plans: list[Plan]
     """One per partition."""
     producers: dict[tuple[str, str], GroupProducerRow]
@@ -35,7 +35,7 @@ def find(store: Store, partitions: int) -> Found:
     """
     try:
         data = store.get(Table.JOURNAL_META, META_KEY)
-        row = JournalRow(partitions, 0, [0] * partitions) if data is None else decode_record(JournalRow, data)
+        row = JournalMetaRow(partitions, 0, [0] * partitions) if data is None else decode_record(JournalMetaRow, data)
         plans = [_plan(store, partition, begin) for partition, begin in enumerate(row.begins)]
         producers = _producers(store)
     except (RowDamaged, RecordDamaged, PlanError) as damage:
@@ -45,7 +45,7 @@ def find(store: Store, partitions: int) -> Found:
         for partition, plan in enumerate(plans):
             for position in range(row.begins[partition], plan.position):
                 stale.delete(Table.JOURNAL, journal_key(partition, position))
-        row = JournalRow(partitions, row.numbers, [0] * partitions)
+        row = JournalMetaRow(partitions, row.numbers, [0] * partitions)
         plans = [Plan() for _ in range(partitions)]
     return Found(row, plans, producers, stale)
 

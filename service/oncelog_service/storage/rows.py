@@ -605,7 +605,7 @@ class ChunkRow:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalRow:
+class JournalMetaRow:
     """What the journal must not forget when its older records are deleted."""
 
     partitions: int
@@ -627,8 +627,8 @@ class GroupProducerRow:
     checksum: str | None
 
 
-Record: TypeAlias = TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow | ChunkRow | JournalRow | GroupProducerRow
-R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalRow, GroupProducerRow)
+Record: TypeAlias = TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow | ChunkRow | JournalMetaRow | GroupProducerRow
+R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalMetaRow, GroupProducerRow)
 
 
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
