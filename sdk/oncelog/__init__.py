@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
+from oncelog.atomic import AtomicBatch, AtomicBranch
 from oncelog.client import Client
 from oncelog.errors import OncelogError
+from oncelog.expectation import UNCHECKED
 from oncelog.message import Message
 from oncelog.message_id import MessageId
 from oncelog.participants import TransactionAware
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "UNCHECKED",
+    "AtomicBatch",
+    "AtomicBranch",
     "Checkpoint",
     "Client",
     "Message",

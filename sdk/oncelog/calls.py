@@ -46,13 +46,15 @@ class Calls:
         """Of the service."""
         return self._transport.url
 
-    def _trying(self, call: Callable[[], T], idempotent: bool) -> T:
+    def _trying(self, call: Callable[[], T], idempotent: bool, seconds: float | None = None) -> T:
         """What ``call`` answers, tried again while that is safe and of use; see :func:`oncelog.retry.may_retry`.
+
+        ``seconds``: for how long, else as the client was told.
 
         Raises:
             OncelogError: the last try's; ``definite`` only if no earlier try may have got through either.
         """
-        end = time.monotonic() + self._retry
+        end = time.monotonic() + (self._retry if seconds is None else seconds)
         attempt = 0
         perhaps_done = False
         while True:

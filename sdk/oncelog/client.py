@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from oncelog.calls import RETRY_SECONDS as RETRY_SECONDS
 from oncelog.calls import decoded, parse, quoted, topic_path
 from oncelog.errors import InvalidRequest, OncelogError, TopicExists, TransactionConflict
+from oncelog.journal_calls import DEFAULT_GROUP, JournalCalls
 from oncelog.retry import pause
-from oncelog.transaction_calls import BUFFER_BYTES, TransactionCalls
+from oncelog.transaction_calls import BUFFER_BYTES
 from oncelog.wire.codec import (
     decode_consume_response,
     decode_publish_response,
@@ -37,6 +38,7 @@ from oncelog.wire.models import (
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, ReceiptRun
 
 if TYPE_CHECKING:
+    from oncelog.atomic import AtomicBatch, AtomicBranch
     from oncelog.participants import TransactionAware
     from oncelog.transaction import TransactionContext
 
@@ -58,7 +60,7 @@ _LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 PropertyValue = str | int | bool
 
 
-class Client(TransactionCalls):
+class Client(JournalCalls):
     """A service, by its URL. Thread-safe; a context manager.
 
     Every call tries again what is safe to try again, for ``retry`` seconds, and raises an OncelogError then.
@@ -227,6 +229,54 @@ class Client(TransactionCalls):
             time.sleep(pause(attempt, random.random()))
         with self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes) as tx:
             return function(tx)
+
+    # --- atomic commits
+
+    def atomic(
+        self,
+        group: str = DEFAULT_GROUP,
+        *,
+        id: str | None = None,  # noqa: A002  # the field's word
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        branches: Iterable[str] = (),
+        producer: str | None = None,
+        sequence_id: int | None = None,
+        incarnation: str | None = None,
+        checksum: str | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> AtomicBatch:
+        """Messages for several topics that are committed together, for a ``with`` statement; see :class:`oncelog.AtomicBatch`."""
+        from oncelog.atomic import AtomicBatch  # which needs producers, which need clients
+
+        return AtomicBatch(
+            self,
+            group,
+            id=id,
+            timeout=timeout,
+            namespace=namespace,
+            branches=branches,
+            producer=producer,
+            sequence_id=sequence_id,
+            incarnation=incarnation,
+            checksum=checksum,
+            buffer_bytes=buffer_bytes,
+        )
+
+    def atomic_branch(
+        self,
+        of: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        id: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> AtomicBranch:
+        """Messages staged for the atomic commit of id ``of``, for a ``with`` statement; see :class:`oncelog.AtomicBranch`."""
+        from oncelog.atomic import AtomicBranch
+
+        return AtomicBranch(self, of, group, id=id, timeout=timeout, namespace=namespace, buffer_bytes=buffer_bytes)
 
     # --- status
 

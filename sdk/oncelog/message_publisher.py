@@ -10,7 +10,8 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from oncelog.codecs import codec_for
-from oncelog.errors import InvalidResponse, OncelogError, SequenceIdNotRising, StoredGroupPublished, TransactionClosed
+from oncelog.errors import InvalidResponse, OncelogError, StoredGroupPublished, TransactionClosed
+from oncelog.held_producers import HeldProducers
 from oncelog.message_id import MessageId
 from oncelog.producer import Producer, check_names_all, checked_extras, encode_value
 from oncelog.receipt import Receipt
@@ -33,16 +34,6 @@ class _Row(NamedTuple):
     ttl: int | None
     size: int
     """What it counts for, in bytes."""
-
-
-@dataclass
-class _Held:
-    """A producer while it is in the transaction."""
-
-    producer: Producer[Any]
-    last: Receipt | None = None
-    """Of the newest message that was answered."""
-    last_given: int | None = None
 
 
 @dataclass
@@ -74,7 +65,7 @@ class MessagePublisher:
         self._lock = Lock()
         self._tx: Transaction | None = None
         self._topics: dict[tuple[str, str], _Topic] = {}
-        self._held: dict[tuple[str, str, str], _Held] = {}
+        self._held = HeldProducers()
         self._size = 0
         self._published: list[tuple[_Topic, PublishResponse]] = []
         self._failure: BaseException | None = None
@@ -108,7 +99,7 @@ class MessagePublisher:
             tx = self._running()
             number = None
             if producer is not None:
-                number = self._number(tx, topic, namespace, producer, sequence_id)
+                number = self._held.number(tx.transaction_id, namespace, topic, producer, sequence_id)
             row = _Row(payload, number, raw_key, properties and dict(properties), ttl, _size(payload, raw_key, properties))
             self._add(namespace, topic, None if producer is None else producer.name, row)
             self._spill(tx)
@@ -119,24 +110,6 @@ class MessagePublisher:
         if self._failure is not None:
             raise TransactionClosed("an earlier message of this transaction failed; roll it back") from self._failure
         return self._tx
-
-    def _number(self, tx: Transaction, topic: str, namespace: str, producer: Producer[Any], given: int | None) -> int:
-        if (producer.topic, producer.namespace) != (topic, namespace):
-            raise ValueError(f"producer {producer.name!r} publishes to {producer.namespace}/{producer.topic}")
-        place = namespace, topic, producer.name
-        held = self._held.get(place)
-        if held is None:
-            producer._hold(tx.transaction_id)
-            held = self._held[place] = _Held(producer)
-        elif held.producer is not producer:
-            raise ValueError(f"two producers named {producer.name!r} in one transaction; the older one is fenced")
-        if given is not None and held.last_given is not None and given <= held.last_given:
-            raise SequenceIdNotRising(
-                f"sequence id {given} does not follow {held.last_given}; nothing was sent", last=held.last_given, received=given
-            )
-        number = producer._number_held(given)
-        held.last_given = number
-        return number
 
     def _add(self, namespace: str, name: str, producer: str | None, row: _Row) -> None:
         topic = self._topics.setdefault((namespace, name), _Topic(namespace, name))
@@ -178,16 +151,14 @@ class MessagePublisher:
     def post_tx_commit(self) -> None:
         """The producers go on behind the numbers that they have used."""
         with self._lock:
-            for held in self._held.values():
-                held.producer._release(held.last)
+            self._held.release()
             self._end()
 
     def rollback_tx(self) -> bool:
         """Undo every publish by its answer. False when something may be published of which there is no answer."""
         with self._lock:
             failures = [failure for topic, response in self._published if (failure := self._undo(topic, response))]
-            for held in self._held.values():
-                held.producer._roll_back()
+            self._held.roll_back()
             undone = not self._unsure
             self._end()
         if failures:
@@ -197,8 +168,7 @@ class MessagePublisher:
     def in_doubt_tx(self, error: BaseException) -> None:
         """Which numbers are used cannot be told: the producers stop."""
         with self._lock:
-            for held in self._held.values():
-                held.producer._stop(error)
+            self._held.stop(error)
             self._end()
 
     def _undo(self, topic: _Topic, response: PublishResponse) -> OncelogError | None:
@@ -211,7 +181,6 @@ class MessagePublisher:
     def _end(self) -> None:
         self._tx = None
         self._topics.clear()
-        self._held.clear()
         self._published.clear()
         self._size = 0
 
@@ -273,8 +242,8 @@ class MessagePublisher:
             write_pointer=tx.write_pointer,
         )
         if producer is not None:
-            held = self._held[topic.namespace, topic.name, producer]
-            request.producer, request.epoch, request.sequence_ids = producer, held.producer.epoch, ids
+            epoch = self._held.epoch(topic.namespace, topic.name, producer)
+            request.producer, request.epoch, request.sequence_ids = producer, epoch, ids
         return request
 
     def _sent(self, request: PublishRequest, send: Callable[[], PublishResponse]) -> PublishResponse:
@@ -292,7 +261,7 @@ class MessagePublisher:
     def _note_last(self, topic: _Topic, request: PublishRequest, response: PublishResponse) -> None:
         if request.producer is not None:
             run = response.receipts[-1]
-            self._held[topic.namespace, topic.name, request.producer].last = Receipt(run, run.count - 1)
+            self._held.note_last(topic.namespace, topic.name, request.producer, Receipt(run, run.count - 1))
 
     @contextmanager
     def _noting(self) -> Iterator[None]:

@@ -106,7 +106,7 @@ class Producer(Generic[R]):
             TopicNotFound, InitialSequenceIdTaken, InvalidRequest; ConnectionFailed when no service answers.
         """
         if initial_sequence_id is not None:
-            _check_sequence_id(initial_sequence_id)
+            check_sequence_id(initial_sequence_id)
         self._owns_client = client is None
         self._client = Client(url) if client is None else client
         self._topic = topic
@@ -331,9 +331,9 @@ class Producer(Generic[R]):
             if kind is None:
                 raise  # else the error that ends the block says more
 
-    # --- in a transaction: for MessagePublisher only
+    # --- in a transaction: for HeldProducers only
 
-    def _hold(self, write_pointer: int) -> None:
+    def _hold(self, transaction: int | str) -> None:
         """Flush, then take messages of this transaction only until it ends; :meth:`send` raises ProducerInTransaction meanwhile.
 
         Raises as :meth:`flush` does, ProducerInTransaction, ProducerStopped, ProducerClosed.
@@ -342,17 +342,17 @@ class Producer(Generic[R]):
         with self._lock:
             if not self._usable():
                 raise self._unusable()
-            self._held = self._standing(write_pointer)
+            self._held = self._standing(transaction)
         try:
             self.flush()
         except BaseException:
             self._held = None
             raise
         with self._lock:
-            self._held = self._standing(write_pointer)  # what was refused meanwhile has given its number back
+            self._held = self._standing(transaction)  # what was refused meanwhile has given its number back
 
-    def _standing(self, write_pointer: int) -> _Held:
-        return _Held(write_pointer, self._next, self._numbers_itself, self._taken.copy())
+    def _standing(self, transaction: int | str) -> _Held:
+        return _Held(transaction, self._next, self._numbers_itself, self._taken.copy())
 
     def _number_held(self, sequence_id: int | None) -> int:
         """The sequence id of the next message of the transaction. Raises as :meth:`send_async` does."""
@@ -462,8 +462,9 @@ class Producer(Generic[R]):
 
     def _unusable(self) -> OncelogError:
         if self._stopped is None and self._held is not None and not self._closed:
-            pointer = self._held.write_pointer
-            detail = f"producer {self._name!r} is in transaction {pointer}: send with the transaction, or when it has ended"
+            held_by = self._held.transaction
+            detail = f"producer {self._name!r} is in transaction {held_by}: send with the transaction, or when it has ended"
+            pointer = held_by if isinstance(held_by, int) else None
             return ProducerInTransaction(detail, producer=self._name, write_pointer=pointer)
         if self._stopped is None:
             return ProducerClosed()
@@ -480,7 +481,7 @@ class Producer(Generic[R]):
     def _number(self, given: int | None) -> int:
         """The message's sequence id. Taken under the same lock that queues it: the order of the one is the order of the other."""
         if given is not None:
-            _check_sequence_id(given)
+            check_sequence_id(given)
         numbers_itself = given is not None
         if self._numbers_itself is None:
             self._numbers_itself = numbers_itself
@@ -622,12 +623,11 @@ class Producer(Generic[R]):
             for part in batch.halves():
                 self._deliver(part)
         else:
-            if not isinstance(error, SequenceReused):
-                self._give_back(batch)
+            self._give_back(batch)
             self._fail(batch, error)
 
     def _give_back(self, refused: Batch) -> None:
-        """These messages are not stored and never will be: their sequence ids are unused."""
+        """These messages are refused for good: their sequence ids are unused, unless they were stored before."""
         with self._lock:
             unused = [each for each in refused.sequence_ids if self._last_sequence_id is None or each > self._last_sequence_id]
             newest = (self._batch if self._batch.payloads else self._queue[-1]).waiters[-1] is refused.waiters[-1]
@@ -689,7 +689,8 @@ class Producer(Generic[R]):
 class _Held(NamedTuple):
     """The transaction that a producer is in, and how its numbering stood before."""
 
-    write_pointer: int
+    transaction: int | str
+    """Its write pointer; the id of an atomic commit."""
     next: int
     numbers_itself: bool | None
     taken: TakenIds
@@ -704,7 +705,8 @@ def encode_value(value: Any, codec: Codec[Any] | None) -> bytes:
     return bytes(value)
 
 
-def _check_sequence_id(sequence_id: int) -> None:
+def check_sequence_id(sequence_id: int) -> None:
+    """Raises InvalidRequest for what cannot be one."""
     if type(sequence_id) is not int or not 0 <= sequence_id <= MAX_SEQUENCE_ID:
         raise InvalidRequest(f"a sequence id is an int from 0 to {MAX_SEQUENCE_ID}, not {sequence_id!r}")
 

@@ -180,7 +180,7 @@ def test_a_batch_that_expects_something_is_one_request_and_all_of_it_is_stored_o
 def test_a_batch_whose_numbers_cannot_be_takes_none_of_them(client: Client, topic: str) -> None:
     with Producer(topic, client=client, name="p") as producer:
         producer.send_batch([b"1", b"5"], sequence_ids=[1, 5])
-        for bad in ([6, 6], [7, 4], [6, "7"]):
+        for bad in ([7, 4], [8, 8], [9, "10"]):
             with pytest.raises((SequenceIdNotRising, InvalidRequest)):
                 producer.send_batch([b"x", b"x"], sequence_ids=bad, expected_offset=2)  # type: ignore[arg-type]
         assert producer.send(b"6", sequence_id=6).offset == 2
@@ -328,6 +328,35 @@ def test_a_transaction_that_is_rolled_back_gives_back_no_number_that_was_refused
             tx.send(topic, b"undone", producer=producer)
             raise ZeroDivisionError
         assert producer.send(b"1").sequence_id == 1
+
+
+def test_a_number_that_is_refused_while_a_transaction_waits_for_the_producer_is_unused_in_it(
+    house: RunningService, client: Client, topic: str
+) -> None:
+    gate, waiting = threading.Event(), threading.Event()
+
+    def gated(_: PublishRequest, request: Request) -> Answer:
+        waiting.set()
+        gate.wait(20)
+        return forward(house.url, request)
+
+    def lose() -> None:
+        with pytest.raises(OffsetMismatch):
+            producer.send(b"lost", expected_offset=9)
+
+    with watched(house, gated) as (url, _), Producer(topic, url=url, name="p") as producer:
+        losing = threading.Thread(target=lose)
+        losing.start()
+        waiting.wait(20)
+        holding = threading.Thread(target=producer._hold, args=(5,))
+        holding.start()
+        while producer._held is None:
+            holding.join(0.001)
+        gate.set()
+        losing.join(20)
+        holding.join(20)
+        producer._roll_back()
+        assert producer.send(b"0").sequence_id == 0
 
 
 # --- losses on the way
