@@ -415,6 +415,20 @@ def test_a_key_in_somebody_elses_undecided_transaction_is_no_mismatch_but_not_ye
     assert topic.put("k", transactionWritePointer=other, expectedKeyOffsets={"k": 3}).status_code == 200
 
 
+def test_what_a_transaction_published_before_its_checkpoint_is_its_own(house: House, topic: Conditional) -> None:
+    begun = house.client.start_transaction()
+    topic.publish_under(begun.write_pointer, "a", keys=["k"])
+    later = house.client.checkpoint_transaction(begun.write_pointer).write_pointer
+    assert later != begun.write_pointer
+    for offset in (0, 1):
+        assert topic.put("k", transactionWritePointer=later, expectedKeyOffsets={"k": offset}).status_code == 200
+    refused(topic.put("k", transactionWritePointer=later, expectedKeyOffsets={"k": 0}), "key_offset", 0, 2, "k")
+    assert_problem(topic.put("k", expectedKeyOffsets={"k": 2}), 409, "key_in_transaction")
+    house.end(begun.write_pointer, "abort")
+    house.settled()
+    assert topic.put("k", expectedKeyOffsets={"k": None}).status_code == 200
+
+
 def test_a_newer_plain_message_of_the_key_is_nobodys(house: House, topic: Conditional) -> None:
     pointer = house.start()
     topic.publish_under(pointer, "a", keys=["k"])

@@ -16,6 +16,7 @@ from oncelog.errors import (
     OncelogError,
     StorageFailed,
     StorageUnavailable,
+    TransactionNotInProgress,
 )
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import Deduplicator
@@ -26,6 +27,9 @@ from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import GENERATION_SIZE, split_topic_key
 from oncelog_service.transactions.port import Transactions
+
+_REMEMBERED = 10_000
+"""Write pointers whose relatives are remembered; asking again costs a read."""
 
 
 class Expectations:
@@ -49,6 +53,8 @@ class Expectations:
         self._pointers = pointers
         self._transactions = transactions
         self._settle = settle
+        self._relatives: dict[int, set[int]] = {}
+        """Write pointer → others that belong to the same transaction, as far as they were met."""
 
     def check_on(self) -> None:
         """Raises ExpectationsNotChecked where nobody looks at what a request expects."""
@@ -62,8 +68,13 @@ class Expectations:
         """What of the request does not hold at this moment. Awaits nothing. Raises ExpectationsNotChecked."""
         self.check_on()
         assert self.keys is not None  # checked
+        state = self.keys.state(request.write_pointer)
+        relatives = self._relatives.get(request.write_pointer or 0)
+        if relatives:
+            held_by = state.held_by
+            state = state._replace(held_by=lambda key: None if (other := held_by(key)) in relatives else other)
         repeated = NOTHING_REPEATED if known is None or not known.messages else self._repeated(request, known)
-        return mismatch(request, self.keys.state(request.write_pointer), repeated)
+        return mismatch(request, state, repeated)
 
     async def refuse(self, found: Mismatch | Held, pointer: int | None) -> None:
         """Refuse for good; or return, when what stood in the way has been settled: judge again.
@@ -74,7 +85,7 @@ class Expectations:
         await self.settled()
         if isinstance(found, Mismatch):
             raise self.refusal(found)
-        if not await self._has_ended(found.write_pointer, pointer):
+        if not (await self._has_ended(found.write_pointer, pointer) or await self._is_related(found.write_pointer, pointer)):
             raise self.refusal(found)
 
     async def settled(self) -> None:
@@ -113,6 +124,21 @@ class Expectations:
             await self._settle(other, False)
             return True
         return False
+
+    async def _is_related(self, other: int, pointer: int | None) -> bool:
+        """Whether both are write pointers of one transaction, which has checkpoints."""
+        if pointer is None:
+            return False
+        own = await self._transactions.root(pointer)
+        try:
+            related = own is not None and await self._transactions.root(other) == own
+        except TransactionNotInProgress:
+            return False
+        if related:
+            if len(self._relatives) >= _REMEMBERED:
+                self._relatives.clear()
+            self._relatives.setdefault(pointer, set()).add(other)
+        return related
 
     def _repeated(self, request: PublishRequest, known: Known) -> Repeated:
         assert request.producer is not None  # whose messages are known
