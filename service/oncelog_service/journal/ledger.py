@@ -1,0 +1,256 @@
+"""What memory holds of journaled transactions, and the only place where it moves: by one record at a time.
+
+The plans are the fold of the journal. Each record moves its plan when it is handed to the writer, not when it is synced; so every
+answer waits for the writer, and after a failed write all of this is read back from disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from zlib import crc32
+
+from oncelog.errors import InvalidRequest, OncelogError, ProducerFenced, TransactionNotFound, TransactionNotInProgress
+from oncelog.message_id import MessageId
+from oncelog.wire.models import AtomicOutcome, AtomicState, AtomicTopic
+from oncelog.wire.requests import CommitRequest
+from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_service.clock import Clock
+from oncelog_service.journal.limits import JournalLimits
+from oncelog_service.journal.outcomes import Ended, put_id, put_outcome, read_ended
+from oncelog_service.journal.plan import Plan, Transaction
+from oncelog_service.journal.records import Begin, Record, encode
+from oncelog_service.journal.recovery import META_KEY, Found
+from oncelog_service.log.reading import read
+from oncelog_service.log.writer import Writer
+from oncelog_service.storage.keys import journal_key
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import GroupProducerRow, JournalMetaRow, encode_record
+
+BLOCK = 10_000 * POINTERS_PER_MS
+"""Numbers are reserved by so many, ten seconds of them: one write for all that begin in that time."""
+_TRIM_EVERY = 1_000
+"""Records of a partition after which those of ended transactions are deleted."""
+_REMEMBERED = 10_000
+"""Outcomes kept in memory; older ones are read."""
+
+
+class Ledger:
+    """Of one opening of the store. Works on the event loop that owns the writer."""
+
+    def __init__(self, store: Store, writer: Writer, clock: Clock, limits: JournalLimits, found: Found) -> None:
+        """``found``: what is on disk."""
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._limits = limits
+        self.plans = found.plans
+        """One per partition."""
+        self.producers = found.producers
+        """(group, name) → its newest atomic commit."""
+        self._partitions = found.row.partitions
+        self._begins = list(found.row.begins)
+        self._reserved = self._last = found.row.numbers
+        self._partition_of: dict[int, int] = {}
+        """Number of a transaction that has not ended → its partition."""
+        self.numbers: dict[str, int] = {}
+        """Id of a transaction that has not ended → its number."""
+        for partition, plan in enumerate(self.plans):
+            for number, transaction in plan.transactions.items():
+                self._partition_of[number], self.numbers[transaction.id] = partition, number
+        self.ended: OrderedDict[str, Ended] = OrderedDict()
+        """The latest ones, by id."""
+        found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
+        self.submit(found.stale)
+
+    def is_open(self, number: int) -> bool:
+        """Whether the transaction of this number has not ended."""
+        return number in self._partition_of
+
+    @property
+    def open_numbers(self) -> Sequence[int]:
+        """Of all that have not ended, rising."""
+        return sorted(self._partition_of)
+
+    def begin(self, batch: Batch, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> int:  # noqa: A002
+        """Add to ``batch`` that a transaction begins; its number. Raises InvalidRequest for an id that only we assign."""
+        if id is not None and id.isdigit():
+            raise InvalidRequest(f"ids of digits only are the ones that the service assigns; {id} is none of them")
+        number = self._next_number(batch)
+        id = str(number) if id is None else id  # noqa: A001
+        self._partition_of[number] = crc32(group.encode()) % self._partitions
+        self.numbers[id] = number
+        now = self._clock.now_ms()
+        self.append(batch, Begin(number, id, group, now, now + (timeout_ms or self._limits.default_timeout_ms), of))
+        put_id(batch, id, number)
+        return number
+
+    def find(self, number: int) -> Transaction:
+        """The transaction of this number, which has not ended."""
+        return self.plan_of(number).transactions[number]
+
+    def plan_of(self, number: int) -> Plan:
+        """The plan of its partition."""
+        return self.plans[self._partition_of[number]]
+
+    def append(self, batch: Batch, record: Record) -> None:
+        """Move the plan by a record, and add that to ``batch``."""
+        partition = self._partition_of[record.number]
+        plan = self.plans[partition]
+        position = plan.position
+        if position % _TRIM_EVERY == 0:
+            self._trim(partition)  # before this record, whose batch the writer has not got yet
+        plan.apply(position, record)
+        batch.put(Table.JOURNAL, journal_key(partition, position), encode(position, record))
+
+    def submit_record(self, record: Record) -> None:
+        """The same, in a write of its own."""
+        batch = Batch()
+        self.append(batch, record)
+        self.submit(batch)
+
+    def submit(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
+        """Hand over to the writer."""
+        return self._writer.submit(batch, on_written)
+
+    def _trim(self, partition: int) -> None:
+        """Delete records that no restart needs."""
+        begin, end = self._begins[partition], self.plans[partition].keep_from()
+        if end <= begin:
+            return
+        batch = Batch()
+        for position in range(begin, end):
+            batch.delete(Table.JOURNAL, journal_key(partition, position))
+        self._begins[partition] = end
+        batch.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
+        self._writer.submit_lazily(batch, lambda: None)
+
+    def _row(self) -> JournalMetaRow:
+        return JournalMetaRow(self._partitions, self._reserved, list(self._begins))
+
+    def _next_number(self, batch: Batch) -> int:
+        """A number that no other transaction ever has; above all numbers handed out before."""
+        self._last = max(self._last + 1, self._clock.now_ms() * POINTERS_PER_MS)
+        if self._last > self._reserved:
+            self._reserved = self._last + BLOCK
+            batch.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
+        return self._last
+
+    def reserve_number(self) -> int:
+        """A number of its own for messages that are staged anew."""
+        batch = Batch()
+        number = self._next_number(batch)
+        self.submit(batch)
+        return number
+
+    def end(
+        self, batch: Batch, transaction: Transaction, outcome: AtomicOutcome, problem: dict[str, object] | None = None
+    ) -> None:
+        """Add to ``batch``, which holds the record that ends it, what became of it."""
+        ended = Ended(outcome, problem)
+        put_outcome(batch, transaction.number, ended)
+        self.ended[transaction.id] = ended
+        while len(self.ended) > _REMEMBERED:
+            self.ended.popitem(last=False)
+
+    def forget(self, transaction: Transaction) -> None:
+        """It has ended: the plan does not know it any more."""
+        self._partition_of.pop(transaction.number, None)
+        self.numbers.pop(transaction.id, None)
+
+    async def find_ended(self, id: str) -> Ended | None:  # noqa: A002
+        """What became of it; on disk when this returns. None: it has not ended, or was never begun."""
+        if id in self.numbers:
+            return None
+        ended = self.ended.get(id)
+        if ended is not None:
+            await self._writer.settled()
+            return ended
+        if not id.isascii():
+            return None
+        return await read(read_ended, self._store, id)
+
+    async def no_longer(self, id: str) -> OncelogError:  # noqa: A002
+        """Why nothing can be done with the transaction of this id."""
+        ended = await self.find_ended(id)
+        number = self.numbers.get(id)
+        if ended is not None:
+            return not_in_progress(id, ended.outcome.state, ended.outcome.detail or "nothing was done", ended.outcome.reason)
+        if number is not None:
+            await self._writer.settled()
+            return not_in_progress(id, "prepared", "nothing was done")
+        return TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
+
+    def status(self, number: int) -> AtomicOutcome:
+        """A transaction that has not ended, as it is now."""
+        transaction = self.find(number)
+        adopted = transaction.adopted_by
+        if adopted is not None:
+            return self.outcome(transaction, "prepared", of=self.find(adopted).id)
+        return self.outcome(transaction, "in_progress" if transaction.prepared is None else "prepared")
+
+    def outcome(self, transaction: Transaction, state: AtomicState, **values: object) -> AtomicOutcome:
+        """The transaction in this state; ``values`` take the place of what it says itself."""
+        commit = transaction.commit
+        messages = sum(each.messages for each in transaction.applied.values()) if state == "committed" else None
+        fields: dict[str, object] = {
+            "id": transaction.id,
+            "group": transaction.group,
+            "state": state,
+            "began_ms": transaction.began,
+            "expires_ms": transaction.expires if state == "in_progress" else None,
+            "of": transaction.of,
+            "branches": [] if commit is None else [self.find(each).id for each in commit.branches],
+            "topics": _topics(transaction),
+            "messages": messages,
+            "producer": None if commit is None else commit.producer,
+            "sequence_id": None if commit is None else commit.sequence_id,
+            "incarnation": None if commit is None else commit.incarnation,
+            "checksum": None if commit is None else commit.checksum,
+        }
+        return AtomicOutcome.model_construct(**{**fields, **values})  # type: ignore[arg-type]
+
+    def original(self, group: str, request: CommitRequest) -> GroupProducerRow | None:
+        """The producer's newest commit, if its sequence id is that of this one or higher. Raises ProducerFenced."""
+        if request.producer is None or request.sequence_id is None:
+            return None
+        row = self.producers.get((group, request.producer))
+        if row is None:
+            return None
+        if row.incarnation != request.incarnation:
+            raise ProducerFenced(
+                f"producer {request.producer!r} of group {group!r} belongs to incarnation {row.incarnation!r}, not to "
+                f"{request.incarnation!r}; use another name, or have the group forget this one",
+                producer=request.producer,
+                incarnation=request.incarnation,
+                current_incarnation=row.incarnation,
+            )
+        return row if request.sequence_id <= row.sequence_id else None
+
+
+def _topics(transaction: Transaction) -> Sequence[AtomicTopic]:
+    """What it holds, or has put, on each topic."""
+    prepared = {} if transaction.prepared is None else {part.topic: None for part in transaction.prepared.parts}
+    found = []
+    for topic in dict.fromkeys((*transaction.topics, *prepared)):
+        applied = transaction.applied.get(topic)
+        placed = applied is not None and applied.messages > 0
+        found.append(
+            AtomicTopic.model_construct(
+                namespace=topic.namespace,
+                topic=topic.topic,
+                generation=topic.generation,
+                messages=0 if applied is None else applied.messages,
+                first_offset=applied.first_offset if placed and applied is not None else None,
+                first_message_id=MessageId.from_bytes(bytes.fromhex(applied.first_id))
+                if placed and applied is not None
+                else None,
+            )
+        )
+    return found
+
+
+def not_in_progress(id: str, state: str, detail: str, reason: str | None = None) -> TransactionNotInProgress:  # noqa: A002
+    """The refusal of whatever is wanted of a transaction that has ended."""
+    return TransactionNotInProgress(f"transaction {id!r} is {state}: {detail}", transaction=id, state=state, reason=reason)
