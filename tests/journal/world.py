@@ -123,6 +123,8 @@ class World:
         self.asked: dict[int, dict[TopicRef, tuple[str, ...]]] = {}
         """What each commit asked for, by topic."""
         self.groups: dict[int, str] = {}
+        self.of: dict[int, int] = {}
+        """Whom a branch is for, if that one had not ended before it began."""
         self.last = 0
 
     # --- writing
@@ -164,6 +166,7 @@ class World:
         other.disk, other.view = self.view.copy(), self.view.copy()
         other.plan = other.disk.restart()
         other.told, other.asked, other.groups, other.last = self.told.copy(), self.asked, self.groups, self.last
+        other.of = self.of
         for batch in self.pending:
             other.told.update(batch.answers)
         return other
@@ -174,6 +177,8 @@ class World:
         self.last += 1
         number = self.last
         self.groups[number] = group
+        if of is not None and self.state(of) not in ENDED:
+            self.of[number] = of
         self.push([Begin(number, f"t{number}", group, 0, expires, of and f"t{of}")], answers=[(number, "begun")])
         return number
 
@@ -244,9 +249,9 @@ class World:
             self.push([], lambda disk: disk.append(part.topic, row))
         self.push([record])
 
-    def run_to_the_end(self, refuse: frozenset[int] = frozenset()) -> None:
+    def run_to_the_end(self, refuse: frozenset[int] = frozenset(), now: int = FOR_EVER) -> None:
         """All steps there are, again and again, until there is none."""
-        while steps := self.plan.steps(FOR_EVER):
+        while steps := self.plan.steps(now):
             for step in steps:
                 self.take(step, step.number in refuse)
 
@@ -270,12 +275,21 @@ class World:
         for one, other in combinations(TOPICS, 2):
             assert_same_order(self.numbers_on(one), self.numbers_on(other))
 
+    def check_settled(self) -> None:
+        """Who is left when no step is, may still go on: nobody is committing, prepared, or left alone."""
+        self.check()
+        for number, transaction in self.plan.transactions.items():
+            assert transaction.in_progress
+            of = self.of.get(number)
+            if of is not None and self.groups.get(of) == self.groups[number]:
+                assert self.state(of) not in ENDED, f"{number} goes on although {of} is {self.state(of)}"
+
     def check_end(self) -> None:
         """Nothing is left to be done, and nothing is left."""
         self.check()
         assert not self.plan.transactions
         assert not self.view.staged
-        assert all(outcome in ("committed", "adopted", "aborted") for outcome in map(self.state, self.told))
+        assert all(outcome in ENDED for outcome in map(self.state, self.told))
         assert self.plan.keep_from() == self.plan.position
 
     def state(self, number: int) -> str:
@@ -288,6 +302,7 @@ class World:
         return [row.number for row in self.view.logs[topic]]
 
 
+ENDED = ("committed", "adopted", "aborted")
 STAYS = {
     "begun": {"begun", "prepared", "committed", "adopted", "aborted"},
     "prepared": {"prepared", "committed"},
