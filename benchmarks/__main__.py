@@ -15,10 +15,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.atomic import atomic_rates
+from benchmarks.conditional import conditional_rates
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
 from benchmarks.transactions import transaction_rates
 
-KINDS = ("publish", "sdk", "transactions", "large")
+KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "large")
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -46,6 +48,12 @@ def main() -> None:
     if "transactions" in chosen:
         with console.status("transactions"):
             rows += transaction_rates(args.seconds)
+    if "conditional" in chosen:
+        with console.status("conditional publish"):
+            rows += conditional_rates(args.seconds)
+    if "atomic" in chosen:
+        with console.status("atomic commits"):
+            rows += atomic_rates(args.seconds)
     if "large" in chosen:
         with console.status(f"{args.large:,} messages, SIGKILL, open"):
             rows += ten_million(args.large)

@@ -82,6 +82,12 @@ class Server:
         assert found is not None
         return int(found[1]) / 1024
 
+    def processor_seconds(self) -> float:
+        """What its threads have used until now."""
+        assert self.process is not None
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
 
 def _free_port() -> int:
     import socket
