@@ -1,0 +1,189 @@
+"""`examples/bulk_load.py`: whatever stops its loaders, the topic is the file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from random import Random, SystemRandom
+
+import pytest
+from examples.bulk_load import OtherContent, lines_of, load
+
+from oncelog import Client, Reader
+from oncelog.errors import ConnectionFailed, ExpectationsNotChecked, OffsetMismatch
+from oncelog.wire.requests import PublishRequest, ReceiptRun
+from tests.support import RunningService, ServiceProcess
+
+ROOT = Path(__file__).parents[2]
+TOPIC = "loaded"
+LINES = [f"line {number}".encode() for number in range(500)]
+
+
+@pytest.fixture
+def client(running: RunningService) -> Iterator[Client]:
+    with Client(running.url) as client:
+        client.create_topic(TOPIC, {"check.expected.offsets": True})
+        yield client
+
+
+def stored(client: Client) -> list[bytes]:
+    with Reader(TOPIC, client=client, timeout=0) as reader:
+        return [message.payload for message in reader]
+
+
+class LosingAnswers(Client):
+    """A client whose publishes now and then fail, before or after the service has done them."""
+
+    def __init__(self, url: str, random: Random) -> None:
+        super().__init__(url)
+        self.lost = 0
+        self._random = random
+
+    def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
+        fate = self._random.random()
+        if fate < 0.1:
+            raise ConnectionFailed
+        runs = super().publish(topic, request, namespace)
+        if fate < 0.3:
+            self.lost += 1
+            raise ConnectionFailed
+        return runs
+
+
+def test_a_load_that_is_stopped_anywhere_and_begun_again_puts_each_line_at_its_place_once(client: Client) -> None:
+    seed = SystemRandom().randrange(10**9)
+    random = Random(seed)
+    runs = 0
+    while len(stored(client)) < len(LINES):
+        runs += 1
+        with closing(load(client, TOPIC, LINES, batch=random.randint(1, 50))) as loader:
+            list(islice(loader, random.randint(1, 6)))
+        present = stored(client)
+        assert present == LINES[: len(present)], f"seed {seed}"
+    assert runs > 2, f"seed {seed}"
+    assert stored(client) == LINES, f"seed {seed}"
+    assert list(load(client, TOPIC, LINES)) == [len(LINES)], "there is nothing left to do"
+
+
+def test_a_batch_whose_answer_was_lost_is_there_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("examples.bulk_load.pause", lambda attempt, fraction: 0.0)
+    seed = SystemRandom().randrange(10**9)
+    with LosingAnswers(client.url, Random(seed)) as losing:
+        list(load(losing, TOPIC, LINES, batch=10))
+        assert losing.lost, f"seed {seed}"
+    assert stored(client) == LINES, f"seed {seed}"
+
+
+def test_a_batch_that_arrives_after_it_was_given_up_is_there_once(client: Client) -> None:
+    class Late(Client):
+        """The first publish fails, and gets through just before the second."""
+
+        late: PublishRequest | None = None
+
+        def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
+            if self.late is None:
+                self.late = PublishRequest(list(request.payloads), expected_offset=request.expected_offset)
+                raise ConnectionFailed
+            if self.late.payloads:
+                super().publish(topic, self.late, namespace)
+                self.late.payloads = []
+            return super().publish(topic, request, namespace)
+
+    with Late(client.url) as late:
+        assert list(load(late, TOPIC, LINES[:5], batch=2)) == [0, 2, 4, 5]
+    assert stored(client) == LINES[:5]
+
+
+def test_the_slower_of_two_loaders_stops(client: Client) -> None:
+    first, second = load(client, TOPIC, LINES, batch=10), load(client, TOPIC, LINES, batch=10)
+    assert (next(first), next(second), next(first)) == (0, 0, 10)
+    with pytest.raises(OffsetMismatch) as mismatch:
+        next(second)
+    assert (mismatch.value.expected, mismatch.value.actual) == (0, 10)
+    list(first)
+    assert stored(client) == LINES
+
+
+def test_several_loaders_that_follow_each_other_load_every_line_once(client: Client) -> None:
+    seed = SystemRandom().randrange(10**9)
+    random = Random(seed)
+    loaders = [load(client, TOPIC, LINES, batch=size, follow=True) for size in (7, 20, 33)]
+    while loaders:
+        loader = random.choice(loaders)
+        if next(loader, None) is None:
+            loaders.remove(loader)
+    assert stored(client) == LINES, f"seed {seed}"
+
+
+def test_lines_are_loaded_behind_what_the_topic_has_already(client: Client) -> None:
+    client.publish(TOPIC, PublishRequest([b"head", b"of the table"]))
+    list(islice(load(client, TOPIC, LINES, base=2, batch=100), 3))
+    list(load(client, TOPIC, LINES, base=2, batch=100))
+    assert stored(client) == [b"head", b"of the table", *LINES]
+
+
+@pytest.mark.parametrize(
+    ("present", "base"),
+    [([b"something else"], 0), (LINES[:3], 1), ([], 1), ([*LINES, b"more"], 0)],
+    ids=["another file", "a base too high", "a base where nothing is yet", "a longer file"],
+)
+def test_a_topic_that_does_not_begin_as_the_file_does_is_left_alone(client: Client, present: Sequence[bytes], base: int) -> None:
+    if present:
+        client.publish(TOPIC, PublishRequest(present))
+    with pytest.raises(OtherContent):
+        list(load(client, TOPIC, LINES, base=base))
+    assert stored(client) == list(present)
+
+
+def test_nothing_is_loaded_where_offsets_are_not_checked(client: Client) -> None:
+    client.create_topic("unchecked")
+    with pytest.raises(ExpectationsNotChecked):
+        list(load(client, "unchecked", LINES))
+
+
+def test_the_command_line_loads_a_file_as_it_is(running: RunningService, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_bytes(b"a,b\n\n1,2\r\nno end")
+    done = _start(running.url, file)
+    assert (*done.communicate(timeout=60), done.returncode) == (b"0\n4\n", b"", 0)
+    with Client(running.url) as client:
+        assert stored(client) == [b"a,b", b"", b"1,2\r", b"no end"]
+
+
+@pytest.mark.slow
+def test_loaders_killed_at_random_moments_have_loaded_the_file_in_the_end(tmp_path: Path) -> None:
+    seed = SystemRandom().randrange(10**9)
+    random = Random(seed)
+    file = tmp_path / "rows.txt"
+    file.write_bytes(b"".join(b"row %d %s\n" % (number, b"." * (number % 90)) for number in range(200_000)))
+    with ServiceProcess(tmp_path / "log") as service:
+        kills = 0
+        while True:
+            loaders = [_start(service.url, file, "--follow", "--batch", str(size)) for size in (50, 70)]
+            assert loaders[0].stdout is not None
+            loaders[0].stdout.readline()
+            time.sleep(random.uniform(0.0, 2.0))
+            if kills % 4 == 2:
+                service.kill()
+                service.start()
+            finished = [loader for loader in loaders if loader.poll() == 0]
+            for loader in loaders:
+                loader.kill()
+                _, said = loader.communicate()
+                assert loader.returncode in (0, -9), said
+            if finished:
+                break
+            kills += 1
+        assert kills > 2, f"seed {seed}: nothing was killed in the middle"
+        with Client(service.url) as client:
+            assert stored(client) == list(lines_of(file)), f"seed {seed}"
+
+
+def _start(url: str, file: Path, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(ROOT / "examples" / "bulk_load.py"), str(file), TOPIC, "--url", url, *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
