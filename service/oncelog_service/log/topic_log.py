@@ -463,6 +463,8 @@ class TopicLog:
     async def _trim(self, rows: Sequence[Expired]) -> int:
         self._check_open()
         settled = self.dedup.fold.settled.position.upcoming_offset
+        if self.keys is not None:
+            settled = min(settled, self.keys.snapshot().position.upcoming_offset)
         rows = [row for row in rows if row.end <= settled]
         if not rows or rows[0].row_id < self._begin:
             return 0  # another round of retention was here first
