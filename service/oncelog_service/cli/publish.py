@@ -60,6 +60,12 @@ def publish(
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Property of every message; repeatable.")
     ] = None,
     ttl: Annotated[int | None, typer.Option("--ttl", min=1, help="Seconds that they live.", show_default=False)] = None,
+    expect_offset: Annotated[
+        int | None,
+        typer.Option(
+            "--expect-offset", min=0, help="Offset that the first message must get; the others follow on.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Publish messages: arguments, lines of stdin or of a file. Ends when every one of them is on disk, once."""
     if resume and sequence_id is not None:
@@ -75,27 +81,48 @@ def publish(
     }
     with Interrupts() as interrupts, _source(messages or [], file, interrupts) as (lines, size):
         with interrupts.let_through():
-            gaps = "refuse" if resume or _follows_on(session, topic, producer, sequence_id) else "allow"
-            opened: Producer[bytes] = Producer(
-                topic,
-                name=producer,
-                namespace=session.namespace,
-                client=session.client,
-                gaps=gaps,  # type: ignore[arg-type]
-                max_pending=_MAX_PENDING + 2 * _BLOCK,
-            )
-        run = Run(session, topic, opened, 0 if resume else sequence_id, extras, interrupts)
+            run = _opened(session, topic, producer, 0 if resume else sequence_id, resume, expect_offset, extras, interrupts)
         session.so_far = run.so_far
         with progress_bar(session.out.as_json, "{task.fields[counts]}") as bar:
             run.all(lines, resume, bar, size)
         run.report()
 
 
-def _follows_on(session: Session, topic: str, producer: str | None, sequence_id: int | None) -> bool:
-    """Whether numbering from ``sequence_id`` on leaves no gap; then the service is told to refuse any.
+def _opened(
+    session: Session,
+    topic: str,
+    name: str | None,
+    first: int | None,
+    resume: bool,
+    expected_offset: int | None,
+    extras: Mapping[str, Any],
+    interrupts: Interrupts,
+) -> Run:
+    """A run whose producer is open and numbers from ``first`` on. Where that leaves no gap the service refuses any.
 
-    Without that, a line that is refused by itself would be passed over by those behind it and could never be sent again.
+    Without that, a line that is refused by itself would be passed over by those behind it: it could never be sent again, and what
+    it expected of the topic might hold for one of them.
     """
+    follows_on = resume or (first is None and expected_offset is not None) or _leaves_no_gap(session, topic, name, first)
+    producer: Producer[bytes] = Producer(
+        topic,
+        name=name,
+        namespace=session.namespace,
+        client=session.client,
+        gaps="refuse" if follows_on else "allow",
+        max_pending=_MAX_PENDING + 2 * _BLOCK,
+    )
+    run = Run(session, topic, producer, first, extras, interrupts, expected_offset)
+    if expected_offset is not None:
+        if first is None:
+            last = producer.last_sequence_id
+            run.first = 0 if last is None else last + 1
+        run.one_by_one = not follows_on or not session.client.stats(topic, session.namespace).deduplication
+    return run
+
+
+def _leaves_no_gap(session: Session, topic: str, producer: str | None, sequence_id: int | None) -> bool:
+    """Whether numbering from ``sequence_id`` on leaves none out."""
     if producer is None or sequence_id is None:
         return False
     try:
@@ -151,6 +178,10 @@ class Run:
     """Sequence id of the first message; None lets the SDK number them."""
     extras: Mapping[str, Any]
     interrupts: Interrupts
+    expected_offset: int | None = None
+    """Of the first message, also of one that is skipped."""
+    one_by_one: bool = False
+    """Whether each waits for the outcome of the one before it, because the service would not stop it."""
     skipped: int = 0
     stored: int = 0
     duplicates: int = 0
@@ -200,13 +231,16 @@ class Run:
         passed = min(len(lines), max(0, skip - self._next))
         self.skipped += passed
         self._next += passed
-        first, extras, send = self.first, self.extras, self.producer.send_async
+        first, expected, extras, send = self.first, self.expected_offset, self.extras, self.producer.send_async
         try:
             for line in lines[passed:]:
                 number = None if first is None else first + self._next
-                self._outcomes.append(send(line, sequence_id=number, **extras))
+                offset = None if expected is None else expected + self._next
+                self._outcomes.append(send(line, sequence_id=number, expected_offset=offset, **extras))
                 self._next += 1
-                if number is not None and self.producer.last_sequence_id is None and len(self._outcomes) == 1:
+                if self.one_by_one or (
+                    number is not None and self.producer.last_sequence_id is None and len(self._outcomes) == 1
+                ):
                     # Nothing comes before a producer's first message, so the service cannot see that it is missing.
                     self._wait(0)
         except OncelogError as error:

@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,6 +165,63 @@ def test_numbering_may_begin_anywhere(running: RunningService) -> None:
     assert last_persisted(running.url, "t", "p") == 100
 
 
+def _create_checked(url: str, **properties: str) -> None:
+    with Client(url) as client:
+        client.create_topic("t", {"check.expected.offsets": True, **properties})
+
+
+def test_each_message_gets_the_offset_that_is_expected_over_many_requests_too(running: RunningService, tmp_path: Path) -> None:
+    lines = _lines(6_500)
+    arguments = ("publish", "t", "--producer", "p", "--resume", "--expect-offset", "0", "--json")
+    _create_checked(running.url)
+    value(run(*arguments, "--file", str(_file(tmp_path, lines[:1_000])), url=running.url))
+    again = value(run(*arguments, "--file", str(_file(tmp_path, lines)), url=running.url))
+    assert (again["skipped"], again["stored"]) == (1_000, 5_500)
+    assert value(run("publish", "t", "a", "b", "--expect-offset", "6500", "--json", url=running.url))["stored"] == 2
+    assert payloads(running.url, "t") == [*lines, b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "numbered", [(), ("--producer", "p"), ("--producer", "p", "--sequence-id", "1"), ("--producer", "p", "--sequence-id", "9")]
+)
+@pytest.mark.parametrize("deduplication", ["true", "false"])
+def test_what_does_not_get_the_expected_offset_is_not_stored_nor_is_anything_after_it(
+    running: RunningService, numbered: tuple[str, ...], deduplication: str
+) -> None:
+    """The offset that is free now is what one of the messages behind it expects."""
+    _create_checked(running.url, deduplication=deduplication)
+    value(run("publish", "t", "0", "--producer", "p", "--json", url=running.url))
+    value(run("publish", "t", "1", "2", "--json", url=running.url))
+    refused = run("publish", "t", *"abcdef", "--expect-offset", "1", *numbered, "--json", url=running.url)
+    problem = json.loads(refused.stderr)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert (problem["code"], problem["expected"], problem["actual"], problem["failed_message"]) == ("offset_mismatch", 1, 3, 0)
+    assert (problem["stored"], problem["definite"]) == (0, True)
+    assert payloads(running.url, "t") == [b"0", b"1", b"2"]
+    text = run("publish", "t", "a", "--expect-offset", "4", url=running.url)
+    assert "message 0 (from 0): topic default/t: expected the upcoming offset to be 4, it is 3" in text.stderr
+    assert "definite: it was not done" in text.stderr
+    value(run("publish", "t", "a", "b", "--expect-offset", "3", *numbered, "--json", url=running.url))
+    assert payloads(running.url, "t") == [b"0", b"1", b"2", b"a", b"b"]
+
+
+def test_what_is_there_already_is_a_duplicate_whatever_offset_is_expected(running: RunningService) -> None:
+    _create_checked(running.url)
+    arguments = ("publish", "t", "--producer", "p", "--sequence-id", "0", "--expect-offset", "0", "--json")
+    value(run(*arguments, "a", "b", url=running.url))
+    again = value(run(*arguments, "a", "b", "c", url=running.url))
+    assert (again["stored"], again["duplicates"]) == (1, 2)
+    assert payloads(running.url, "t") == [b"a", b"b", b"c"]
+
+
+def test_an_expectation_on_a_topic_that_checks_none_is_a_definite_error(running: RunningService) -> None:
+    _create(running.url)
+    refused = run("publish", "t", "a", "b", "--expect-offset", "0", url=running.url)
+    assert refused.exit_code == 1
+    assert "expectations_not_checked" in refused.stderr
+    assert payloads(running.url, "t") == []
+
+
 def test_lines_are_bytes_without_their_line_feed_and_empty_ones_count(running: RunningService) -> None:
     _create(running.url)
     result = value(run("publish", "t", "--json", url=running.url, stdin=b"a\n\n\xff\r\nlast"))
@@ -201,6 +259,7 @@ def test_what_contradicts_itself_is_refused_before_anything_is_sent(running: Run
         ("--file", str(tmp_path)),
         ("a", "--property", "nothing"),
         ("a", "--ttl", "0"),
+        ("a", "--expect-offset", "-1"),
     ):
         assert run("publish", "t", *arguments, url=running.url).exit_code == 2, arguments
     assert payloads(running.url, "t") == []
