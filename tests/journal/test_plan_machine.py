@@ -8,6 +8,7 @@ end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -172,7 +173,46 @@ def ready(steps: list[Step]) -> Iterator[Step]:
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestLives.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+def one_step(lives: Lives, random: Random) -> None:
+    """One move, mostly about the newest transactions, and seldom a crash of everything that lives."""
+    index = random.randrange(4)
+    group = random.choice(["g", "g", "g", "h"])
+    staged = [set(random.sample(TOPICS, random.randint(0, 2))) for _ in range(random.randint(2, 3))]
+    named = random.sample(range(4), random.randint(0, 2))
+    moves: dict[Callable[[], None], int] = {
+        lambda: lives.begin_a_family(group, random.random() < 0.5, staged): 4,
+        lambda: lives.begin(group, random.choice([2, 50]), random.choice([None, 1, 2, 3])): 3,
+        lambda: lives.commit(index, named, random.random() < 0.4, random.random() < 0.5): 5,
+        lambda: lives.commit_with_all_its_branches(index, random.random() < 0.5): 2,
+        lambda: lives.abort(index): 2,
+        lambda: lives.take_a_step(index, random.random() < 0.3): 5,
+        lambda: lives.go_on_with_one(index): 2,
+        lambda: lives.time_passes(random.choice([1, 1, 1, 60])): 1,
+        lambda: lives.sync(random.randint(1, 30)): 1,
+        lambda: lives.crash(random.randint(0, 30)): 1,
+        lives.trim: 2,
+    }
+    (move,) = random.choices(list(moves), weights=list(moves.values()))
+    move()
+
+
+@pytest.mark.parametrize("seeds", [range(12), range(12, 24), range(24, 36)])
+def test_short_lives_at_random(seeds: range) -> None:
+    for seed in seeds:
+        random = Random(seed)
+        lives = Lives()
+        lives.start(random.random() < 0.5)
+        try:
+            for _ in range(25):
+                one_step(lives, random)
+                lives.all_or_nothing_once_and_in_order()
+                lives.what_is_replayed_is_what_was_lived()
+            lives.teardown()
+        except Exception as error:
+            raise AssertionError(f"life with seed {seed}") from error
 
 
 # --- one history, crashed everywhere
