@@ -180,8 +180,8 @@ def test_a_batch_that_expects_something_is_one_request_and_all_of_it_is_stored_o
 def test_a_batch_whose_numbers_cannot_be_takes_none_of_them(client: Client, topic: str) -> None:
     with Producer(topic, client=client, name="p") as producer:
         producer.send_batch([b"1", b"5"], sequence_ids=[1, 5])
-        for bad in ([7, 4], [8, 8], [9, "10"]):
-            with pytest.raises((SequenceIdNotRising, InvalidRequest)):
+        for bad, error in (([7, 4], SequenceIdNotRising), ([8, 8], SequenceIdNotRising), ([9, "10"], InvalidRequest)):
+            with pytest.raises(error):
                 producer.send_batch([b"x", b"x"], sequence_ids=bad, expected_offset=2)  # type: ignore[arg-type]
         assert producer.send(b"6", sequence_id=6).offset == 2
 
