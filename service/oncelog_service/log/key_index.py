@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import count
 
-from oncelog_dedup import Deduplicator, Fold, Mark, Run, SequenceMap, Snapshot
+from oncelog_dedup import Fold, Mark, Run, SequenceMap, Snapshot
 from oncelog_service.log.conditions import TopicState
-from oncelog_service.storage.rows import message_id_of
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID
 
 _LONGEST_NAME = 255
 _DIGEST = "\u0100"
@@ -34,12 +34,12 @@ def key_marks(keys: Sequence[bytes | None] | None, row_ids: Sequence[bytes], fir
     """The newest message of each key among rows of one message each, at dense offsets from ``first_offset`` on."""
     if keys is None:
         return ()
-    newest = dict(zip(keys, count(), strict=False))
-    return tuple(
-        (key_name(key), Mark(first_offset + at, message_id_of(row_ids[at]), first_offset + at))
-        for key, at in newest.items()
-        if key is not None
-    )
+    marks = []
+    for key, (offset, row_id) in dict(zip(keys, zip(count(first_offset), row_ids, strict=False), strict=False)).items():
+        if key is not None:
+            name = key.decode("latin-1") if len(key) <= _LONGEST_NAME else key_name(key)
+            marks.append((name, Mark(offset, row_id + FIRST_PAYLOAD_ID, offset)))
+    return tuple(marks)
 
 
 def group_key_marks(keys: Mapping[str, tuple[bytes, int]], row_id: bytes, first_offset: int) -> KeyMarks:
@@ -57,7 +57,8 @@ class KeyIndex:
         """``last_message_id``: for a fold that begins behind messages it was not given."""
         self.fold = fold
         """What is persisted."""
-        self._keys = Deduplicator(fold)
+        self._pushed: dict[str, Mark] = {}
+        """Of the keys with something in flight: offsets only rise, so there is nothing to judge."""
         position = fold.position
         self.upcoming_offset = position.upcoming_offset
         """Behind everything that was pushed."""
@@ -73,11 +74,11 @@ class KeyIndex:
         if run.count:
             self.upcoming_offset = run.first_offset + run.count
             self.last_message_id = run.last_id
-        for name, mark in run.marks:
-            self._keys.push(name, mark)
-            if run.write_pointer is not None:
-                self._pushed_under[name] = run.write_pointer
-            elif self._pushed_under:
+        self._pushed.update(run.marks)
+        if run.write_pointer is not None:
+            self._pushed_under.update((name, run.write_pointer) for name, _ in run.marks)
+        elif self._pushed_under:
+            for name, _ in run.marks:
                 self._pushed_under.pop(name, None)
         return run
 
@@ -85,20 +86,24 @@ class KeyIndex:
         """Note that the next run of the log is synced. Raises ReplayError if it is not the next one."""
         if not run.count:
             return
-        self._keys.persist(run)
-        if self._pushed_under:
-            for name, _ in run.marks:
-                if not self._keys.in_flight(name):
-                    self._pushed_under.pop(name, None)
+        self.fold.add(run)
+        if run.first_offset + run.count == self.upcoming_offset:  # nothing is in flight any more
+            self._pushed.clear()
+            self._pushed_under.clear()
+            return
+        for name, mark in run.marks:
+            if self._pushed[name].offset == mark.offset:
+                del self._pushed[name]
+                self._pushed_under.pop(name, None)
 
     def newest(self, name: str) -> int | None:
         """Offset of the newest message with this key, in flight included; None: there is none."""
-        mark = self._keys.last_pushed(name)
+        mark = self._pushed.get(name) or self.fold.get(name)
         return None if mark is None else mark.offset
 
     def held_by(self, name: str, pointer: int | None = None) -> int | None:
         """The transaction of the key's newest message, if that is unsettled and not ``pointer`` itself."""
-        if self._keys.in_flight(name):
+        if name in self._pushed:
             under = self._pushed_under.get(name)
             return None if under == pointer else under
         mark = self.fold.get(name)
