@@ -28,6 +28,7 @@ from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 TOPICS = ("orders", "audit")
 MESSAGES = 10
 """Of each commit on each topic."""
+ATOMIC, PLAIN, BARE = "atomic commits", "two plain publishes", "one write of the bare server"
 PREPARED = 1_000
 _GROUPS = 8
 """Of the prepared ones, so that every partition of the journal has some."""
@@ -55,8 +56,10 @@ class Caller(asyncio.Protocol):
 
     @classmethod
     async def connected(cls, url: str) -> Caller:
-        host, port = urlsplit(url).hostname, urlsplit(url).port
-        _, caller = await asyncio.get_running_loop().create_connection(cls, host, port)
+        address = urlsplit(url)
+        assert address.hostname is not None
+        assert address.port is not None
+        _, caller = await asyncio.get_running_loop().create_connection(cls, address.hostname, address.port)
         return caller
 
     def call(self, request: bytes) -> asyncio.Future[bytes]:
@@ -146,7 +149,7 @@ def _rates(runner: asyncio.Runner, connections: int, target: int, seconds: int) 
     with running("oncelog") as server, running("bare") as bare, Client(server.url) as client:
         for topic in TOPICS:
             client.create_topic(topic)
-        kinds = {"atomic": (server, _atomically()), "plain": (server, _plainly()), "bare": (bare, _barely())}
+        kinds = {ATOMIC: (server, _atomically()), PLAIN: (server, _plainly()), BARE: (bare, _barely())}
         turns: dict[str, Turn] = {}
         callers: list[Caller] = []
         for kind, (where, once) in kinds.items():
@@ -157,17 +160,12 @@ def _rates(runner: asyncio.Runner, connections: int, target: int, seconds: int) 
         for caller in callers:
             runner.get_loop().call_soon(caller.close)
         _check(client)
-    rate = reached.rate("atomic")
-    what = f"atomic commits of 2 × {MESSAGES} messages, {connections} connection" + ("s" if connections > 1 else "")
-    return [
-        Row(f"{what}", rate, "commits/s", f"≥ {target:,}", rate >= target),
-        Row(f"{what}: the service's processor", reached.processor_ms("atomic"), "ms a commit"),
-        Row(f"{what}: two plain publishes instead", reached.rate("plain"), "a second"),
-        Row(f"{what}: the service's processor for these", reached.processor_ms("plain"), "ms"),
-        Row(f"{what}: the bare server, one write of all", reached.rate("bare"), "a second"),
-        Row(f"{what}: share of two plain publishes", reached.share("atomic", "plain") * 100, "%"),
-        Row(f"{what}: share of bare", reached.share("atomic", "bare") * 100, "%"),
-    ]
+    rate = reached.rate(ATOMIC)
+    what = f"2 × {MESSAGES} messages, {connections} connection" + ("s" if connections > 1 else "")
+    rows = [Row(f"{what}: {ATOMIC}", rate, "a second", f"≥ {target:,}", rate >= target)]
+    rows += [Row(f"{what}: {kind}", reached.rate(kind), "a second") for kind in (PLAIN, BARE)]
+    rows += [Row(f"{what}: {kind}: the server's processor", reached.processor_ms(kind), "ms each") for kind in kinds]
+    return rows + [Row(f"{what}: {ATOMIC}: share of {kind}", reached.share(ATOMIC, kind) * 100, "%") for kind in (PLAIN, BARE)]
 
 
 async def _connect(server: Server, connections: int) -> list[Caller]:
@@ -210,7 +208,7 @@ def _sdk_rate(seconds: int) -> Row:
         began = time.perf_counter()
         rate = repeat(once, seconds) / (time.perf_counter() - began)
         _check(client)
-    return Row(f"atomic commits of 2 × {MESSAGES} messages through the SDK, one after the other", rate, "commits/s")
+    return Row(f"2 × {MESSAGES} messages, 1 connection: {ATOMIC} through the SDK", rate, "a second")
 
 
 # --- recovery
@@ -219,35 +217,38 @@ def _sdk_rate(seconds: int) -> Row:
 def _recovery() -> list[Row]:
     """Starts over copies of one store; each is killed and started once more, with the same messages and nothing prepared."""
     home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
-    found: list[tuple[float, float]] = []
+    found: list[tuple[float, ...]] = []
     try:
         prepare(home / "prepared", TOPICS, [_commit(f"group-{number % _GROUPS}") for number in range(PREPARED)])
         for start in range(_STARTS):
             shutil.copytree(home / "prepared", home / f"{start}")
             server = oncelog_server(home / f"{start}")
             try:
-                found.append((_start(server), _start(server)))
+                found.append((*_start(server), *_start(server)))
             finally:
                 server.end(signal.SIGKILL)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    prepared, nothing = (statistics.median(column) for column in zip(*found, strict=True))
+    prepared, used, nothing, used_by_nothing = (statistics.median(column) for column in zip(*found, strict=True))
     what = f"start with {PREPARED:,} prepared commits of 2 × {MESSAGES} messages"
+    again = "once more, with nothing prepared"
     return [
         Row(what, prepared, "s", "< 2", prepared < 2),
-        Row(f"{what}: once more, with nothing prepared", nothing, "s"),
+        Row(f"{what}: {again}", nothing, "s"),
+        Row(f"{what}: the service's processor", used, "s"),
+        Row(f"{what}: {again}: the service's processor", used_by_nothing, "s"),
     ]
 
 
-def _start(server: Server) -> float:
-    """Seconds from the start of the process until it is ready, with everything committed."""
+def _start(server: Server) -> tuple[float, float]:
+    """Seconds from the start of the process until it is ready, with everything committed; and those of its processor."""
     began = time.perf_counter()
     server.start()
-    span = time.perf_counter() - began
+    span, used = time.perf_counter() - began, server.processor_seconds()
     with Client(server.url) as client:
         for topic in TOPICS:
             count = client.stats(topic).upcoming_offset
             if count != PREPARED * MESSAGES:
                 raise RuntimeError(f"{count} messages on {topic} instead of {PREPARED * MESSAGES}")
     server.end(signal.SIGKILL)
-    return span
+    return span, used
