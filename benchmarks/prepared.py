@@ -11,6 +11,7 @@ from oncelog.wire.requests import CommitRequest
 from oncelog_service.app import build_service
 from oncelog_service.config import Settings
 from oncelog_service.journal.records import Applied, ApplyCommit, decode, encode
+from oncelog_service.journal.recovery import find
 from oncelog_service.storage.keys import journal_key
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Rows, Store, Table
@@ -73,8 +74,24 @@ def _comes_behind(batch: Batch) -> bool:
 
 
 def prepare(path: Path, topics: Sequence[str], requests: Sequence[CommitRequest]) -> None:
-    """Make a store at ``path`` with these topics and with these commits, all of them prepared."""
+    """Make a store at ``path`` with these topics and commits, all prepared. Raises RuntimeError if they are not."""
     asyncio.run(_prepare(path, topics, requests))
+    _check(path, len(requests))
+
+
+def _check(path: Path, commits: int) -> None:
+    """Raises RuntimeError unless so many are prepared and no topic has got a message."""
+    store = store_opener(f"leveldb://{path}")()
+    try:
+        plans = find(store, Settings().journal_partitions).plans
+        prepared = [
+            each for plan in plans for each in plan.transactions.values() if each.prepared is not None and not each.applied
+        ]
+        messages = sum(1 for _ in store.scan(Table.MESSAGE, b"", b"\xff"))
+    finally:
+        store.close()
+    if len(prepared) != commits or messages:
+        raise RuntimeError(f"{len(prepared)} of {commits} commits are prepared, {messages} rows are in the topics")
 
 
 async def _prepare(path: Path, topics: Sequence[str], requests: Sequence[CommitRequest]) -> None:
