@@ -31,7 +31,16 @@ _log = logging.getLogger(__name__)
 
 SLICE = 1_000
 """Rows deleted in one write. Deletes by key in one giant batch ran a real system out of memory (CDAP-17939)."""
-_BY_GENERATION = (Table.MESSAGE, Table.PAYLOAD, Table.PRODUCER, Table.SNAPSHOT, Table.KEY_SNAPSHOT, Table.TRIM, Table.GROUP)
+_BY_GENERATION = (
+    Table.MESSAGE,
+    Table.PAYLOAD,
+    Table.PRODUCER,
+    Table.SNAPSHOT,
+    Table.KEY_SNAPSHOT,
+    Table.TRIM,
+    Table.GROUP,
+    Table.CHUNK,
+)
 
 
 class Retention:

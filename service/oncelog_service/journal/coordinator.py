@@ -74,7 +74,9 @@ class Journal:
         """
         found = await asyncio.to_thread(find, store, limits.partitions)
         journal = cls(store, writer, topics, clock, limits, found)
+        left_over = [each for each in found.staged if not journal._ledger.needs(each[1])]
         await journal.once()
+        journal._endings.drop_left_over(left_over)
         return journal
 
     # --- begin
@@ -191,6 +193,8 @@ class Journal:
                 await self.once()
             ended = await self._ledger.find_ended(id)
             if ended is not None:
+                if request.group not in (None, ended.outcome.group):
+                    raise _exists(id, ended.outcome.group)
                 return again(ended)
             number = self._ledger.numbers.get(id)
             if number is not None and self._ledger.find(number).commit is not None:
@@ -220,11 +224,15 @@ class Journal:
         return self._ledger.status(number)
 
     async def _stage_and_decide(self, id: str, number: int | None, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
+        transaction = None if number is None else self._ledger.find(number)
         parts = []
         for part in request.parts:
             log = await self._topics.open(part.namespace, part.topic)
             topic = _ref(log, part.namespace, part.topic)
             parts.append((log, topic, part.request, None if number is None else await self._staged(log, topic, number)))
+        taken = None if transaction is None else await self._endings.taken(transaction)
+        if taken is not None:
+            return taken
         # From here to the hand-over of the last record nothing awaits, unless something that this depends on is under way.
         batch = Batch()
         if number is None:
@@ -307,8 +315,8 @@ class Journal:
         await self._ledger.submit(batch)
 
     def is_open(self, number: int) -> bool:
-        """Whether the transaction of this number has not ended: what it has staged must stay."""
-        return self._ledger.is_open(number)
+        """Whether what is staged under this number must stay."""
+        return self._ledger.needs(number)
 
     @property
     def open_transactions(self) -> int:
@@ -339,17 +347,17 @@ class Journal:
     async def once(self) -> None:
         """Take every step that is to be taken now; those that cannot be are left for later."""
         async with self._stepping:
-            complete = True
+            failed: set[Step] = set()
             for plan in self._ledger.plans:
                 stuck: set[TopicRef] = set()
-                while steps := [each for each in plan.steps(self._clock.now_ms()) if not self._is_held_up(each, stuck)]:
+                while steps := [
+                    each for each in plan.steps(self._clock.now_ms()) if each not in failed and not self._is_held_up(each, stuck)
+                ]:
                     for step in steps:
                         if not self._is_held_up(step, stuck) and not await self._take(step):
-                            complete = False
+                            failed.add(step)
                             stuck |= {step.part.topic} if isinstance(step, Apply) else set()
-                    if not complete:
-                        break
-            self._recovered = complete
+            self._recovered = not failed
 
     def _is_held_up(self, step: Step, stuck: set[TopicRef]) -> bool:
         """Whether the step waits for somebody: an earlier one on its topic, or a call that is under way."""

@@ -19,6 +19,7 @@ from oncelog.errors import (
     StorageUnavailable,
     TopicDamaged,
     TopicNotFound,
+    TransactionNotInProgress,
     from_problem,
 )
 from oncelog.wire.models import AtomicOutcome
@@ -38,8 +39,16 @@ from oncelog_service.topics import Topics
 
 _log = logging.getLogger(__name__)
 
-_NOT_ENDING = (ProducerInTransaction, KeyInTransaction, StorageUnavailable, TopicDamaged, BranchGone, ChunkReused)
-"""Refusals after which the transaction is in progress as before: they may pass, or are about another request than the first."""
+_NOT_ENDING = (
+    ProducerInTransaction,
+    KeyInTransaction,
+    StorageUnavailable,
+    TopicDamaged,
+    BranchGone,
+    ChunkReused,
+    TransactionNotInProgress,
+)
+"""Refusals that change nothing: they may pass, or are about another request than the first."""
 
 TIMED_OUT, ASKED, DUPLICATE = "timed_out", "asked", "duplicate"
 
@@ -49,6 +58,16 @@ class _Work(NamedTuple):
 
     log: TopicLog
     ready: Ready
+    holders: Sequence[int]
+    """Numbers of those that have staged here, in order."""
+    staged: Sequence[Staged]
+    """What they have."""
+    chunks: int
+    """How many these were when they were looked at."""
+
+    def is_all_of(self, holders: Sequence[int]) -> bool:
+        """Whether it is still everything that these have staged."""
+        return list(self.holders) == list(holders) and self.chunks == _chunks(self.staged)
 
 
 class Endings:
@@ -79,18 +98,31 @@ class Endings:
         work: dict[TopicRef, _Work] = {}
         try:
             while True:
+                taken = await self.taken(transaction)
+                if taken is not None:
+                    return taken
                 original = self._ledger.original(transaction.group, request)
                 if original is not None:
                     return await self._duplicate(number, request, original)
                 branches = self._branches(transaction, request)
-                if work and all(each.log.journaled.judged(each.ready) for each in work.values()):
+                holders = self._holders((number, *branches))
+                if self._is_judged(holders, work):
                     break
-                work = await self._work((number, *branches), work)
-                if not work:
-                    break
+                work = await self._work(holders, work)
         except OncelogError as refusal:
             return await self.refuse(number, refusal)
         return await self._prepare(number, request, branches, work)
+
+    async def taken(self, transaction: Transaction) -> AtomicOutcome | None:
+        """What a commit is answered if another one has named this transaction as a branch meanwhile; None: none has, at this very
+        moment. Raises TransactionNotInProgress: the other one is not finished."""
+        if transaction.commit is not None or transaction.in_progress:
+            return None
+        ended = await self._ledger.find_ended(transaction.id)
+        if ended is not None:
+            return again(ended)
+        await self._writer.settled()
+        raise not_in_progress(transaction.id, "prepared", "another transaction names it as a branch")
 
     def _branches(self, transaction: Transaction, request: CommitRequest) -> tuple[int, ...]:
         """The numbers of the branches that it names. Raises BranchGone."""
@@ -111,20 +143,34 @@ class Endings:
             numbers.append(branch.number)
         return tuple(numbers)
 
-    async def _work(self, numbers: Sequence[int], before: dict[TopicRef, _Work]) -> dict[TopicRef, _Work]:
-        """What is to be copied on each topic; waits for what it depends on. ``before``: what was found a moment ago."""
-        work: dict[TopicRef, _Work] = {}
+    def _holders(self, numbers: Sequence[int]) -> dict[TopicRef, list[int]]:
+        """Topic → those of them that have staged there, in order. Raises StorageUnavailable."""
         holders: dict[TopicRef, list[int]] = {}
         for number in numbers:
             for topic in self._ledger.find(number).topics:
                 holders.setdefault(topic, []).append(number)
+        for topic in holders:
+            if self._ledger.waits(topic):
+                raise StorageUnavailable(
+                    f"topic {topic.namespace}/{topic.topic} has not got yet what was committed before; nothing was committed now"
+                )
+        return holders
+
+    def _is_judged(self, holders: dict[TopicRef, list[int]], work: dict[TopicRef, _Work]) -> bool:
+        """Whether ``work`` is everything that they have staged, and can be copied at this very moment. Raises the refusal."""
+        whole = holders.keys() == work.keys() and all(work[topic].is_all_of(each) for topic, each in holders.items())
+        return whole and all(each.log.journaled.judged(each.ready) for each in work.values())
+
+    async def _work(self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work]) -> dict[TopicRef, _Work]:
+        """What is to be copied on each topic; waits for what it depends on. ``before``: what was found a moment ago."""
+        work: dict[TopicRef, _Work] = {}
         for topic, holding in holders.items():
             log = await self.open(topic)
-            if topic in before and before[topic].log is log:
-                staged = before[topic].ready.staged
-            else:
+            known = before.get(topic)
+            if known is None or known.log is not log or not known.is_all_of(holding):
                 staged = [await log.journaled.open(each) for each in holding]
-            work[topic] = _Work(log, await log.journaled.ready(staged, self._ledger.reserve_number))
+                known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
+            work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, self._ledger.next_number))
         return work
 
     async def open(self, topic: TopicRef) -> TopicLog:
@@ -237,6 +283,11 @@ class Endings:
         self.aborted += 1
         await self._ledger.submit(batch)
 
+    def drop_left_over(self, staged: Iterable[tuple[TopicRef, int]]) -> None:
+        """Delete what is staged by transactions that had ended when the service stopped, before it was deleted."""
+        for topic, number in staged:
+            self._drop_soon(number, [topic])
+
     def _drop_soon(self, number: int, topics: Sequence[TopicRef]) -> None:
         if topics:
             task = asyncio.ensure_future(self._drop(number, topics))
@@ -246,6 +297,7 @@ class Endings:
     async def _drop(self, number: int, topics: Sequence[TopicRef]) -> None:
         for topic in topics:
             try:
+                await self._writer.settled()  # what is being written would not be found
                 await (await self.open(topic)).journaled.drop(number)
             except OncelogError as error:
                 _log.info("what transaction %d staged on %s will be deleted by retention: %s", number, topic, error)
@@ -254,6 +306,10 @@ class Endings:
         log = self._topics.opened.get((topic.namespace, topic.topic))
         if log is not None:
             log.journaled.close(number)
+
+
+def _chunks(staged: Iterable[Staged]) -> int:
+    return sum(len(each.chunks) for each in staged)
 
 
 def again(ended: Ended) -> AtomicOutcome:

@@ -20,7 +20,7 @@ from oncelog_service.clock import Clock
 from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.journal.outcomes import Ended, put_id, put_outcome, read_ended
 from oncelog_service.journal.plan import Plan, Transaction
-from oncelog_service.journal.records import Begin, Record, encode
+from oncelog_service.journal.records import Begin, Record, TopicRef, encode
 from oncelog_service.journal.recovery import META_KEY, Found
 from oncelog_service.log.reading import read
 from oncelog_service.log.writer import Writer
@@ -68,16 +68,24 @@ class Ledger:
         """Whether the transaction of this number has not ended."""
         return number in self._partition_of
 
+    def needs(self, number: int) -> bool:
+        """Whether what is staged under this number may still be copied."""
+        return self.is_open(number) or any(plan.needs(number) for plan in self.plans)
+
     @property
     def open_numbers(self) -> Sequence[int]:
         """Of all that have not ended, rising."""
         return sorted(self._partition_of)
 
+    def waits(self, topic: TopicRef) -> bool:
+        """Whether something that was prepared has not been applied on this topic."""
+        return any(plan.waits(topic) for plan in self.plans)
+
     def begin(self, batch: Batch, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> int:  # noqa: A002
         """Add to ``batch`` that a transaction begins; its number. Raises InvalidRequest for an id that only we assign."""
         if id is not None and id.isdigit():
             raise InvalidRequest(f"ids of digits only are the ones that the service assigns; {id} is none of them")
-        number = self._next_number(batch)
+        number = self.next_number()
         id = str(number) if id is None else id  # noqa: A001
         self._partition_of[number] = crc32(group.encode()) % self._partitions
         self.numbers[id] = number
@@ -129,20 +137,15 @@ class Ledger:
     def _row(self) -> JournalMetaRow:
         return JournalMetaRow(self._partitions, self._reserved, list(self._begins))
 
-    def _next_number(self, batch: Batch) -> int:
+    def next_number(self) -> int:
         """A number that no other transaction ever has; above all numbers handed out before."""
         self._last = max(self._last + 1, self._clock.now_ms() * POINTERS_PER_MS)
         if self._last > self._reserved:
             self._reserved = self._last + BLOCK
+            batch = Batch()
             batch.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
+            self.submit(batch)  # at once: a trim may write this row anew before anything else is handed over
         return self._last
-
-    def reserve_number(self) -> int:
-        """A number of its own for messages that are staged anew."""
-        batch = Batch()
-        number = self._next_number(batch)
-        self.submit(batch)
-        return number
 
     def end(
         self, batch: Batch, transaction: Transaction, outcome: AtomicOutcome, problem: dict[str, object] | None = None

@@ -167,6 +167,16 @@ class Plan:
             return [Decide(number)]
         return _give_up(transaction, None)
 
+    def waits(self, topic: TopicRef) -> bool:
+        """Whether something that was prepared has not been applied on this topic."""
+        return topic in self._queues
+
+    def needs(self, number: int) -> bool:
+        """Whether what is staged under this number is to be copied, by its own transaction or by another one."""
+        return number in self.transactions or any(
+            number in part.branches for each in self._prepared.values() for part in each.waiting.values()
+        )
+
     def keep_from(self) -> int:
         """Records before this position belong to ended transactions only and may be deleted; it never falls.
 

@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import NamedTuple
 
 from oncelog_service.journal.plan import Plan, PlanError
-from oncelog_service.journal.records import RecordDamaged, decode
-from oncelog_service.storage.keys import journal_key
+from oncelog_service.journal.records import RecordDamaged, TopicRef, decode
+from oncelog_service.storage.keys import GENERATION_SIZE, journal_key, split_chunk_key, split_topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import GroupProducerRow, JournalMetaRow, RowDamaged, decode_record
 
@@ -25,6 +25,8 @@ class Found(NamedTuple):
     """By group and name."""
     stale: Batch
     """Deletes what partitions that are not used any more have left."""
+    staged: list[tuple[TopicRef, int]]
+    """Where something is staged, and the number of the transaction that did it; that may have ended."""
 
 
 def find(store: Store, partitions: int) -> Found:
@@ -47,7 +49,7 @@ def find(store: Store, partitions: int) -> Found:
                 stale.delete(Table.JOURNAL, journal_key(partition, position))
         row = JournalMetaRow(partitions, row.numbers, [0] * partitions)
         plans = [Plan() for _ in range(partitions)]
-    return Found(row, plans, producers, stale)
+    return Found(row, plans, producers, stale, _staged(store))
 
 
 def _plan(store: Store, partition: int, begin: int) -> Plan:
@@ -57,6 +59,16 @@ def _plan(store: Store, partition: int, begin: int) -> Plan:
             position = int.from_bytes(key[2:], "big")
             plan.apply(position, decode(position, data))
     return plan
+
+
+def _staged(store: Store) -> list[tuple[TopicRef, int]]:
+    found: dict[tuple[TopicRef, int], None] = {}
+    with closing(store.scan(Table.CHUNK, b"", _AFTER_ANY)) as rows:
+        for key, _ in rows:
+            prefix, number = split_chunk_key(key)
+            generation = int.from_bytes(prefix[-GENERATION_SIZE:], "big")
+            found[TopicRef(*split_topic_key(prefix[:-GENERATION_SIZE]), generation), number] = None
+    return list(found)
 
 
 def _producers(store: Store) -> dict[tuple[str, str], GroupProducerRow]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDamaged
 from oncelog.wire.requests import PublishRequest
-from oncelog_dedup import Deduplicator, Run
+from oncelog_dedup import Deduplicator, Mark, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.conditions import TopicState, mismatch
 from oncelog_service.log.expectations import Expectations, topic_name
@@ -38,6 +38,7 @@ from oncelog_service.storage.rows import (
     ChunkRow,
     GroupRow,
     Payload,
+    RowDamaged,
     decode_record,
     encode_group_row,
     encode_payload_rows,
@@ -189,7 +190,7 @@ class Journaled:
             expected_offset=request.expected_offset,
             expected_last_message_id=None if request.expected_last_message_id is None else request.expected_last_message_id.hex(),
             expected_key_offsets=None if request.expected_key_offsets is None else dict(keys),
-            key_places={key: group.keys[name][1] for key in keys if (name := _name_of(key)) in group.keys},
+            key_places=_key_places(keys, group),
         )
         columns = columns_of(request, 0, None)
         payload_ids, first = group.stamps.take(len(columns.payloads), self._clock.now_ms())
@@ -208,10 +209,11 @@ class Journaled:
         Messages that the topic has already are left out, by staging the others once more, under a number from ``allot``.
 
         Raises:
-            InvalidRequest: a producer's sequence ids do not rise from one to the next.
+            InvalidRequest: a producer's sequence ids do not rise from one to the next. SequenceGap: they leave out what it needs.
             SequenceReused: one is stored with another payload. ProducerInTransaction, TopicDamaged, StorageUnavailable.
         """
         staged = [each for each in staged if each.group.messages]
+        self._check_gaps(staged)
         while True:
             self._check_open()
             cleared: dict[str, frozenset[int]] = {}
@@ -229,6 +231,17 @@ class Journaled:
                 return Ready(staged, cleared)
             else:
                 staged = await self._without(staged, persisted, allot())
+
+    def _check_gaps(self, staged: Iterable[Staged]) -> None:
+        """Between one branch and the next; what is before the first is known in the last moment only. Raises SequenceGap."""
+        last: dict[str, Mark] = {}
+        for each in staged if self._judge.deduplicates else ():
+            for producer, mark in each.group.dedup.fold.items():
+                begin = each.group.first_sequence_id(producer)
+                gap = self._producers.gap(producer, [begin], last[producer]) if producer in last else None
+                if gap is not None:
+                    raise sequence_gap(producer, *gap)
+                last[producer] = mark
 
     def judged(self, ready: Ready) -> bool:
         """Whether what is ready can be copied at this very moment; False: look again, something has come between.
@@ -322,7 +335,9 @@ class Journaled:
                 ]
                 if not kept:
                     continue
-                anew.chunks[len(anew.chunks)] = _shortened(chunk, group.messages, len(part), len(kept))
+                shortened = _shortened(chunk, group, len(part), len(kept))
+                batch.put(Table.CHUNK, chunk_key(self._prefix, number, len(anew.chunks)), encode_record(shortened))
+                anew.chunks[len(anew.chunks)] = shortened
                 payload_ids, first = group.stamps.take(len(kept), self._clock.now_ms())
                 moved = [
                     moved_payload(row, payload_id, first + at)
@@ -340,6 +355,7 @@ class Journaled:
 
     def copy(self, batch: Batch, staged: Iterable[Staged]) -> Copied:
         """Add to ``batch`` what copies these into the log, in this order, one behind the other."""
+        self._check_open()
         total, first_offset, first_id = 0, None, None
         written: list[Callable[[], None]] = []
         for each in staged:
@@ -382,12 +398,19 @@ def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
     staged = Staged(number, load_group(store, prefix, -number, keyed))
     base = pointer_key(prefix, -number)
     with closing(store.scan(Table.CHUNK, base, base + AFTER_ANY)) as rows:
-        found = {int.from_bytes(key[len(base) :], "big"): decode_record(ChunkRow, data) for key, data in rows}
+        found = {int.from_bytes(key[len(base) :], "big"): _chunk_row(data) for key, data in rows}
     staged.chunks.update(sorted(found.items(), key=lambda chunk: chunk[1].first_place))
     messages = sum(chunk.messages for chunk in staged.chunks.values())
     if staged.group.row is None and staged.chunks and messages != staged.group.messages:
         raise TopicDamaged(f"branch {number} has staged {messages} messages, {staged.group.messages} are there")
     return staged
+
+
+def _chunk_row(data: bytes) -> ChunkRow:
+    try:
+        return decode_record(ChunkRow, data)
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
 
 
 def _payloads(store: Store, key: bytes) -> list[tuple[Payload, bytes]]:
@@ -438,8 +461,8 @@ def _expectations(chunk: ChunkRow) -> PublishRequest:
     )
 
 
-def _shortened(chunk: ChunkRow, first_place: int, messages: int, kept: int) -> ChunkRow:
-    """The chunk without its first messages, which are in the log already."""
+def _shortened(chunk: ChunkRow, group: StoredGroup, messages: int, kept: int) -> ChunkRow:
+    """The chunk behind what ``group`` has, without its first messages, which are in the log already."""
     known = messages - kept
     if known and (chunk.expected_last_message_id is not None or chunk.expected_key_offsets is not None):
         raise SequenceReused(
@@ -449,7 +472,7 @@ def _shortened(chunk: ChunkRow, first_place: int, messages: int, kept: int) -> C
         )
     offset = None if chunk.expected_offset is None else chunk.expected_offset + known
     return ChunkRow(
-        first_place,
+        group.messages,
         kept,
         chunk.digest,
         chunk.producer,
@@ -457,8 +480,12 @@ def _shortened(chunk: ChunkRow, first_place: int, messages: int, kept: int) -> C
         offset,
         chunk.expected_last_message_id,
         chunk.expected_key_offsets,
-        chunk.key_places,
+        _key_places(chunk.expected_key_offsets or (), group),
     )
+
+
+def _key_places(keys: Iterable[str], group: StoredGroup) -> dict[str, int]:
+    return {key: group.keys[name][1] for key in keys if (name := _name_of(key)) in group.keys}
 
 
 def _digest(request: PublishRequest) -> str:

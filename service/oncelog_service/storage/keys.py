@@ -116,6 +116,13 @@ def chunk_key(prefix: bytes, number: int, chunk: int) -> bytes:
     return pointer_key(prefix, -number) + _CHUNK.pack(chunk)
 
 
+def split_chunk_key(key: bytes) -> tuple[bytes, int]:
+    """(what begins every key of the topic's generation, the branch's number) of a chunk's key."""
+    at = len(key) - _CHUNK.size
+    branch, *_ = _TIMESTAMP.unpack_from(key, at - _TIMESTAMP.size)
+    return key[: at - _TIMESTAMP.size], -branch
+
+
 def journal_key(partition: int, position: int) -> bytes:
     """The key of a record of the journal."""
     return _RECORD.pack(partition, position)

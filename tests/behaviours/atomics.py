@@ -1,0 +1,176 @@
+"""A service over a disk, for tests of atomic commits: crashed behind any batch, and asked what every reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from oncelog.errors import OncelogError
+from oncelog.wire.codec import decode_consume_response, encode_consume_response
+from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.models import AtomicOutcome
+from oncelog.wire.requests import CommitRequest, ConsumeRequest, Part, PublishRequest, PublishResponse
+from oncelog.wire.transaction import Transaction
+from oncelog_service.config import Settings
+from oncelog_service.journal.coordinator import Journal
+from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.log.verify import verify_log
+from oncelog_service.service import Service
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, Table
+from tests.support import ManualClock
+
+CHECKED = {"check_expected_offsets": "true"}
+"""For :meth:`House.create`."""
+SEES_ALL = Transaction(2**62, 2**62, write_pointer=2**62)
+"""That of a reader for whom every transaction has been committed."""
+
+
+class Message(NamedTuple):
+    """As a poll delivers it."""
+
+    offset: int
+    payload: bytes
+    message_id: bytes
+
+
+def copy_of(disk: Disk) -> Disk:
+    """The disk as a crash at this moment leaves it."""
+    copy = Disk()
+    copy.tables = {table: dict(rows) for table, rows in disk.tables.items()}
+    return copy
+
+
+class BatchByBatch(MemoryStore):
+    """Writes each batch of a group by itself, and remembers the disk as it was before the first and after each of them."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.disks = [copy_of(disk)]
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            super().write([batch])
+            if batch.puts or batch.deletes or batch.runs:
+                self.disks.append(copy_of(self.disk))
+
+
+def messages(*payloads: str, **fields: Any) -> PublishRequest:
+    """A request with these payloads; a ``producer`` without ids numbers them from ``first``, 0 if it is not given."""
+    first = fields.pop("first", None)
+    if first is not None:
+        fields["sequence_ids"] = list(range(first, first + len(payloads)))
+    return PublishRequest([each.encode() for each in payloads], **fields)
+
+
+def commit_of(parts: Mapping[str, PublishRequest] | None = None, **fields: Any) -> CommitRequest:
+    """A commit that carries these parts, topic → request."""
+    carried = [Part("default", topic, request) for topic, request in (parts or {}).items()]
+    return CommitRequest(parts=carried, **fields)
+
+
+class House:
+    """One life of a service."""
+
+    def __init__(self, service: Service, store: MemoryStore, clock: ManualClock) -> None:
+        self.service = service
+        self.store = store
+        self.clock = clock
+
+    @property
+    def journal(self) -> Journal:
+        return self.service.journal
+
+    async def topic(self, name: str) -> TopicLog:
+        return await self.service.topics.open("default", name)
+
+    async def create(self, *names: str, **properties: str) -> None:
+        for name in names:
+            await self.service.topics.create("default", name, {key.replace("_", "."): value for key, value in properties.items()})
+
+    async def delete(self, name: str) -> None:
+        await self.service.topics.delete("default", name)
+
+    async def begin(self, id: str, of: str | None = None, group: str = "g", timeout_ms: int | None = None) -> AtomicOutcome:  # noqa: A002
+        return await self.journal.begin(id, group, timeout_ms, of)
+
+    async def stage(self, id: str, topic: str, chunk: int, request: PublishRequest) -> None:  # noqa: A002
+        await self.journal.stage(id, "default", topic, chunk, request)
+
+    async def commit(
+        self,
+        id: str,  # noqa: A002
+        parts: Mapping[str, PublishRequest] | None = None,
+        **fields: Any,
+    ) -> AtomicOutcome:
+        return await self.journal.commit(id, commit_of(parts, **fields))
+
+    async def publish(self, topic: str, request: PublishRequest) -> PublishResponse:
+        return await (await self.topic(topic)).publish(request)
+
+    async def read(self, topic: str, transaction: Transaction | None = None, limit: int = 100) -> list[Message]:
+        """Everything that polls deliver, page after page."""
+        log, found, position = await self.topic(topic), list[Message](), None
+        while True:
+            request = ConsumeRequest(position, inclusive=position is None, limit=limit)
+            request.transaction = None if transaction is None else transaction.to_bytes()
+            page = await log.poll(request, AS_ONCELOG)
+            delivered, last = decode_consume_response(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+            found += [Message(each["offset"], each["payload"], each["id"]) for each in delivered]
+            if last is None:
+                return found
+            position = last
+
+    async def shown(self, topic: str) -> list[str]:
+        """The payloads that every reader is given: one without a transaction, and one within; the offsets are dense."""
+        plain = await self.read(topic)
+        within = await self.read(topic, SEES_ALL)
+        assert plain == within, f"{topic}: a transaction sees something else"
+        offsets = [each.offset for each in plain]
+        assert not offsets or offsets == list(range(offsets[0], offsets[0] + len(plain))), f"{topic}: {offsets}"
+        ids = [each.message_id for each in plain]
+        assert ids == sorted(set(ids)), f"{topic}: ids do not rise"
+        return [each.payload.decode() for each in plain]
+
+    async def verify(self, *topics: str) -> None:
+        """Refold each log and compare it with the live maps."""
+        for name in topics:
+            log = await self.topic(name)
+            await self.service.writer.synced()
+            *_, findings = verify_log(self.store, log)
+            assert not findings.problems, f"{name}: {findings.problems}"
+
+    async def dropped(self) -> None:
+        """Return when what nobody will see is deleted."""
+        await self.journal.close()
+        await self.service.writer.synced()
+
+    def rows(self, table: Table) -> int:
+        return len(self.store.disk.tables[table])
+
+
+@asynccontextmanager
+async def living(
+    disk: Disk, clock: ManualClock | None = None, store: MemoryStore | None = None, **settings: Any
+) -> AsyncIterator[House]:
+    """A service on this disk, stopped cleanly at the end; take :func:`copy_of` the disk before that for a crash."""
+    clock = clock or ManualClock()
+    opened = store or MemoryStore(disk)
+    chosen = {"retention_seconds": 3_600, **settings}
+    service = Service(Settings(store="memory://", **chosen), lambda: opened, clock)
+    await service.start()
+    try:
+        yield House(service, opened, clock)
+    finally:
+        await service.stop()
+
+
+async def refusal(call: Any) -> OncelogError:
+    """What the call raises."""
+    try:
+        answer = await call
+    except OncelogError as error:
+        return error
+    raise AssertionError(f"it was not refused: {answer}")
