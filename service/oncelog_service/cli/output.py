@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -80,6 +81,11 @@ def progress_bar(as_json: bool, text: str) -> Progress:
         transient=True,
         disable=as_json or not console.is_terminal,
     )
+
+
+def iso_time(ms: int | None) -> str | None:
+    """Milliseconds since 1970 as people read them."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def forget_stdout() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from oncelog import Message, Reader
 from oncelog.client import RETRY_SECONDS
+from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Topic, command
 from oncelog_service.cli.values import parse_start
 
@@ -66,7 +66,7 @@ def _as_json(message: Message) -> bytes:
         "message_id": str(message.message_id),
         "offset": message.offset,
         "publish_timestamp": message.publish_timestamp,
-        "publish_time": datetime.fromtimestamp(message.publish_timestamp / 1000, UTC).isoformat(timespec="milliseconds"),
+        "publish_time": iso_time(message.publish_timestamp),
         "producer": message.producer,
         "sequence_id": message.sequence_id,
         **_text("key", message.key),

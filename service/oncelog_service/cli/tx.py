@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from oncelog.wire.models import TransactionStatus
+from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Yes, command
 from oncelog_service.cli.values import parse_time
 
@@ -87,13 +87,13 @@ def _which(pointers: Sequence[int], before: str | None) -> str:
 
 def _print(session: Session, status: TransactionStatus) -> None:
     value = status.model_dump(mode="json")
-    shown = {**value, "started_ms": _time(status.started_ms), "expires_ms": _time(status.expires_ms)}
+    shown = {**value, "started_ms": iso_time(status.started_ms), "expires_ms": iso_time(status.expires_ms)}
     rows = [(name.removesuffix("_ms").replace("_", " "), _listed(field)) for name, field in shown.items()]
     session.out.table(value, ["", "transaction"], rows)
 
 
 def _row(status: TransactionStatus) -> list[object]:
-    times = (_time(status.started_ms), _time(status.expires_ms))
+    times = (iso_time(status.started_ms), iso_time(status.expires_ms))
     return [
         status.write_pointer,
         status.type,
@@ -108,7 +108,3 @@ def _listed(value: object) -> object:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or None
     return value
-
-
-def _time(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
