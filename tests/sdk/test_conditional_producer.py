@@ -427,16 +427,15 @@ def test_a_key_in_a_transaction_is_waited_for_and_then_fails_alone(
             return problem(409, "key_in_transaction", key="k", write_pointer=5)
         return next(refusals, None) or forward(house.url, request)
 
-    with (
-        watched(house, undecided_for_a_while) as (url, seen),
-        Producer(topic, url=url, name="p", delivery_timeout=0.2) as producer,
-    ):
-        assert producer.send(b"0", key="k", expected_key_offset=None).offset == 0
+    with watched(house, undecided_for_a_while) as (url, seen):
+        with Producer(topic, url=url, name="p") as producer:
+            assert producer.send(b"0", key="k", expected_key_offset=None).offset == 0
         assert len(seen) == 4
-        with pytest.raises(KeyInTransaction) as caught:
-            producer.send(b"never", key="k", expected_key_offset=0)
-        assert (caught.value.write_pointer, caught.value.definite) == (5, True)
-        assert producer.send(b"1").sequence_id == 1
+        with Producer(topic, url=url, name="p", delivery_timeout=0.1) as producer:
+            with pytest.raises(KeyInTransaction) as caught:
+                producer.send(b"never", key="k", expected_key_offset=0)
+            assert (caught.value.write_pointer, caught.value.definite) == (5, True)
+            assert producer.send(b"1").sequence_id == 1
 
 
 def test_a_check_that_was_switched_off_behind_a_lost_answer_leaves_it_open(
