@@ -405,10 +405,7 @@ def test_a_key_in_somebody_elses_undecided_transaction_is_no_mismatch_but_not_ye
         for expected in (0, 1, None):
             answer = topic.put("k", expectedKeyOffsets={"k": expected}, **fields)
             problem = assert_problem(answer, 409, "key_in_transaction", definite=True)
-            assert (problem["key"], problem["writePointer"] if "writePointer" in problem else problem["write_pointer"]) == (
-                "k",
-                pointer,
-            )
+            assert (problem["key"], problem["write_pointer"]) == ("k", pointer)
     assert topic.put("k", transactionWritePointer=pointer, expectedKeyOffsets={"k": 1}).status_code == 200, "its own"
     house.end(pointer, "commit")
     assert topic.put("k", expectedKeyOffsets={"k": 2}).status_code == 200, "as soon as it is decided"
