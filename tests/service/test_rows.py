@@ -22,7 +22,10 @@ from oncelog_service.storage.keys import FIRST_ROW_ID, row_id
 from oncelog_service.storage.rows import (
     PREVIOUS,
     TTL,
+    ChunkRow,
     Columns,
+    GroupProducerRow,
+    JournalMetaRow,
     NamespaceRow,
     ProducerRow,
     Row,
@@ -202,6 +205,19 @@ RECORDS = {
     "producer_v1": ProducerRow(7, [("nonce-1", 6), ("nonce-2", 7)], "refuse", 42),
     "producer_never_opened_v1": ProducerRow(forgotten_below=9),
     "trim_v1": TrimRow(336_776),
+    "chunk_v1": ChunkRow(
+        first_place=3,
+        messages=2,
+        digest="00112233445566778899aabbccddeeff",
+        producer="loader",
+        epoch=7,
+        expected_offset=42,
+        expected_last_message_id="01" * 20,
+        expected_key_offsets={"\xff": None, "k": 41},
+        key_places={"k": 1},
+    ),
+    "journal_meta_v1": JournalMetaRow(2, 1_790_000_000_000_000_000, [0, 1_000]),
+    "group_producer_v1": GroupProducerRow(4, "2026-09-21", "t-4", 336_776, "c0ffee"),
 }
 
 
@@ -217,7 +233,7 @@ def listed(record: Any) -> Any:
     return replace(record, opens=[list(each) for each in record.opens]) if isinstance(record, ProducerRow) else record
 
 
-@pytest.mark.parametrize("kind", [TopicRow, NamespaceRow, ProducerRow, TrimRow])
+@pytest.mark.parametrize("kind", [TopicRow, NamespaceRow, ProducerRow, TrimRow, ChunkRow, JournalMetaRow, GroupProducerRow])
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b"null", b"[]", b"{}", b"1", b'{"version":2}', b'{"version":1,"surprise":0}', b"\xff", b'{"version":null}'],
