@@ -331,7 +331,7 @@ class AtomicBatch(_Messages):
             parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
             return CommitRequest(
                 group=self.group,
-                parts=[] if self._committed_before else parts,
+                parts=parts,
                 branches=list(self._branches),
                 producer=self._producer,
                 sequence_id=self._sequence_id,

@@ -14,6 +14,8 @@ import requests
 
 import oncelog
 from oncelog import (
+    AtomicBatch,
+    AtomicBranch,
     Checkpoint,
     Client,
     Message,
@@ -65,7 +67,7 @@ def test_every_public_name_is_documented() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [Producer, Reader, Checkpoint, Client, Receipt, Message, TransactionContext, *PARTICIPANTS],
+    [Producer, Reader, Checkpoint, Client, Receipt, Message, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS],
     ids=lambda kind: kind.__name__,
 )
 def test_every_public_member_is_documented(kind: type) -> None:
@@ -76,7 +78,9 @@ def test_every_public_member_is_documented(kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [Producer, Reader, Checkpoint, Client, TransactionContext, *PARTICIPANTS], ids=lambda kind: kind.__name__
+    "kind",
+    [Producer, Reader, Checkpoint, Client, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS],
+    ids=lambda kind: kind.__name__,
 )
 def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
     """Names, order and defaults. Values that are constants are compared; the rest only by name."""
