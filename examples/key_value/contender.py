@@ -21,6 +21,8 @@ from .leader import Leader, Value, ValueDiffers
 KEYS = ("apples", "bananas", "cherries")
 """Few, so that the leaders are at each other's keys all the time."""
 _WEIGHTS: Mapping[Kind, int] = {"increment": 45, "compare and set": 35, "put": 8, "delete": 4, "get": 8}
+_THINKS_SECONDS = (0.0,) * 8 + (0.002, 0.02)
+"""Before a request: mostly not, else long enough for the other leader to write something that this one has not read."""
 _REPORT_EVERY = 10
 
 
@@ -75,6 +77,7 @@ def main() -> None:
         for number in range(done, args.requests):
             random = Random(f"{args.seed}-{args.name}-{number}")
             request = draw(random, f"{args.name}:{number}", leader.values, seen)
+            time.sleep(random.choice(_THINKS_SECONDS))
             notes.asks(request)
             answer = ask(leader, request)
             notes.was_answered(request, answer)

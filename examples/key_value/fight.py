@@ -254,6 +254,7 @@ def main() -> int:
     if args.operations < 100:
         parser.error("--operations is at least 100")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts it in the background has SIGINT ignored
     console = Console()
     try:
         if args.keep is None:

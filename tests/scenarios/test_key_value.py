@@ -193,8 +193,7 @@ def _fight(work: Path, operations: int, kills: int, service_kills: int) -> subpr
     noted = {name: read_notes(kept / f"{name}.notes") for name in ("anna", "bert")}
     assert sum(map(len, noted.values())) == operations
     assert sum(each.answer is None for asked in noted.values() for each in asked) <= kills
-    for name, asked in noted.items():
-        assert any(each.answer is not None and each.answer.fenced for each in asked), f"{name} was never fenced: no fight"
+    assert any(each.answer is not None and each.answer.fenced for asked in noted.values() for each in asked), "it was no fight"
     return done
 
 
