@@ -1,0 +1,300 @@
+"""What atomic commits leave on disk: as little as must be, for exactly as long as it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oncelog.errors import StorageFailed, StorageUnavailable, TransactionNotFound
+from oncelog_service.journal import coordinator, ledger
+from oncelog_service.storage.memory import Disk
+from oncelog_service.storage.port import Table
+from tests.behaviours.atomics import BatchByBatch, House, copy_of, living, messages, refusal
+from tests.support import ManualClock
+
+TTL_MS = 3_600_000
+DAY_MS = 24 * 3_600_000
+STAGED = (Table.PAYLOAD, Table.CHUNK, Table.GROUP)
+
+
+@pytest.fixture(autouse=True)
+def _no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal's rounds are run by the tests."""
+    monkeypatch.setattr(coordinator, "_ROUND_SECONDS", 3_600)
+
+
+async def _commit_staged(house: House, name: str, count: int = 2) -> None:
+    await house.begin(name)
+    await house.stage(name, "a", 0, messages(*[name] * count))
+    await house.stage(name, "b", 0, messages(name))
+    await house.commit(name)
+
+
+# --- payloads
+
+
+def test_the_payloads_of_a_copied_group_live_exactly_as_long_as_its_row() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with living(Disk(), clock) as house:
+            await house.create("a", ttl="3600")
+            await house.create("b")
+            await house.begin("old", timeout_ms=DAY_MS)
+            await house.stage("old", "a", 0, messages("old", "old"))
+            clock.advance(TTL_MS // 2)
+            await _commit_staged(house, "young")
+            clock.advance(TTL_MS // 2 - 1)
+            await house.service.retention.once()
+            assert await house.shown("a") == ["young", "young"]
+            clock.advance(TTL_MS)
+            assert await house.shown("a") == []
+            await house.service.retention.once()
+            assert await house.shown("b") == ["young"]
+            kept = {key[:14] for key in house.store.disk.tables[Table.PAYLOAD]}
+            assert house.rows(Table.PAYLOAD) == 3, f"the row of `young` on b, and `old`, which is in progress: {kept}"
+            await house.commit("old")
+            published = clock.now_ms()
+            assert await house.shown("a") == ["old", "old"], "a message lives from its publication on"
+            clock.ms = published + TTL_MS - 1
+            await house.service.retention.once()
+            assert await house.shown("a") == ["old", "old"]
+            clock.advance(1)
+            await house.service.retention.once()
+            assert house.rows(Table.PAYLOAD) == house.rows(Table.GROUP) == 1
+            assert house.rows(Table.CHUNK) == 0
+            await house.verify("a", "b")
+
+    asyncio.run(scenario())
+
+
+def test_what_an_aborted_transaction_had_staged_goes_when_the_service_stops_before_it_was_deleted() -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        store = BatchByBatch(disk)
+        async with living(disk, store=store) as house:
+            await house.create("a", "b")
+            await house.begin("t")
+            for chunk in range(3):
+                await house.stage("t", "a", chunk, messages("x", "y"))
+            await house.journal.abort("t")
+            await house.dropped()
+            crashes = [each for each in store.disks if each.tables[Table.CHUNK] and each.tables[Table.ATOMIC_OUTCOME]]
+            assert crashes
+        for crash in crashes:
+            async with living(crash) as house:
+                await house.dropped()
+                assert [house.rows(table) for table in STAGED] == [0, 0, 0]
+
+    asyncio.run(scenario())
+
+
+def test_messages_that_were_staged_anew_for_a_commit_that_was_refused_go_after_a_restart() -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        async with living(disk) as house:
+            await house.create("a", "b", check_expected_offsets="true")
+            await house.publish("a", messages("0", producer="p", first=0))
+            part = messages("0", "1", producer="p", first=0)
+            assert await refusal(house.commit("t", {"a": part, "b": messages("b", expected_offset=9)}, group="g"))
+            await house.dropped()
+            after = copy_of(disk)
+        async with living(after) as house:
+            await house.dropped()
+            assert [house.rows(table) for table in STAGED] == [0, 0, 0]
+            await house.verify("a", "b")
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_topic_leaves_nothing_of_what_was_staged_and_copied() -> None:
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a", "b")
+            await _commit_staged(house, "t")
+            await house.begin("open")
+            await house.stage("open", "a", 0, messages("x"))
+            await house.delete("a")
+            await house.delete("b")
+            await house.service.retention.once()
+            assert [house.rows(table) for table in (*STAGED, Table.MESSAGE)] == [0, 0, 0, 0]
+
+    asyncio.run(scenario())
+
+
+# --- the journal
+
+
+@pytest.mark.parametrize(
+    ("turns", "trim_every"), [pytest.param(8, 100, id="few"), pytest.param(50, 1_000, id="many", marks=pytest.mark.slow)]
+)
+def test_any_number_of_commits_leaves_a_short_journal(turns: int, trim_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_TRIM_EVERY", trim_every)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with living(Disk(), clock, journal_partitions=1) as house:
+            await house.create("a")
+            most = 0
+            for turn in range(turns):
+                calls = [house.commit(f"{turn}-{each}", {"a": messages("x")}, group="g") for each in range(100)]
+                await asyncio.gather(*calls)
+                clock.advance(1_000)
+                most = max(most, house.rows(Table.JOURNAL))
+            assert most < 500 + 2 * trim_every < 5 * 100 * turns
+            assert len(await house.shown("a")) == 100 * turns
+
+    asyncio.run(scenario())
+
+
+def test_records_of_a_transaction_that_is_in_progress_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_TRIM_EVERY", 10)
+
+    async def scenario() -> None:
+        disk = Disk()
+        async with living(disk, journal_partitions=1) as house:
+            await house.create("a")
+            await house.begin("open", timeout_ms=DAY_MS)
+            await house.stage("open", "a", 0, messages("open"))
+            for turn in range(3):
+                await asyncio.gather(*(house.commit(f"{turn}-{each}", group="g") for each in range(10)))
+            after = copy_of(disk)
+        async with living(after, journal_partitions=1) as house:
+            await house.commit("open")
+            assert await house.shown("a") == ["open"]
+
+    asyncio.run(scenario())
+
+
+def test_a_journal_that_is_trimmed_at_every_turn_is_whole_behind_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_TRIM_EVERY", 1)
+
+    async def scenario() -> None:
+        disk, clock = Disk(), ManualClock()
+        store = BatchByBatch(disk)
+        told: list[tuple[int, str]] = []
+        async with living(disk, clock, store, journal_partitions=1) as house:
+            await house.create("a", "b")
+            for name in ("t1", "t2", "t3", "t4"):
+                await _commit_staged(house, name, 1)
+                told.append((len(store.disks), name))
+                clock.advance(11_000)  # the next number is one of a new block
+            await house.service.writer.synced()
+            disks = list(store.disks)
+        for batches, crash in enumerate(disks):
+            for partitions in (1, 3):
+                async with living(copy_of(crash), ManualClock(clock.now_ms() - 11_000), journal_partitions=partitions) as house:
+                    for when, name in told:
+                        if when <= batches:
+                            assert (await house.journal.show(name)).state == "committed"
+                            assert (await house.commit(name, group="g")).messages == 2
+                    if batches > told[0][0]:
+                        assert await house.shown("a") == await house.shown("b")
+
+    asyncio.run(scenario())
+
+
+def test_numbers_rise_over_restarts_and_clocks_that_step_back() -> None:
+    async def scenario() -> None:
+        disk, clock, last = Disk(), ManualClock(), 0
+        for _ in range(4):
+            async with living(disk, clock) as house:
+                for _ in range(3):
+                    number = int((await house.journal.begin(None, "g", None, None)).id)
+                    assert number > last
+                    last = number
+                    clock.advance(-3_600_000)
+                disk = copy_of(disk)
+
+    asyncio.run(scenario())
+
+
+def test_the_number_of_partitions_changes_when_every_transaction_has_ended() -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        groups = [f"g{number}" for number in range(8)]
+        async with living(disk, journal_partitions=4) as house:
+            await house.create("a")
+            for group in groups:
+                await house.commit(f"1-{group}", {"a": messages(group)}, group=group)
+            await house.begin("open", group="g3")
+            await house.stage("open", "a", 0, messages("open"))
+            disk = copy_of(disk)
+        async with living(disk, journal_partitions=2) as house:
+            for group in groups:
+                await house.commit(f"2-{group}", {"a": messages(group)}, group=group)
+            await house.commit("open")
+            disk = copy_of(disk)
+        for partitions in (2, 1, 5):
+            async with living(disk, journal_partitions=partitions) as house:
+                await house.service.writer.synced()
+                assert {key[:2] for key in disk.tables[Table.JOURNAL]} == set(), "what was recorded under another number"
+                for group in groups:
+                    await house.commit(f"of-{partitions}-{group}", {"a": messages(group)}, group=group)
+                    assert (await house.journal.show(f"1-{group}")).state == "committed"
+                assert len(await house.shown("a")) == 17 + 8 * (2, 1, 5).index(partitions) + 8
+                disk = copy_of(disk)
+
+    asyncio.run(scenario())
+
+
+# --- outcomes
+
+
+def test_an_outcome_is_forgotten_only_when_no_message_lives_that_it_is_about() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with living(Disk(), clock) as house:
+            await house.create("a", "b", ttl=str(2 * DAY_MS // 1000))
+            await _commit_staged(house, "t")
+            await house.commit("empty", group="g")
+            clock.advance(DAY_MS)
+            assert await house.journal.forget_outcomes() == 0
+            clock.advance(DAY_MS - 1)
+            assert await house.journal.forget_outcomes() == 0
+            assert await house.shown("a") == ["t", "t"]
+            clock.advance(1)
+            assert await house.shown("a") == []
+            assert await house.journal.forget_outcomes() == 2
+            assert isinstance(await refusal(house.journal.show("t")), TransactionNotFound)
+            assert house.rows(Table.ATOMIC_ID) == house.rows(Table.ATOMIC_OUTCOME) == 0
+
+    asyncio.run(scenario())
+
+
+# --- writes that fail
+
+
+def test_a_commit_whose_write_fails_is_whole_or_nothing_and_its_repeat_says_which() -> None:
+    async def scenario(struck: int, on_disk: bool) -> str:
+        disk = Disk()
+        async with living(disk) as house:
+            await house.create("a", "b")
+            await house.begin("t")
+            await house.stage("t", "a", 0, messages("1", producer="p", first=0))
+            left = struck
+
+            def strike(_: object) -> None:
+                nonlocal left
+                left -= 1
+                if left == -1:
+                    raise OSError("the disk is full")
+
+            house.store.disk.fail_after_apply = on_disk
+            house.store.disk.before_sync = strike
+            answer = await asyncio.gather(house.commit("t", {"b": messages("1")}), return_exceptions=True)
+            assert isinstance(answer[0], StorageFailed | StorageUnavailable) or answer[0].state in ("prepared", "committed")  # type: ignore[union-attr]
+            disk.before_sync, disk.fail_after_apply = None, False
+            after = copy_of(disk)
+        async with living(after) as house:
+            state = (await house.journal.show("t")).state
+            placed = state == "committed"
+            assert (await house.shown("a"), await house.shown("b")) == ((["1"], ["1"]) if placed else ([], []))
+            again = await house.commit("t", {"b": messages("1")})
+            assert again.state == "committed"
+            assert (await house.shown("a"), await house.shown("b")) == (["1"], ["1"])
+            await house.verify("a", "b")
+            return f"{state} after {type(answer[0]).__name__}"
+
+    found = {asyncio.run(scenario(struck, on_disk)) for struck in range(4) for on_disk in (False, True)}
+    assert {"in_progress after StorageFailed", "committed after StorageFailed"} <= found, found
