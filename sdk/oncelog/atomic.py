@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, Literal, NoReturn, Self
 from uuid import uuid4
 
-from oncelog.chunks import MAX_MESSAGES, Row, TopicChunks
+from oncelog.chunks import MAX_BYTES, MAX_MESSAGES, Row, TopicChunks
 from oncelog.errors import (
     InvalidRequest,
     OncelogError,
@@ -116,7 +116,7 @@ class _Messages:
             self._topics.setdefault((space, topic), TopicChunks(space, topic)).add(row)
             self._size += row.size
             self._messages += 1
-            self._spill()
+            self._spill(self._buffer_bytes)
 
     def abort(self) -> None:
         """Drop everything; nothing of it will ever be seen.
@@ -171,10 +171,10 @@ class _Messages:
         self._last_named[namespace, topic, producer] = given
         return given
 
-    def _spill(self) -> None:
-        """Stage the largest topics until what is left fits, also into the commit's request."""
-        while self._size > self._buffer_bytes or self._messages > MAX_MESSAGES:
-            by_size = self._size > self._buffer_bytes
+    def _spill(self, to_bytes: int) -> None:
+        """Stage the largest topics until what is left fits."""
+        while self._size > to_bytes or self._messages > MAX_MESSAGES:
+            by_size = self._size > to_bytes
             self._stage(max(self._topics.values(), key=lambda each: each.size if by_size else each.messages))
 
     def _stage(self, topic: TopicChunks, but_last: bool = False) -> None:
@@ -328,6 +328,7 @@ class AtomicBatch(_Messages):
             self._require_running()
             for topic in self._topics.values():
                 self._stage(topic, but_last=True)
+            self._spill(MAX_BYTES)
             parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
             return CommitRequest(
                 group=self.group,

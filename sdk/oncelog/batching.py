@@ -72,7 +72,7 @@ class Batch:
         self.size += len(payload) + _ROW_OVERHEAD
         if key is not None or properties is not None or ttl is not None:
             self.extras = True
-            self.size += len(key or b"") + sum(len(name) + len(value) for name, value in (properties or {}).items())
+            self.size += _extra_size(key, properties)
         self.keys.append(key)
         self.properties.append(properties)
         self.ttls.append(ttl)
@@ -117,18 +117,21 @@ class Batch:
         return self._slice(0, middle), self._slice(middle, len(self.payloads))
 
     def _slice(self, begin: int, end: int) -> Batch:
-        part = Batch(whole=self.whole)
-        expected = self.expected.moved(begin) if self.expected is not None and 0 < begin < end else self.expected
-        for at in range(begin, end):
-            part.add(
-                self.sequence_ids[at],
-                self.payloads[at],
-                self.waiters[at],
-                self.keys[at],
-                self.properties[at],
-                self.ttls[at],
-                expected,
-            )
+        place = slice(begin, end)
+        part = Batch(
+            self.payloads[place],
+            self.sequence_ids[place],
+            self.keys[place],
+            self.properties[place],
+            self.ttls[place],
+            self.waiters[place],
+            extras=self.extras,
+            expected=self.expected.moved(begin) if self.expected is not None and 0 < begin < end else self.expected,
+            whole=self.whole,
+        )
+        part.size = sum(map(len, part.payloads)) + _ROW_OVERHEAD * len(part.payloads)
+        if self.extras:
+            part.size += sum(_extra_size(key, properties) for key, properties in zip(part.keys, part.properties, strict=True))
         return part
 
     def mend(self) -> None:
@@ -153,6 +156,10 @@ class Batch:
             request.expected_last_message_id = self.expected.last_message_id
             request.expected_key_offsets = self.expected.key_offsets
         return request
+
+
+def _extra_size(key: bytes | None, properties: Mapping[str, str] | None) -> int:
+    return len(key or b"") + sum(len(name) + len(value) for name, value in (properties or {}).items())
 
 
 class TakenIds:

@@ -593,38 +593,42 @@ class Producer(Generic[R]):
                     self._wake_sender()
 
     def _deliver(self, batch: Batch) -> None:
-        if self._stopped is not None:
-            self._fail(batch, ProducerStopped(f"producer {self._name!r} stopped before this was sent: {self._stopped}"))
-            return
+        """Send a batch, in as many parts as its faulty messages make of it, until each message has its outcome."""
+        parts = [batch]
         try:
-            self._settle(batch, self._publish(batch))
-        except OncelogError as error:
-            if is_one_messages_fault(error):
-                self._refuse(batch, error)
-            else:
-                self._stopped = error
-                self._fail(batch, error)
+            while parts:
+                parts[:1] = self._deliver_part(parts[0])
         except BaseException as error:
             self._stopped = _interruption(error)
             self._fail(batch, self._stopped)
             raise
 
-    def _refuse(self, batch: Batch, error: OncelogError) -> None:
-        """Fail the messages whose fault it is, and deliver the others."""
+    def _deliver_part(self, part: Batch) -> list[Batch]:
+        """What is still to be sent of it, in order."""
+        if self._stopped is not None:
+            self._fail(part, ProducerStopped(f"producer {self._name!r} stopped before this was sent: {self._stopped}"))
+            return []
+        try:
+            self._settle(part, self._publish(part))
+        except OncelogError as error:
+            if is_one_messages_fault(error):
+                return self._refuse(part, error)
+            self._stopped = error
+            self._fail(part, error)
+        return []
+
+    def _refuse(self, part: Batch, error: OncelogError) -> list[Batch]:
+        """Fail the messages whose fault it is; the others are still to be sent."""
         if isinstance(error, OffsetMismatch):
-            known, refused, rest = batch.parted(error)
-            if known.payloads:
-                self._deliver(known)
+            known, refused, rest = part.parted(error)
             self._give_back(refused)
             self._fail_each(refused, error)
-            if rest.payloads:
-                self._deliver(rest)
-        elif len(batch.payloads) > 1 and not batch.whole and isinstance(error, _CAN_BE_ONE_OF_MANY):
-            for part in batch.halves():
-                self._deliver(part)
-        else:
-            self._give_back(batch)
-            self._fail(batch, error)
+            return [each for each in (known, rest) if each.payloads]
+        if len(part.payloads) > 1 and not part.whole and isinstance(error, _CAN_BE_ONE_OF_MANY):
+            return list(part.halves())
+        self._give_back(part)
+        self._fail(part, error)
+        return []
 
     def _give_back(self, refused: Batch) -> None:
         """These messages are refused for good: their sequence ids are unused, unless they were stored before."""

@@ -142,6 +142,17 @@ def test_more_messages_than_a_request_takes_are_staged(
     assert payloads(client, topics[0]) == [b"%d" % number for number in range(25)]
 
 
+def test_a_large_buffer_does_not_make_a_request_that_nobody_takes(
+    house: RunningService, client: Client, topics: list[str]
+) -> None:
+    with watched(house) as (through, calls), through.atomic("g", buffer_bytes=1 << 30) as batch:
+        for number in range(4):
+            batch.send(topics[number % 2], b"%d" % number * 3_000_000)
+        assert calls == []
+    assert calls == ["POST journal", "PUT 0", "PUT 0", "PUT 1", "POST commit"]
+    assert [len(payloads(client, topic)) for topic in topics] == [2, 2]
+
+
 def test_messages_that_cannot_share_a_request_keep_their_order(house: RunningService, client: Client, topics: list[str]) -> None:
     topic = topics[0]
     with watched(house) as (through, calls), through.atomic("g") as batch:
@@ -493,6 +504,13 @@ def test_a_branch_without_messages_can_be_named_too(client: Client) -> None:
     with client.atomic(id=parent, branches=(each for each in [branch.id])) as batch:
         pass
     assert of(batch).branches == [branch.id]
+
+
+def test_a_branch_whose_id_was_aborted_is_refused_even_without_messages(client: Client) -> None:
+    chosen = client.begin_atomic("g", of="parent").id
+    client.abort_atomic(chosen)
+    with pytest.raises(TransactionNotInProgress), client.atomic_branch("parent", "g", id=chosen):
+        pass
 
 
 def test_a_branch_that_raises_is_aborted_and_one_that_cannot_be_staged_too(client: Client, topics: list[str]) -> None:

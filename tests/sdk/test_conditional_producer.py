@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -27,7 +28,7 @@ from oncelog.errors import (
 )
 from oncelog.wire.codec import decode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
-from oncelog.wire.requests import PublishRequest
+from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.support import RunningService
 
@@ -208,6 +209,21 @@ def test_one_answer_judges_every_message_of_a_request_and_who_expects_the_upcomi
         assert behind.result().offset == 60
         producer.close()
     assert len(seen) == 4
+
+
+def test_a_writer_that_is_overtaken_before_each_of_its_requests_hears_of_every_message(house: RunningService, topic: str) -> None:
+    class Overtaken(Client):
+        def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
+            raise OffsetMismatch(condition="offset", expected=request.expected_offset, actual=next(upcoming), topic=topic)
+
+    upcoming = count(1)
+    with Overtaken(house.url) as client:
+        producer: Producer[bytes] = Producer(topic, client=client, name="p", linger=5)
+        futures = [producer.send_async(b"x", expected_offset=at) for at in range(600)]
+        with pytest.raises(OffsetMismatch):
+            producer.flush()
+        assert [mismatch(future) for future in futures] == [(at, at + 1) for at in range(600)]
+        producer.close()
 
 
 def test_what_is_stored_already_is_a_duplicate_even_in_one_request_with_what_lost(client: Client, topic: str) -> None:
