@@ -186,8 +186,6 @@ class Journal:
             StorageFailed: not definite; ask for the outcome.
         """
         check_commit(id, request, self._limits)
-        for part in request.parts:
-            (await self._topics.open(part.namespace, part.topic)).check_staged(part.request)
         async with self._changing(id):
             if not self._recovered:
                 await self.once()
@@ -228,6 +226,7 @@ class Journal:
         parts = []
         for part in request.parts:
             log = await self._topics.open(part.namespace, part.topic)
+            log.check_staged(part.request)
             topic = _ref(log, part.namespace, part.topic)
             parts.append((log, topic, part.request, None if number is None else await self._staged(log, topic, number)))
         taken = None if transaction is None else await self._endings.taken(transaction)
