@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import pytest
+
 from oncelog.errors import OncelogError, TopicExists, TransactionNotFound, TransactionNotInProgress
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, PublishRequest
+from oncelog_service.journal import coordinator, ledger
 from oncelog_service.storage.keys import split_chunk_key
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
@@ -27,6 +30,13 @@ PLACED: Mapping[str, Mapping[str, Sequence[str]]] = {
 """What each transaction that can be committed brings to each topic."""
 GROUPS = {"t10": "h"}
 NEVER = ("t4", "t5", "t6", "t7", "one-unnamed")
+
+
+@pytest.fixture(autouse=True)
+def _trimmed_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is trimmed in the middle of the history; its rounds are run by the tests."""
+    monkeypatch.setattr(ledger, "_TRIM_EVERY", 3)
+    monkeypatch.setattr(coordinator, "_ROUND_SECONDS", 3_600)
 
 
 @dataclass
@@ -190,8 +200,8 @@ def test_a_crash_behind_any_batch_of_the_recovery_itself_changes_nothing() -> No
             store = BatchByBatch(survivor)
             async with living(survivor, store=store) as house:
                 await house.service.writer.synced()
-                crashes = store.disks[1:]
-            for crash in crashes[:-1]:
+                crashes = [each for each in store.disks[1:-1] if each.tables[Table.JOURNAL] != disk.tables[Table.JOURNAL]]
+            for crash in crashes:
                 second += 1
                 async with living(crash) as house:
                     await check_whole(house, told.by(batches))
