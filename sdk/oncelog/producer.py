@@ -402,9 +402,14 @@ class Producer(Generic[R]):
         payload = value if type(value) is bytes and self._codec is None else self._encode(value)
         if key is not None or properties is not None or ttl is not None:
             key = checked_extras(key, properties, ttl)
-        expected = expectation(expected_offset, expected_last_id, expected_key_offset, key)
+        expected = None
+        if expected_offset is not None or expected_last_id is not None or expected_key_offset is not UNCHECKED:
+            expected = expectation(expected_offset, expected_last_id, expected_key_offset, key)
         with self._lock:
-            self._wait_for_room()
+            if self._pending >= self._max_pending:
+                self._wait_for_room()
+            if not self._usable():
+                raise self._unusable()
             number = self._number(sequence_id)
             if not self._batch.accepts(number, expected):
                 self._end_batch()
@@ -434,6 +439,8 @@ class Producer(Generic[R]):
         payloads = [self._encode(value) for value in values]
         with self._lock:
             self._wait_for_room()
+            if not self._usable():
+                raise self._unusable()
             if self._batch.payloads:
                 self._end_batch()
             numbers = self._number_all(sequence_ids)
@@ -451,11 +458,9 @@ class Producer(Generic[R]):
             return list(batch.waiters)
 
     def _wait_for_room(self) -> None:
-        """Raises what a producer that takes no more messages does."""
-        if self._pending >= self._max_pending and self._drainer != threading.get_ident():
+        """Return when there is room, or none is needed any more. The thread that makes the room cannot wait for it."""
+        if self._drainer != threading.get_ident():
             self._changed.wait_for(lambda: self._pending < self._max_pending or self._stopped or self._closed)
-        if not self._usable():
-            raise self._unusable()
 
     def _usable(self) -> bool:
         return self._stopped is None and not self._closed and self._held is None
