@@ -50,6 +50,11 @@ class Judge:
             still = [attempt.id for attempt in attempts if self._outcomes[attempt.id] is None or not attempt_ended(attempt)]
             assert not still, f"no outcome of {still[:5]}"
 
+    def state_of(self, attempt: Attempt) -> str | None:
+        """Of what was seen last."""
+        outcome = self._outcomes[attempt.id]
+        return None if outcome is None else outcome.state
+
     def _look_at_logs(self, url: str) -> None:
         """What was read before is read again, in the same places, under the same ids."""
         for topic, before in self._logs.items():
@@ -118,7 +123,7 @@ def check_answer(attempt: Attempt, outcome: AtomicOutcome | None) -> None:
     if attempt.commit is None:
         assert state in (*OPEN, "aborted"), f"{attempt.id} is {state}, and no commit was asked for"
     if not attempt.asked:
-        assert state in OPEN or attempt.commit is None, f"{attempt.id} is {state} before its client asked for that"
+        assert state in OPEN or attempt.commit is None, f"{attempt.id} ended before its client asked for that: {outcome}"
 
 
 def _check_placed(logs: Logs, owners: dict[str, list[str | None]], attempt: Attempt, outcome: AtomicOutcome) -> None:

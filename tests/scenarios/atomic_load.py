@@ -21,8 +21,8 @@ TOPICS = ("a", "b", "c")
 GROUPS = ("one", "two")
 KEY = b"k"
 """Of topic "c". Whoever writes a message with it says which one was the newest with it."""
-LEFT_MS = 1_000
-"""After this, what a client has left alone is aborted."""
+LEFT_MS, LASTING_MS = 1_000, 600_000
+"""What a client leaves alone is aborted after the former; none that is to be committed comes near the latter."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class JournalApi:
     def upcoming(self, topic: str) -> int:
         return int(self.call("GET", f"namespaces/default/topics/{topic}/stats")["upcomingOffset"])
 
-    def begin(self, id_: str, group: str, of: str | None, timeout_ms: int | None) -> AtomicOutcome:
+    def begin(self, id_: str, group: str, of: str | None, timeout_ms: int = LASTING_MS) -> AtomicOutcome:
         return _outcome(self.call("POST", "journal", {"id": id_, "group": group, "of": of, "timeoutMs": timeout_ms}))
 
     def stage(self, chunk: Chunk) -> None:
@@ -132,6 +132,7 @@ class Committer(threading.Thread):
         self.parked = threading.Event()
         self.gate = threading.Event()
         self.resumed = 0
+        self.ended = 0
         self._api = JournalApi("")
         self._name = name
         self._random = Random(f"{seed}-{name}")
@@ -179,8 +180,8 @@ class Committer(threading.Thread):
         attempt, resumed = self._under_way, self._under_way is not None
         self.resumed += resumed
         if attempt is None:
-            attempt = self._next or self._make()
-            self._next = None
+            planned, self._next = self._next, None
+            attempt = planned or self._make()
             self.attempts.append(attempt)
             self._under_way = attempt
         try:
@@ -188,11 +189,11 @@ class Committer(threading.Thread):
         except OffsetMismatch as refusal:
             attempt.answer = refusal
             if refusal.condition == "key_offset":
-                assert isinstance(refusal.actual, int | None)
-                self._newest_of_key = refusal.actual
+                self._newest_of_key = None if refusal.actual is None else int(refusal.actual)
         else:
             self._learn(attempt)
         self._under_way = None
+        self.ended += 1
 
     def _take_steps(self, attempt: Attempt, resumed: bool) -> None:
         if self._stage(attempt, resumed) and attempt.commit is None and not attempt.aborts:
@@ -208,7 +209,7 @@ class Committer(threading.Thread):
         lasting = attempt.commit is not None or attempt.aborts
         try:
             for id_, of in attempt.begins:
-                begun = self._api.begin(id_, attempt.group, of, None if lasting else LEFT_MS)
+                begun = self._api.begin(id_, attempt.group, of, LASTING_MS if lasting else LEFT_MS)
                 if id_ == attempt.id and begun.state != "in_progress":
                     assert resumed, f"{attempt.id} was only begun and is {begun.state}"
                     return False
@@ -295,27 +296,27 @@ class Committer(threading.Thread):
         return attempt
 
     def _numbered(self, id_: str) -> Attempt:
-        """Under a sequence id that is this client's next; then once more under another id, which is a duplicate."""
+        """Under a sequence id that is this client's next."""
         attempt = self._random.choice([self._small, self._branched])(id_)
         number = self._loads.get(attempt.group, 0)
         self._loads[attempt.group] = number + 1
-        self._number(attempt, self._name, number)
-        self._next = self._small(f"{id_}.twin")
-        self._next.group = attempt.group
-        self._number(self._next, self._name, number)
-        return attempt
+        return self._with_twin(attempt, self._name, number)
 
     def _shared(self, id_: str) -> Attempt:
         """Under a sequence id that others may be taking."""
         attempt = self._small(id_)
-        self._number(attempt, "shared", self._api.last_of(attempt.group, "shared") + 1)
-        return attempt
+        return self._with_twin(attempt, "shared", self._api.last_of(attempt.group, "shared") + 1)
 
-    def _number(self, attempt: Attempt, producer: str, sequence_id: int) -> None:
-        assert attempt.commit is not None
-        commit = attempt.commit
-        commit.group = attempt.group
-        commit.producer, commit.sequence_id, commit.incarnation, commit.checksum = producer, sequence_id, "first", attempt.id
+    def _with_twin(self, attempt: Attempt, producer: str, sequence_id: int) -> Attempt:
+        """Whatever becomes of it, another one is tried next with the same number, and is a duplicate."""
+        twin = self._small(f"{attempt.id}.twin")
+        twin.group = attempt.group
+        for each in (attempt, twin):
+            assert each.commit is not None
+            each.commit.group, each.commit.producer, each.commit.sequence_id = each.group, producer, sequence_id
+            each.commit.incarnation, each.commit.checksum = "first", each.id
+        self._next = twin
+        return attempt
 
     def _fought_for(self, id_: str) -> Attempt:
         """On two topics, at offsets that others may be taking."""

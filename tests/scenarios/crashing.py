@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from oncelog_service.journal.records import ApplyCommit, Begin, PrepareCommit, Record, decode
+from oncelog_service.journal.records import ApplyCommit, Begin, Commit, PrepareCommit, Record, decode
 from oncelog_service.storage.keys import number_key
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Rows, Store, Table
@@ -39,6 +39,8 @@ class CrashPoint(NamedTuple):
     """Of an ApplyCommit: on the first of its topics, 0, the second, 1, …"""
     topics: int = 0
     """Only where a PrepareCommit has at least so many topics."""
+    numbered: bool = False
+    """Only those of commits with a producer and sequence id; of a Commit or what follows it."""
     transaction: str | None = None
     """Only records about the transaction of this id."""
 
@@ -59,6 +61,7 @@ class CrashingStore:
         self._point = point
         self._found = 0
         self._applied: dict[int, int] = {}
+        self._numbered: set[int] = set()
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         return self._store.get(table, key)
@@ -93,6 +96,10 @@ class CrashingStore:
             self._applied[record.number] = place + 1
             if self._point.place not in (None, place):
                 return False
+        if isinstance(record, Commit) and record.producer is not None:
+            self._numbered.add(record.number)
+        if self._point.numbered and record.number not in self._numbered:
+            return False
         if isinstance(record, PrepareCommit) and len(record.parts) < self._point.topics:
             return False
         if self._point.transaction is not None and self._point.transaction != self._id_of(record.number, records):

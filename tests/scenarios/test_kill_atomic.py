@@ -47,7 +47,9 @@ _KINDS = (
     CrashPoint("Enlist", "before"),
     CrashPoint(CHUNK, "before"),
     CrashPoint("Commit", "before"),
+    CrashPoint("Commit", "before", numbered=True),
     CrashPoint("PrepareCommit", "before", topics=2),
+    CrashPoint("PrepareCommit", "before", numbered=True),
     CrashPoint("ApplyCommit", "before", place=0),
     CrashPoint("ApplyCommit", "before", place=1),
     CrashPoint("Applied", "before"),
@@ -57,6 +59,7 @@ _BOUNDARIES = [point._replace(when=when) for point in _KINDS for when in ("befor
 _IN_RECOVERY = [
     (CrashPoint("Commit", "after"), CrashPoint(ANY, "before")),
     (CrashPoint("Commit", "after"), CrashPoint(ANY, "after")),
+    (CrashPoint("Commit", "after", numbered=True), CrashPoint("PrepareCommit", "after")),
     (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "before", place=0)),
     (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "after", place=0)),
     (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "before", place=1)),
@@ -73,7 +76,7 @@ _OFTEN_IN_RECOVERY = (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint
 def _name(points: object) -> str:
     named = points if isinstance(points, tuple) and not isinstance(points, CrashPoint) else (points,)
     return ", then ".join(
-        f"{each.when} {each.kind}{'' if each.place is None else f' {each.place + 1}'}"
+        f"{each.when} {'numbered ' * each.numbered}{each.kind}{'' if each.place is None else f' {each.place + 1}'}"
         for each in named
         if isinstance(each, CrashPoint)
     )
@@ -106,7 +109,7 @@ def _crash(tmp_path: Path, points: Sequence[CrashPoint]) -> None:
     store = f"leveldb://{tmp_path / 'log'}"
     first, *later = points
     with _seeded() as rng, _committing(rng) as committers:
-        with crashing_service(store, first._replace(nth=rng.randint(2, 10))) as service:
+        with crashing_service(store, first._replace(nth=rng.randint(2, 4 if first.numbered else 10))) as service:
             url = service.url()
             _make_topics(url)
             _let_go(committers, url)
@@ -119,7 +122,7 @@ def _crash(tmp_path: Path, points: Sequence[CrashPoint]) -> None:
         with running_service(store) as running:
             _check_fallen(JournalApi(running.url), points, fallen)
             judge.look(running.url, _attempts(committers), rng)
-            _work(committers, running.url, 0.2)
+            _work(committers, running.url, 3)
             _finish(committers, running.url)
             judge.look(running.url, _attempts(committers), rng, finished=True)
 
@@ -176,12 +179,14 @@ def _kill_under_load(tmp_path: Path, kills: int) -> None:
                 _kill_while_starting(service, rng.uniform(0.3, 1.2))
             service.start()
             judge.look(service.url, _attempts(committers), rng)
-        _work(committers, service.url, 0.3)
+        _work(committers, service.url, 3)
         _finish(committers, service.url)
         attempts = _attempts(committers)
         judge.look(service.url, attempts, rng, finished=True)
         assert sum(each.resumed for each in committers) >= kills, "the kills met nothing that was under way"
         assert len(attempts) > 20 * kills, "next to nothing was committed"
+        told = [judge.state_of(attempt) for attempt in attempts]
+        assert {"committed", "aborted", "duplicate"} <= set(told), "what is compared does not happen"
 
 
 def _kill_while_starting(service: ServiceProcess, seconds: float) -> None:
@@ -240,9 +245,15 @@ def _park(committers: Sequence[Committer]) -> None:
         assert each.failure is None, each.failure
 
 
-def _work(committers: Sequence[Committer], url: str, seconds: float) -> None:
+def _work(committers: Sequence[Committer], url: str, commits: int) -> None:
+    """Each goes on with what was under way, and makes so many in all."""
+    enough = [each.ended + commits for each in committers]
     _let_go(committers, url)
-    time.sleep(seconds)
+    deadline = time.monotonic() + 30
+    while any(each.ended < wanted for each, wanted in zip(committers, enough, strict=True)):
+        assert [each.failure for each in committers] == [None] * len(committers)
+        assert time.monotonic() < deadline, "the clients do not go on"
+        time.sleep(0.01)
     _park(committers)
 
 
@@ -287,7 +298,7 @@ def _prepare_and_die(store: str, request: CommitRequest) -> None:
         api = JournalApi(service.url())
         for topic in ("a", "b"):
             api.make_topic(topic)
-        api.begin("t", "one", None, None)
+        api.begin("t", "one", None)
         for topic in ("a", "b"):
             api.stage(Chunk("t", topic, 0, _MESSAGES))
         with pytest.raises(requests.RequestException):
