@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from oncelog.errors import (
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.journal import coordinator
+from oncelog_service.log.journaled import Journaled
 from oncelog_service.storage.keys import generation_key, topic_key
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
@@ -422,7 +424,43 @@ def test_of_two_transactions_that_name_one_branch_one_gets_it() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("delay", range(12))
+@pytest.mark.parametrize("waits_for", ["open", "ready"])
+def test_a_commit_that_waits_while_another_one_names_its_transaction_is_answered_what_became_of_it(
+    waits_for: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        async with living(disk) as house:
+            await house.create("a", "b")
+            for name in ("t", "u"):
+                await house.begin(name)
+                await house.stage(name, "a", 0, messages(name))
+            after = copy_of(disk)
+        async with living(after) as house:
+            reached, gate = asyncio.Event(), asyncio.Event()
+            original = getattr(Journaled, waits_for)
+
+            async def gated(*values: Any) -> Any:
+                found = await original(*values)
+                if not reached.is_set():
+                    reached.set()
+                    await gate.wait()
+                return found
+
+            monkeypatch.setattr(Journaled, waits_for, gated)
+            alone = asyncio.ensure_future(house.commit("t", {"a": messages("inline")}))
+            await reached.wait()
+            await house.commit("u", branches=["t"])
+            gate.set()
+            answer = await alone
+            assert (answer.state, answer.of) == ("committed", "u")
+            assert [each for each in await house.shown("a") if each != "inline"] == ["u", "t"]
+            await house.verify("a")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("delay", range(0, 12, 2))
 def test_a_transaction_is_committed_by_itself_or_as_a_branch_and_never_both(delay: int) -> None:
     async def scenario() -> None:
         disk = Disk()

@@ -118,6 +118,9 @@ async def check_whole(house: House, told: Mapping[str, AtomicOutcome | OncelogEr
             assert logs[topic][at : at + len(found)] == found, f"{name} is not in a row on {topic}: {logs[topic]}"
         state = await state_of(house, name)
         assert (state == "committed") == bool(present), f"{name} is {state}, and there is {present}"
+        if present:
+            said = {each.topic: (each.first_offset, each.messages) for each in (await house.journal.show(name)).topics}
+            assert said == {topic: (logs[topic].index(found[0]), len(found)) for topic, found in present.items()}
     for name in NEVER:
         assert not any(each.startswith((f"{name}:", f"t1:{name}")) for log in logs.values() for each in log)
     if logs:
