@@ -19,7 +19,7 @@ from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import verify_log
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.port import Batch, Store, Table
 from tests.support import ManualClock
 
 CHECKED = {"check_expected_offsets": "true"}
@@ -74,7 +74,7 @@ def commit_of(parts: Mapping[str, PublishRequest] | None = None, **fields: Any) 
 class House:
     """One life of a service."""
 
-    def __init__(self, service: Service, store: MemoryStore, clock: ManualClock) -> None:
+    def __init__(self, service: Service, store: Store, clock: ManualClock) -> None:
         self.service = service
         self.store = store
         self.clock = clock
@@ -147,15 +147,20 @@ class House:
         await self.journal.close()
         await self.service.writer.synced()
 
+    def keys(self, table: Table) -> list[bytes]:
+        """Of every row on disk."""
+        return [key for key, _ in self.store.scan(table, b"", b"\xff" * 20)]
+
     def rows(self, table: Table) -> int:
-        return len(self.store.disk.tables[table])
+        return len(self.keys(table))
 
 
 @asynccontextmanager
 async def living(
-    disk: Disk, clock: ManualClock | None = None, store: MemoryStore | None = None, **settings: Any
+    disk: Disk | None, clock: ManualClock | None = None, store: Store | None = None, **settings: Any
 ) -> AsyncIterator[House]:
-    """A service on this disk, stopped cleanly at the end; take :func:`copy_of` the disk before that for a crash."""
+    """A service on this disk, or this opening of a store, stopped cleanly at the end; take :func:`copy_of` the disk before that
+    for a crash."""
     clock = clock or ManualClock()
     opened = store or MemoryStore(disk)
     chosen = {"retention_seconds": 3_600, **settings}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from oncelog.wire.requests import CommitRequest, PublishRequest
 from oncelog_service.journal import coordinator, ledger
 from oncelog_service.storage.keys import split_chunk_key
 from oncelog_service.storage.memory import Disk
+from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Table
 from tests.behaviours.atomics import CHECKED, BatchByBatch, House, commit_of, copy_of, living, messages
 
@@ -165,7 +167,7 @@ async def repeated(house: House, told: Told, by: Mapping[str, AtomicOutcome | On
         assert await state_of(house, name) == "committed", name
     await house.journal.once()
     await house.journal.close()
-    kept = {split_chunk_key(key)[1] for key in house.store.disk.tables[Table.CHUNK]}
+    kept = {split_chunk_key(key)[1] for key in house.keys(Table.CHUNK)}
     assert len(kept) == 1, f"only t7 is in progress, and chunks are kept of {kept}"
 
 
@@ -190,6 +192,21 @@ def test_after_a_crash_behind_any_batch_every_transaction_is_whole_and_once_and_
             async with living(copy_of(disk)) as house:
                 await check_whole(house, told.by(batches))
                 await repeated(house, told, told.by(batches))
+
+    asyncio.run(scenario())
+
+
+def test_the_same_history_on_leveldb_is_the_same_in_every_life(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        open_store = store_opener(f"leveldb://{tmp_path / 'data'}")
+        told = Told()
+        async with living(None, store=open_store()) as house:
+            await Client(house, told).run()
+            await check_whole(house, told.by(0))
+        for _ in range(2):
+            async with living(None, store=open_store()) as house:
+                await check_whole(house, told.by(0))
+                await repeated(house, told, told.by(0))
 
     asyncio.run(scenario())
 
