@@ -331,6 +331,20 @@ def test_what_was_staged_before_the_commit_was_asked_for_is_in_it_and_what_comes
         asyncio.run(scenario(late))
 
 
+def test_of_two_contents_for_one_chunk_at_the_same_time_one_is_staged() -> None:
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a")
+            await house.begin("t")
+            calls = [house.stage("t", "a", 0, messages(payload)) for payload in "xyxy"]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(each) for each in answers] == [type(None), ChunkReused, type(None), ChunkReused]
+            await house.commit("t")
+            assert await house.shown("a") == ["x"]
+
+    asyncio.run(scenario())
+
+
 # --- branches
 
 
@@ -713,6 +727,20 @@ def test_the_same_message_published_and_committed_at_once_is_in_the_log_once() -
     asyncio.run(scenario())
 
 
+def test_where_nobody_deduplicates_a_commit_stores_every_message() -> None:
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a", deduplication="false")
+            for name in ("t", "u"):
+                await house.commit(name, {"a": messages("0", "1", producer="p", first=0)}, group="g")
+            assert await house.shown("a") == ["0", "1", "0", "1"]
+            await house.service.topics.update("default", "a", {})
+            assert (await house.commit("v", {"a": messages("1", "2", producer="p", first=1)}, group="g")).messages == 1
+            assert await house.shown("a") == ["0", "1", "0", "1", "2"]
+
+    asyncio.run(scenario())
+
+
 # --- topics that go
 
 
@@ -791,6 +819,69 @@ def test_a_topic_deleted_between_prepare_and_recovery_holds_up_no_other() -> Non
 
     for anew in (False, True):
         asyncio.run(scenario(anew))
+
+
+async def _disk_of_a_commit_that_was_only_asked_for() -> Disk:
+    """With a branch; nothing is decided."""
+    disk = Disk()
+    store = BatchByBatch(disk)
+    async with living(disk, store=store) as house:
+        await house.create("a", "b")
+        await house.begin("t")
+        await house.begin("branch", of="t")
+        await house.stage("t", "a", 0, messages("1"))
+        await house.stage("branch", "b", 0, messages("1"))
+        await house.commit("t", branches=["branch"], producer="loader", sequence_id=0, checksum="c")
+    return next(each for each in store.disks if len(each.tables[Table.JOURNAL]) == 5)
+
+
+def test_a_commit_that_was_asked_for_before_a_crash_is_made_by_the_restart() -> None:
+    async def scenario() -> None:
+        async with living(await _disk_of_a_commit_that_was_only_asked_for()) as house:
+            outcome = await house.journal.show("t")
+            assert (outcome.state, outcome.branches, outcome.producer, outcome.checksum) == (
+                "committed",
+                ["branch"],
+                "loader",
+                "c",
+            )
+            assert (await house.shown("a"), await house.shown("b")) == (["1"], ["1"])
+            assert (await house.journal.producer("g", "loader")).transaction == "t"
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_was_asked_for_before_a_crash_is_refused_by_the_restart_when_it_cannot_be_any_more() -> None:
+    async def scenario() -> None:
+        disk = await _disk_of_a_commit_that_was_only_asked_for()
+        row, key = disk.tables[Table.TOPIC], topic_key("default", "a")
+        row[key] = row[key].replace(b'"deleted":false', b'"deleted":true')
+        async with living(disk) as house:
+            assert (await house.journal.show("t")).reason == "topic_not_found"
+            assert (await house.journal.show("branch")).reason == "not_named"
+            assert isinstance(await refusal(house.commit("t", branches=["branch"])), TopicNotFound)
+            assert await house.shown("b") == []
+            assert isinstance(await refusal(house.journal.producer("g", "loader")), GroupProducerNotFound)
+            assert (await house.journal.list("in_progress", None, None, 10)) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_was_asked_for_before_a_crash_waits_for_a_damaged_topic_and_takes_nothing_more() -> None:
+    async def scenario() -> None:
+        disk = await _disk_of_a_commit_that_was_only_asked_for()
+        whole = copy_of(disk)
+        table, key = _damaged(disk, "payload")
+        async with living(disk) as house:
+            assert (await house.journal.show("t")).state == "in_progress"
+            assert isinstance(await refusal(house.commit("t", {"b": messages("more")}, branches=["branch"])), TopicDamaged)
+            assert isinstance(await refusal(house.stage("branch", "b", 1, messages("more"))), TransactionNotInProgress)
+            assert isinstance(await refusal(house.commit("u", {}, group="g", branches=["branch"])), BranchGone)
+            disk.tables[table][key] = whole.tables[table][key]
+            assert (await house.commit("t")).state == "committed"
+            assert (await house.shown("a"), await house.shown("b")) == (["1"], ["1"])
+
+    asyncio.run(scenario())
 
 
 def _damaged(disk: Disk, kind: str) -> tuple[Table, bytes]:

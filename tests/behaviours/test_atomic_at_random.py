@@ -142,7 +142,7 @@ class Run:
             assert isinstance(await refusal(call), TransactionNotInProgress)
         else:
             before = [sequence_id for _, sequence_id in staging.messages(topic) if sequence_id is not None]
-            if request.producer is not None and before and request.sequence_ids[0] <= before[-1]:  # type: ignore[index]
+            if request.producer is not None and before and request.sequence_ids[0] <= before[-1]:
                 assert isinstance(await refusal(call), InvalidRequest)
                 return
             await call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from oncelog.errors import (
     SequenceReused,
     StorageFailed,
 )
+from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.journal import coordinator
 from oncelog_service.storage.memory import Disk
@@ -168,7 +170,7 @@ def test_of_two_commits_that_expect_the_same_offsets_one_wins_on_both_topics() -
             await _checked(house)
             for turn in range(5):
                 names = [f"{turn}-{number}" for number in range(8)]
-                calls = []
+                calls: list[Awaitable[AtomicOutcome]] = []
                 for name in names:
                     parts = {topic: messages(name, expected_offset=turn) for topic in ("a", "b")}
                     calls.append(house.commit(name, parts, group="gh"[len(calls) % 2]))
