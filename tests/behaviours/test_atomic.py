@@ -930,6 +930,23 @@ def test_a_topic_that_is_damaged_at_recovery_gets_its_messages_when_it_is_mended
     asyncio.run(scenario())
 
 
+def test_a_commit_is_not_applied_without_what_it_was_prepared_with() -> None:
+    async def scenario() -> None:
+        prepared = (await _disks_of_one_commit())[-4]
+        prefix = generation_key(topic_key("default", "a"), 1)
+        whole = copy_of(prepared)
+        for table in (Table.PAYLOAD, Table.CHUNK):
+            for key in [each for each in prepared.tables[table] if each.startswith(prefix)]:
+                del prepared.tables[table][key]
+        async with living(prepared) as house:
+            assert (await house.journal.show("t")).state == "prepared"
+            assert (await house.shown("a"), await house.shown("b")) == (["before"], ["1"])
+        async with living(whole) as house:
+            assert (await house.journal.show("t")).messages == 3
+
+    asyncio.run(scenario())
+
+
 def test_steps_that_cannot_be_taken_are_tried_by_many_at_once_and_taken_once() -> None:
     async def scenario() -> None:
         prepared = (await _disks_of_one_commit())[-4]

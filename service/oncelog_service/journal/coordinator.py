@@ -391,7 +391,7 @@ class Journal:
             self._ledger.append(batch, ApplyCommit(step.number, topic, 0, 0, ""))
             self._ledger.submit(batch)
             return
-        self._endings.copy(step.number, topic, log, [await log.journaled.open(number) for number in step.part.branches])
+        self._endings.copy(step.number, topic, log, [await log.journaled.prepared(number) for number in step.part.branches])
 
     async def _end(self, step: Decide | GiveUp) -> None:
         """Judge a commit whose client asked for it before a restart and needs not be there any more; or give one up."""

@@ -128,6 +128,13 @@ class Journaled:
             staged = self._staged.setdefault(number, loaded)
         return staged
 
+    async def prepared(self, number: int) -> Staged:
+        """The same for what a commit was prepared with, which is more than nothing. Raises TopicDamaged."""
+        staged = await self.open(number)
+        if staged.group.row is None and not staged.group.messages:
+            raise TopicDamaged(f"what branch {number} had staged on {self._name} is missing")
+        return staged
+
     def begun(self, number: int) -> Staged:
         """The same for a transaction that has nothing on disk here."""
         staged = self._staged.get(number)
@@ -228,7 +235,7 @@ class Journaled:
             if in_flight:
                 await self._writer.settled()
             elif not persisted:
-                return Ready(staged, cleared)
+                return Ready([each for each in staged if each.group.messages], cleared)
             else:
                 staged = await self._without(staged, persisted, allot())
 
