@@ -208,6 +208,11 @@ class Fold:
         return _Unsettled(self._segments)
 
     @property
+    def upcoming_offset(self) -> int:
+        """That of :attr:`position`."""
+        return self._upcoming
+
+    @property
     def position(self) -> Position:
         """Just behind the last run."""
         return Position(self._upcoming, self._last_id or None)

@@ -76,6 +76,7 @@ def test_skipped_rows_move_the_position_only() -> None:
 def test_the_row_of_an_empty_stored_group_has_a_place_but_no_offset() -> None:
     fold = fold_of(run(0, p=1), Run(1, 0, message_id(1), message_id(1), (), 7), Run(1, 0, message_id(2), message_id(2), (), 8))
     assert fold.position == Position(1, message_id(2))
+    assert fold.upcoming_offset == 1
     assert fold.settled.position == Position(1, message_id(0))
     fold.commit(7)
     assert fold.settled.position == Position(1, message_id(1))

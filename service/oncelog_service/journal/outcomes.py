@@ -36,8 +36,9 @@ def put_id(batch: Batch, id: str, number: int) -> None:  # noqa: A002  # the fie
 
 def put_outcome(batch: Batch, number: int, ended: Ended) -> None:
     """Add to ``batch`` what became of it."""
-    record = {"version": VERSION, "outcome": ended.outcome.to_wire(), "problem": ended.problem}
-    batch.put(Table.ATOMIC_OUTCOME, number_key(number), json.dumps(record, separators=(",", ":")).encode())
+    outcome, problem = ended.outcome.model_dump_json(by_alias=True), json.dumps(ended.problem, separators=(",", ":"))
+    row = f'{{"version":{VERSION},"outcome":{outcome},"problem":{problem}}}'
+    batch.put(Table.ATOMIC_OUTCOME, number_key(number), row.encode())
 
 
 def read_ended(store: Store, id: str) -> Ended | None:  # noqa: A002  # the field's word

@@ -7,7 +7,7 @@ its key is partition and position::
     0       1     version = 1
     1       1     kind: 1 begin … 7 abort, as listed in `KINDS`
     2       8     position of the record in its partition, i64: the same as in its key
-    10      ...   JSON array, without spaces, all ASCII: the fields of the value in their order
+    10      ...   JSON array, without spaces, UTF-8: the fields of the value in their order
     end-4   4     CRC-32 of everything before it, little-endian
 
     topic   [namespace, topic, generation]
@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
+
+from pydantic_core import to_json
 
 
 class TopicRef(NamedTuple):
@@ -140,7 +142,7 @@ def encode(position: int, record: Record) -> bytes:
         ValueError, TypeError: a problem is not made of JSON values.
     """
     kind, fields = _ENCODE[type(record)]
-    body = _HEAD.pack(VERSION, kind, position) + _to_json(fields(record)).encode("ascii")
+    body = _HEAD.pack(VERSION, kind, position) + to_json(fields(record))
     return body + crc32(body).to_bytes(4, "little")
 
 
@@ -164,17 +166,23 @@ def decode(position: int, data: bytes) -> Record:
     return record
 
 
-_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
-"""Made once: json.dumps with separators makes an encoder each time, and an atomic commit takes six records."""
+def _checked(problem: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Raises ValueError, TypeError for what JSON has no form for; the encoder would make something up."""
+    if problem is None:
+        return None
+    json.dumps(problem, allow_nan=False)
+    return dict(problem)
 
+
+# Plain tuples, not named ones: the encoder takes a third of the time for them, and an atomic commit takes eight records.
 _ENCODE: dict[type[Record], tuple[int, Callable[[Any], tuple[Any, ...]]]] = {
     Begin: (1, lambda it: (it.number, it.id, it.group, it.began, it.expires, it.of)),
-    Enlist: (2, lambda it: (it.number, it.topic)),
+    Enlist: (2, lambda it: (it.number, tuple(it.topic))),
     Commit: (3, lambda it: (it.number, it.branches, it.producer, it.sequence_id, it.incarnation, it.checksum)),
-    PrepareCommit: (4, lambda it: (it.number, it.order, it.parts)),
-    ApplyCommit: (5, lambda it: (it.number, it.topic, it.messages, it.first_offset, it.first_id)),
+    PrepareCommit: (4, lambda it: (it.number, it.order, [(tuple(part.topic), part.branches) for part in it.parts])),
+    ApplyCommit: (5, lambda it: (it.number, tuple(it.topic), it.messages, it.first_offset, it.first_id)),
     Applied: (6, lambda it: (it.number,)),
-    Abort: (7, lambda it: (it.number, it.reason, it.detail, None if it.problem is None else dict(it.problem))),
+    Abort: (7, lambda it: (it.number, it.reason, it.detail, _checked(it.problem))),
 }
 
 

@@ -62,7 +62,7 @@ class StoredGroup:
     @property
     def messages(self) -> int:
         """How many are stored and synced."""
-        return self.dedup.fold.position.upcoming_offset
+        return self.dedup.fold.upcoming_offset
 
     @property
     def settled(self) -> bool:

@@ -106,6 +106,8 @@ class KeyIndex:
         if name in self._pushed:
             under = self._pushed_under.get(name)
             return None if under == pointer else under
+        if not self.fold.unsettled:
+            return None
         mark = self.fold.get(name)
         own = () if pointer is None else (pointer,)
         if mark is None or self.fold.settled_mark(name, own) == mark:

@@ -32,7 +32,7 @@ def build_app(service: Service, routes: Sequence[Route] = ROUTES) -> ASGIApp:
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
-    busiest_first = sorted(by_path, key=lambda path: not path.endswith(("/publish", "/poll")))
+    busiest_first = sorted(by_path, key=lambda path: not path.endswith(("/publish", "/poll", "}/commit")))
     addresses = [Address(_pattern(path), _Endpoint(service, by_path[path], in_flight)) for path in busiest_first]
     made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
     addresses += [Address(path, _Fixed(service, answer(routes))) for path, answer in made.items()]

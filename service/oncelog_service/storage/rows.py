@@ -68,6 +68,8 @@ from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
+from pydantic_core import to_json
+
 from oncelog.wire.avro_parts import (
     NULL_BRANCH,
     VALUE_BRANCH,
@@ -631,14 +633,13 @@ Record: TypeAlias = TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow |
 R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalMetaRow, GroupProducerRow)
 
 
-_to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-
-
 def encode_record(record: Record) -> bytes:
-    """Any of them as a JSON object with a version."""
-    fields: dict[str, object] = {name: getattr(record, name) for name in record.__slots__}
-    fields["version"] = VERSION
-    return _to_json(fields).encode()
+    """Any of them as a JSON object with a version, its members sorted."""
+    fields: dict[str, object] = {"version": VERSION}
+    for name in record.__slots__:
+        value = getattr(record, name)
+        fields[name] = dict(sorted(value.items())) if type(value) is dict else value
+    return to_json(dict(sorted(fields.items())))
 
 
 def decode_record(kind: type[R], data: bytes) -> R:
