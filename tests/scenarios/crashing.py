@@ -49,8 +49,8 @@ class Fallen(NamedTuple):
     """What a service died at."""
 
     kind: str
-    transaction: str
-    """Its id."""
+    transaction: str | None
+    """Its id; None: chunks that a commit has staged anew, without the messages that were there already."""
 
 
 class CrashingStore:
@@ -110,11 +110,11 @@ class CrashingStore:
         self._found += 1
         return Fallen(kind, self._id_of(number, records)) if self._found == self._point.nth else None
 
-    def _id_of(self, number: int, records: Sequence[Record]) -> str:
+    def _id_of(self, number: int, records: Sequence[Record]) -> str | None:
         begun = [record.id for record in records if isinstance(record, Begin) and record.number == number]
         with closing(self._store.scan(Table.ATOMIC_ID, b"", b"\xff")) as rows:
             begun += (key.decode() for key, value in rows if value == number_key(number))
-        return begun[0]
+        return begun[0] if begun else None
 
 
 def _die(fallen: Fallen) -> None:
