@@ -206,6 +206,17 @@ def test_an_id_belongs_to_the_group_that_began_it() -> None:
     asyncio.run(scenario())
 
 
+def test_a_branch_of_a_transaction_is_of_its_group() -> None:
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.begin("t")
+            assert isinstance(await refusal(house.begin("b", group="h", of="t")), InvalidRequest)
+            assert isinstance(await refusal(house.journal.show("b")), TransactionNotFound)
+            assert (await house.begin("b", of="t")).of == "t"
+
+    asyncio.run(scenario())
+
+
 def test_an_id_that_the_service_assigns_is_nobody_elses() -> None:
     async def scenario() -> None:
         clock = ManualClock()

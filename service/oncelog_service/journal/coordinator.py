@@ -63,8 +63,6 @@ class Journal:
         self._endings = Endings(self._ledger, writer, topics, clock)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
         self._stepping = asyncio.Lock()
-        self._recovered = False
-        """Whether every step that a restart asked for has been taken."""
 
     @classmethod
     async def recover(cls, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: JournalLimits) -> Journal:
@@ -97,7 +95,7 @@ class Journal:
                 return ended.outcome
             number = self._ledger.numbers.get(id)
             if number is None:
-                await self._check_parent(of)
+                await self._check_parent(of, group)
                 batch = Batch()
                 number = self._ledger.begin(batch, id, group, timeout_ms, of)
                 await self._ledger.submit(batch)
@@ -107,18 +105,23 @@ class Journal:
             return outcome
 
     async def _begin_unnamed(self, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:
-        await self._check_parent(of)
+        await self._check_parent(of, group)
         batch = Batch()
         number = self._ledger.begin(batch, None, group, timeout_ms, of)
         outcome = self._ledger.status(number)
         await self._ledger.submit(batch)
         return outcome
 
-    async def _check_parent(self, of: str | None) -> None:
+    async def _check_parent(self, of: str | None, group: str) -> None:
+        """Raises InvalidRequest: it is of another group, so its commit cannot name this one; TransactionNotInProgress."""
         if of is None:
             return
         number = self._ledger.numbers.get(of)
         ended = await self._ledger.find_ended(of) if number is None else None
+        if number is not None and self._ledger.find(number).group != group:
+            raise InvalidRequest(
+                f"transaction {of!r} is of group {self._ledger.find(number).group!r}: a branch of it must be, too"
+            )
         if ended is None and (number is None or self._ledger.find(number).in_progress):
             return
         state = "prepared" if ended is None else ended.outcome.state
@@ -187,8 +190,6 @@ class Journal:
         """
         check_commit(id, request, self._limits)
         async with self._changing(id):
-            if not self._recovered:
-                await self.once()
             ended = await self._ledger.find_ended(id)
             if ended is not None:
                 if request.group not in (None, ended.outcome.group):
@@ -356,7 +357,6 @@ class Journal:
                         if not self._is_held_up(step, stuck) and not await self._take(step):
                             failed.add(step)
                             stuck |= {step.part.topic} if isinstance(step, Apply) else set()
-            self._recovered = not failed
 
     def _is_held_up(self, step: Step, stuck: set[TopicRef]) -> bool:
         """Whether the step waits for somebody: an earlier one on its topic, or a call that is under way."""
