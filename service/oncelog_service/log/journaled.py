@@ -128,6 +128,12 @@ class Journaled:
             staged = self._staged.setdefault(number, loaded)
         return staged
 
+    async def read_ahead(self, numbers: Sequence[int]) -> None:
+        """Open many at once, in one go of the reading thread: what a restart finds. Raises TopicDamaged."""
+        missing = [number for number in numbers if number not in self._staged]
+        for loaded in await read(_load_all, self._store, self._prefix, missing, self._keys is not None):
+            self._staged.setdefault(loaded.number, loaded)
+
     async def prepared(self, number: int) -> Staged:
         """The same for what a commit was prepared with, which is more than nothing. Raises TopicDamaged."""
         staged = await self.open(number)
@@ -411,6 +417,10 @@ def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
     if staged.group.row is None and staged.chunks and messages != staged.group.messages:
         raise TopicDamaged(f"branch {number} has staged {messages} messages, {staged.group.messages} are there")
     return staged
+
+
+def _load_all(store: Store, prefix: bytes, numbers: Iterable[int], keyed: bool) -> list[Staged]:
+    return [_load(store, prefix, number, keyed) for number in numbers]
 
 
 def _chunk_row(data: bytes) -> ChunkRow:
