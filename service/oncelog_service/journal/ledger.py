@@ -18,11 +18,11 @@ from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock
 from oncelog_service.journal.limits import JournalLimits
-from oncelog_service.journal.outcomes import Ended, put_id, put_outcome, read_ended
+from oncelog_service.journal.outcomes import Ended, number_of, put_id, put_outcome, read_ended
 from oncelog_service.journal.plan import Plan, Transaction
 from oncelog_service.journal.records import Begin, Record, TopicRef, encode
 from oncelog_service.journal.recovery import META_KEY, Found
-from oncelog_service.log.reading import read
+from oncelog_service.log.reading import read, read_at_once
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import journal_key
 from oncelog_service.storage.port import Batch, Store, Table
@@ -170,7 +170,7 @@ class Ledger:
         if ended is not None:
             await self._writer.settled()
             return ended
-        if not id.isascii():
+        if not id.isascii() or read_at_once(number_of, self._store, id) is None:
             return None
         return await read(read_ended, self._store, id)
 

@@ -41,9 +41,14 @@ def put_outcome(batch: Batch, number: int, ended: Ended) -> None:
     batch.put(Table.ATOMIC_OUTCOME, number_key(number), row.encode())
 
 
+def number_of(store: Store, id: str) -> bytes | None:  # noqa: A002  # the field's word
+    """The key of the outcome of the transaction of this id; None: there never was one, or it is forgotten."""
+    return store.get(Table.ATOMIC_ID, id.encode("ascii"))
+
+
 def read_ended(store: Store, id: str) -> Ended | None:  # noqa: A002  # the field's word
     """What became of the transaction of this id; None: nobody knows of one that has ended. Raises StoreDamaged."""
-    number = store.get(Table.ATOMIC_ID, id.encode("ascii"))
+    number = number_of(store, id)
     data = None if number is None else store.get(Table.ATOMIC_OUTCOME, number)
     return None if data is None else decode_ended(data)
 
