@@ -35,6 +35,10 @@ test-slow: $(READY) ## run the slow tests: minutes of kill -9, millions of messa
 demo: $(READY) ## flights published and bookings made while everything is killed; proofs that each is there once
 	$(BIN)/python examples/demo.py $(ARGS)
 
+.PHONY: fight
+fight: $(READY) ## two leaders of a key-value store fight under kill -9; a checker proves one serial history (ARGS="--operations 1000")
+	$(BIN)/python -m examples.key_value.fight $(ARGS)
+
 .PHONY: bench
 bench: $(READY) ## measure speed and memory; prints a table, writes benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(ARGS)
