@@ -125,6 +125,7 @@ class Service:
     async def _open(self) -> None:
         settings = self.settings
         store = await asyncio.to_thread(self._open_store)
+        writer: Writer | None = None
         try:
             instance = await asyncio.to_thread(instance_of, store)
             writer = Writer(store, self._on_failure)
@@ -143,6 +144,8 @@ class Service:
             )
             journal = await Journal.recover(store, writer, topics, self.clock, settings.journal_limits)
         except BaseException:
+            if writer is not None:
+                await writer.close()
             await asyncio.to_thread(store.close)
             raise
         self._store, self._writer, self._topics, self._transactions = store, writer, topics, transactions

@@ -20,6 +20,7 @@ from oncelog.errors import (
     GroupProducerNotFound,
     InvalidRequest,
     OncelogError,
+    StorageFailed,
     TopicNotFound,
     TransactionExists,
     TransactionNotFound,
@@ -40,7 +41,7 @@ from oncelog_service.log.reading import read
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import group_producer_key, number_key
-from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.port import Batch, Store, StoreError, Table
 from oncelog_service.topics import Topics
 
 _log = logging.getLogger(__name__)
@@ -70,12 +71,16 @@ class Journal:
     async def recover(cls, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: JournalLimits) -> Journal:
         """Read the journal and take every step that it asks for: what was prepared is committed when this returns.
 
-        Except on topics that cannot be opened: those are tried again later. Raises StoreDamaged.
+        Except on topics that cannot be opened: those are tried again later. Raises StoreError, StoreDamaged.
         """
         found = await asyncio.to_thread(find, store, limits.partitions)
         journal = cls(store, writer, topics, clock, limits, found)
         left_over = [each for each in found.staged if not journal._ledger.needs(each[1])]
         await journal.once()
+        try:
+            await writer.settled()
+        except StorageFailed as failure:
+            raise StoreError(failure.detail) from failure
         journal._endings.drop_left_over(left_over)
         return journal
 
