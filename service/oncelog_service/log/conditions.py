@@ -19,6 +19,11 @@ NO_MESSAGE = bytes(20)
 """Expected as the last message id: nothing was ever published."""
 
 
+def nobody(_: str) -> int | None:
+    """:attr:`TopicState.held_by` where no message is undecided."""
+    return None
+
+
 class TopicState(NamedTuple):
     """A topic as the first message in question meets it: everything before it, in flight included."""
 
@@ -26,7 +31,7 @@ class TopicState(NamedTuple):
     last_message_id: bytes | None
     newest: Callable[[str], int | None]
     """Key → offset of its newest message; None: no message has it."""
-    held_by: Callable[[str], int | None] = lambda key: None
+    held_by: Callable[[str], int | None] = nobody
     """Key → the transaction of its newest message, if that is undecided and another one than that of the publish."""
 
 
@@ -87,8 +92,9 @@ def _last(request: PublishRequest, state: TopicState, repeated: Repeated) -> Mis
 
 
 def _keys(request: PublishRequest, state: TopicState, repeated: Repeated) -> Mismatch | Held | None:
+    held_by = state.held_by
     for key, offset in (request.expected_key_offsets or {}).items():
-        pointer = state.held_by(key)
+        pointer = None if held_by is nobody else held_by(key)
         if pointer is not None:
             return Held(key, pointer)
         actual = state.newest(key)

@@ -14,7 +14,7 @@ from hashlib import sha256
 from itertools import count
 
 from oncelog_dedup import Fold, Mark, Run, SequenceMap, Snapshot
-from oncelog_service.log.conditions import TopicState
+from oncelog_service.log.conditions import TopicState, nobody
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID
 
 _LONGEST_NAME = 255
@@ -116,11 +116,12 @@ class KeyIndex:
 
     def state(self, pointer: int | None = None) -> TopicState:
         """What a publish under this write pointer is judged against now; to be used up before anything awaits."""
+        undecided = self._pushed_under or self.fold.unsettled
         return TopicState(
             self.upcoming_offset,
             self.last_message_id,
             lambda key: self.newest(_named(key)),
-            lambda key: self.held_by(_named(key), pointer),
+            (lambda key: self.held_by(_named(key), pointer)) if undecided else nobody,
         )
 
     def commit(self, pointer: int) -> None:
