@@ -38,7 +38,7 @@ class CrashPoint(NamedTuple):
     place: int | None = None
     """Of an ApplyCommit: on the first of its topics, 0, the second, 1, …"""
     topics: int = 0
-    """Only where a PrepareCommit has at least so many topics."""
+    """Only of a commit that has at least so many topics."""
     numbered: bool = False
     """Only those of commits with a producer and sequence id; of a Commit or what follows it."""
     transaction: str | None = None
@@ -61,6 +61,7 @@ class CrashingStore:
         self._point = point
         self._found = 0
         self._applied: dict[int, int] = {}
+        self._topics: dict[int, int] = {}
         self._numbered: set[int] = set()
 
     def get(self, table: Table, key: bytes) -> bytes | None:
@@ -100,7 +101,9 @@ class CrashingStore:
             self._numbered.add(record.number)
         if self._point.numbered and record.number not in self._numbered:
             return False
-        if isinstance(record, PrepareCommit) and len(record.parts) < self._point.topics:
+        if isinstance(record, PrepareCommit):
+            self._topics[record.number] = len(record.parts)
+        if self._topics.get(record.number, self._point.topics) < self._point.topics:
             return False
         if self._point.transaction is not None and self._point.transaction != self._id_of(record.number, records):
             return False

@@ -64,8 +64,8 @@ _IN_RECOVERY = [
     (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "after", place=0)),
     (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "before", place=1)),
     (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "after", place=1)),
-    (CrashPoint("ApplyCommit", "after", place=0), CrashPoint("ApplyCommit", "before", place=0)),
-    (CrashPoint("ApplyCommit", "after", place=0), CrashPoint("ApplyCommit", "after", place=0)),
+    (CrashPoint("ApplyCommit", "after", place=0, topics=2), CrashPoint("ApplyCommit", "before", place=0)),
+    (CrashPoint("ApplyCommit", "after", place=0, topics=2), CrashPoint("ApplyCommit", "after", place=0)),
     (CrashPoint("ApplyCommit", "after", place=1), CrashPoint("Applied", "before")),
     (CrashPoint("Applied", "before"), CrashPoint("Applied", "after")),
 ]
