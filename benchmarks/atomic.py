@@ -233,8 +233,9 @@ def _recovery() -> list[Row]:
     what = f"start with {PREPARED:,} prepared commits of 2 × {MESSAGES} messages"
     again = "once more, with nothing prepared"
     return [
-        Row(what, prepared, "s", "< 2", prepared < 2),
+        Row(what, prepared, "s"),
         Row(f"{what}: {again}", nothing, "s"),
+        Row(f"{what}: recovery, the difference", prepared - nothing, "s", "< 2", prepared - nothing < 2),
         Row(f"{what}: the service's processor", used, "s"),
         Row(f"{what}: {again}: the service's processor", used_by_nothing, "s"),
     ]
