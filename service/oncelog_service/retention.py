@@ -122,7 +122,7 @@ class Retention:
                 continue
             deleted += await self._delete(partial(payload_keys, self._store, group, SLICE))
         for branch in await read(outdated_branches, self._store, prefix, begin):
-            if branch.published or not self._journal.is_open(branch.number):
+            if branch.published or not self._journal.needs(branch.number):
                 deleted += await self._delete(partial(branch_keys, self._store, branch.key, SLICE))
         return deleted
 

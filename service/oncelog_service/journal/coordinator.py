@@ -274,12 +274,11 @@ class Journal:
     async def show(self, id: str) -> AtomicOutcome:  # noqa: A002
         """What became of it; durable. Raises TransactionNotFound."""
         ended = await self._ledger.find_ended(id)
-        number = self._ledger.numbers.get(id)
-        if ended is None and number is None:
-            raise TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
         if ended is not None:
             return ended.outcome
-        assert number is not None
+        number = self._ledger.numbers.get(id)
+        if number is None:
+            raise await self._ledger.no_longer(id)
         outcome = self._ledger.status(number)
         await self._writer.settled()
         return outcome
@@ -321,7 +320,7 @@ class Journal:
         batch.delete(Table.GROUP_PRODUCER, group_producer_key(group, name))
         await self._ledger.submit(batch)
 
-    def is_open(self, number: int) -> bool:
+    def needs(self, number: int) -> bool:
         """Whether what is staged under this number must stay."""
         return self._ledger.needs(number)
 

@@ -238,17 +238,15 @@ def _topics(transaction: Transaction) -> Sequence[AtomicTopic]:
     found = []
     for topic in dict.fromkeys((*transaction.topics, *prepared)):
         applied = transaction.applied.get(topic)
-        placed = applied is not None and applied.messages > 0
+        placed = applied if applied is not None and applied.messages else None
         found.append(
             AtomicTopic.model_construct(
                 namespace=topic.namespace,
                 topic=topic.topic,
                 generation=topic.generation,
                 messages=0 if applied is None else applied.messages,
-                first_offset=applied.first_offset if placed and applied is not None else None,
-                first_message_id=MessageId.from_bytes(bytes.fromhex(applied.first_id))
-                if placed and applied is not None
-                else None,
+                first_offset=None if placed is None else placed.first_offset,
+                first_message_id=None if placed is None else MessageId.from_bytes(bytes.fromhex(placed.first_id)),
             )
         )
     return found

@@ -13,11 +13,12 @@ from itertools import islice
 
 from oncelog.errors import StoredGroupPublished, TopicDamaged
 from oncelog_dedup import Deduplicator, Fold, Mark, Run
-from oncelog_service.log.key_index import key_name
+from oncelog_service.clock import Clock
+from oncelog_service.log.key_index import KeyIndex, group_key_marks, key_name
 from oncelog_service.log.reading import read
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
-from oncelog_service.storage.port import Store, Table
+from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import (
     GroupProducer,
     GroupRow,
@@ -26,6 +27,8 @@ from oncelog_service.storage.rows import (
     RowDamaged,
     decode_payload_row,
     decode_record,
+    encode_group_row,
+    encode_record,
 )
 
 
@@ -112,7 +115,8 @@ class StoredGroup:
             payload_id = mark.message_id[len(FIRST_ROW_ID) :]
             parts.append(GroupProducer(name, self._first_ids[name], mark.sequence_id, payload_id, mark.offset, previous))
         last_id = self.dedup.fold.position.last_message_id
-        return GroupSummary(self.messages, last_id[len(FIRST_ROW_ID) :] if last_id else FIRST_PAYLOAD_ID, tuple(parts))
+        branch = -self.pointer if self.pointer < 0 else None
+        return GroupSummary(self.messages, last_id[len(FIRST_ROW_ID) :] if last_id else FIRST_PAYLOAD_ID, tuple(parts), branch)
 
     def check_open(self) -> None:
         """Raises StoredGroupPublished once nothing can be added any more."""
@@ -159,6 +163,40 @@ class Groups:
     def open_pointers(self) -> list[int]:
         """Those that somebody is working on."""
         return list(self._open)
+
+
+class Appearances:
+    """Puts the one row that makes a group appear in a topic's log, for transactions and for journaled ones alike.
+
+    Whoever calls it hands the batch to the writer in the same step, and reports both runs when it is written.
+    """
+
+    def __init__(self, prefix: bytes, clock: Clock, dedup: Deduplicator, stamps: Stamps, keys: KeyIndex | None) -> None:
+        """``keys``: None where the topic does not check expectations."""
+        self._prefix = prefix
+        self._clock = clock
+        self._dedup = dedup
+        self._stamps = stamps
+        self._keys = keys
+
+    def put(self, batch: Batch, group: StoredGroup, producer: str | None = None) -> tuple[Run, Run | None]:
+        """Add to ``batch`` the group's row and the note that it is published, by ``producer``.
+
+        Returns the run for the producers, whose first id begins with the id of the row, and the one for the keys.
+        """
+        summary = group.summary(self._dedup)
+        pointer = group.pointer if summary.branch is None else None
+        at, offset = self._stamps.take_row(summary.messages, self._clock.now_ms())
+        marks = marks_of(summary, at, offset)
+        run = Run(offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, marks, pointer)
+        group.row = GroupRow(at.hex(), producer)
+        batch.put(Table.MESSAGE, self._prefix + at, encode_group_row(at, offset, pointer, summary))
+        batch.put(Table.GROUP, group.key, encode_record(group.row))
+        for name, mark in marks:
+            self._dedup.push(name, mark)
+        if self._keys is None:
+            return run, None
+        return run, self._keys.push(run._replace(marks=group_key_marks(group.keys, at, offset)))
 
 
 def marks_of(summary: GroupSummary, row_id: bytes, offset: int) -> tuple[tuple[str, Mark], ...]:

@@ -10,12 +10,11 @@ From :meth:`Journaled.judged` to the last :meth:`Journaled.copy` of a commit not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
-from itertools import islice
 from typing import NamedTuple
 
 from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDamaged
@@ -24,23 +23,21 @@ from oncelog_dedup import Deduplicator, Mark, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.conditions import TopicState, mismatch
 from oncelog_service.log.expectations import Expectations, topic_name
-from oncelog_service.log.groups import StoredGroup, load_group, marks_of, payload_rows
+from oncelog_service.log.groups import Appearances, StoredGroup, load_group, payload_rows
 from oncelog_service.log.judge import Judge, sequence_gap
-from oncelog_service.log.key_index import KeyIndex, group_key_marks, key_name
+from oncelog_service.log.key_index import KeyIndex, key_name
+from oncelog_service.log.payloads import branch_keys
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.reading import read
-from oncelog_service.log.stamps import Stamps
 from oncelog_service.log.transactional import columns_of
 from oncelog_service.log.writer import Writer
-from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, chunk_key, pointer_key
+from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import (
     ChunkRow,
-    GroupRow,
     Payload,
     RowDamaged,
     decode_record,
-    encode_group_row,
     encode_payload_rows,
     encode_record,
     moved_payload,
@@ -93,10 +90,10 @@ class Journaled:
         writer: Writer,
         clock: Clock,
         dedup: Deduplicator,
-        stamps: Stamps,
         producers: Producers,
         judge: Judge,
         keys: KeyIndex | None,
+        appearances: Appearances,
         expectations: Expectations,
         check_open: Callable[[], None],
         on_copied: Callable[[Run, Run | None], None],
@@ -109,10 +106,10 @@ class Journaled:
         self._writer = writer
         self._clock = clock
         self._dedup = dedup
-        self._stamps = stamps
         self._producers = producers
         self._judge = judge
         self._keys = keys
+        self._appearances = appearances
         self._expectations = expectations
         self._check_open = check_open
         self._on_copied = on_copied
@@ -206,13 +203,27 @@ class Journaled:
             key_places=_key_places(keys, group),
         )
         columns = columns_of(request, 0, None)
-        payload_ids, first = group.stamps.take(len(columns.payloads), self._clock.now_ms())
-        batch.put_run(Table.PAYLOAD, group.key, payload_ids, encode_payload_rows(columns, payload_ids, first))
+        self._add(batch, staged, chunk, row, request.sequence_ids, request.keys, partial(encode_payload_rows, columns))
+
+    def _add(
+        self,
+        batch: Batch,
+        staged: Staged,
+        chunk: int,
+        row: ChunkRow,
+        sequence_ids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+        rows: Callable[[Sequence[bytes], int], list[bytes]],
+    ) -> None:
+        """``rows``: the payload rows, from their ids and the place of the first."""
+        group = staged.group
+        payload_ids, first = group.stamps.take(row.messages, self._clock.now_ms())
+        batch.put_run(Table.PAYLOAD, group.key, payload_ids, rows(payload_ids, first))
         batch.put(Table.CHUNK, chunk_key(self._prefix, staged.number, chunk), encode_record(row))
         staged.chunks[chunk] = row
-        group.push(request.producer, request.sequence_ids, payload_ids, first)
-        group.push_keys(request.keys, payload_ids, first)
-        group.persist(request.producer, request.sequence_ids, payload_ids, first)
+        group.push(row.producer, sequence_ids, payload_ids, first)
+        group.push_keys(keys, payload_ids, first)
+        group.persist(row.producer, sequence_ids, payload_ids, first)
 
     # --- judge
 
@@ -308,7 +319,7 @@ class Journaled:
         """The topic as the messages from this place on would meet it."""
         assert self._keys is not None
         state = self._keys.state()
-        upcoming = self._stamps.upcoming_offset
+        upcoming = state.upcoming_offset
         before = {**earlier, **{_name_of(key): base + at for key, at in chunk.key_places.items()}}
 
         def newest(key: str) -> int | None:
@@ -338,8 +349,7 @@ class Journaled:
     def _staged_anew(
         self, staged: Sequence[Staged], rows: Sequence[list[tuple[Payload, bytes]]], known: dict[str, int], number: int
     ) -> Staged:
-        anew = self.begun(number)
-        group, batch = anew.group, Batch()
+        anew, batch = self.begun(number), Batch()
         for each, payloads in zip(staged, rows, strict=True):
             for chunk in each.chunks.values():
                 part = payloads[chunk.first_place : chunk.first_place + chunk.messages]
@@ -348,19 +358,10 @@ class Journaled:
                 ]
                 if not kept:
                     continue
-                shortened = _shortened(chunk, group, len(part), len(kept))
-                batch.put(Table.CHUNK, chunk_key(self._prefix, number, len(anew.chunks)), encode_record(shortened))
-                anew.chunks[len(anew.chunks)] = shortened
-                payload_ids, first = group.stamps.take(len(kept), self._clock.now_ms())
-                moved = [
-                    moved_payload(row, payload_id, first + at)
-                    for at, ((_, row), payload_id) in enumerate(zip(kept, payload_ids, strict=True))
-                ]
-                batch.put_run(Table.PAYLOAD, group.key, payload_ids, moved)
+                row = _shortened(chunk, anew.group, len(part), len(kept))
                 ids = [payload.sequence_id for payload, _ in kept if payload.sequence_id is not None] or None
-                group.push(chunk.producer, ids, payload_ids, first)
-                group.push_keys([payload.key for payload, _ in kept], payload_ids, first)
-                group.persist(chunk.producer, ids, payload_ids, first)
+                keys = [payload.key for payload, _ in kept]
+                self._add(batch, anew, len(anew.chunks), row, ids, keys, partial(_moved, [row for _, row in kept]))
         self._writer.submit(batch, lambda: None)
         return anew
 
@@ -375,24 +376,14 @@ class Journaled:
             group = each.group
             if group.row is not None or not group.messages:
                 continue
-            summary = group.summary(self._dedup)._replace(branch=each.number)
-            at, offset = self._stamps.take_row(summary.messages, self._clock.now_ms())
-            marks = marks_of(summary, at, offset)
-            run = Run(offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, marks, None)
-            group.row = GroupRow(at.hex())
-            batch.put(Table.MESSAGE, self._prefix + at, encode_group_row(at, offset, None, summary))
-            batch.put(Table.GROUP, group.key, encode_record(group.row))
+            run, keyed = self._appearances.put(batch, group)
             for chunk in each.chunks:
                 batch.delete(Table.CHUNK, chunk_key(self._prefix, each.number, chunk))
-            for producer, mark in marks:
-                self._dedup.push(producer, mark)
-            keys = None
-            if self._keys is not None:
-                keys = self._keys.push(run._replace(marks=group_key_marks(group.keys, at, offset)))
-            written.append(partial(self._on_copied, run, keys))
-            total += summary.messages
+            written.append(partial(self._on_copied, run, keyed))
+            total += run.count
             if first_id is None:
-                first_offset, first_id = offset, at + (group.first_payload_id or FIRST_PAYLOAD_ID)
+                first_id = run.first_id[:ROW_ID_SIZE] + (group.first_payload_id or FIRST_PAYLOAD_ID)
+                first_offset = run.first_offset
         return Copied(total, first_offset, first_id, lambda: _call_all(written))
 
     # --- drop
@@ -400,7 +391,7 @@ class Journaled:
     async def drop(self, number: int) -> None:
         """Delete what the transaction staged here and nobody will see. Not for one that was copied."""
         self.close(number)
-        while keys := await read(_next_keys, self._store, self._prefix, number):
+        while keys := await read(branch_keys, self._store, pointer_key(self._prefix, -number), _DROPPED_AT_ONCE):
             batch = Batch()
             for table, key in keys:
                 batch.delete(table, key)
@@ -434,32 +425,18 @@ def _payloads(store: Store, key: bytes) -> list[tuple[Payload, bytes]]:
     return list(payload_rows(store, key))
 
 
-def _next_keys(store: Store, prefix: bytes, number: int) -> list[tuple[Table, bytes]]:
-    base = pointer_key(prefix, -number)
-    found: list[tuple[Table, bytes]] = []
-    for table in (Table.PAYLOAD, Table.CHUNK):
-        with closing(store.scan(table, base, base + AFTER_ANY)) as rows:
-            found += ((table, key) for key, _ in islice(rows, _DROPPED_AT_ONCE - len(found)))
-    return found
-
-
 def _first_ids(staged: Iterable[Staged]) -> dict[str, int]:
     """Producer → the lowest sequence id of what is to be copied. Raises InvalidRequest if they do not rise throughout."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for each in staged:
-        for producer, mark in _marks(each):
+        for producer, mark in each.group.dedup.fold.items():
             begin = each.group.first_sequence_id(producer)
             if producer in last and begin <= last[producer]:
                 raise _not_rising(producer, last[producer], begin)
             first.setdefault(producer, begin)
-            last[producer] = mark
+            last[producer] = mark.sequence_id
     return first
-
-
-def _marks(staged: Staged) -> Iterator[tuple[str, int]]:
-    for producer, mark in staged.group.dedup.fold.items():
-        yield producer, mark.sequence_id
 
 
 def _not_rising(producer: str, last: int, received: int) -> InvalidRequest:
@@ -487,18 +464,17 @@ def _shortened(chunk: ChunkRow, group: StoredGroup, messages: int, kept: int) ->
             "before them cannot be judged",
             producer=chunk.producer,
         )
-    offset = None if chunk.expected_offset is None else chunk.expected_offset + known
-    return ChunkRow(
-        group.messages,
-        kept,
-        chunk.digest,
-        chunk.producer,
-        chunk.epoch,
-        offset,
-        chunk.expected_last_message_id,
-        chunk.expected_key_offsets,
-        _key_places(chunk.expected_key_offsets or (), group),
+    return replace(
+        chunk,
+        first_place=group.messages,
+        messages=kept,
+        expected_offset=None if chunk.expected_offset is None else chunk.expected_offset + known,
+        key_places=_key_places(chunk.expected_key_offsets or (), group),
     )
+
+
+def _moved(rows: Sequence[bytes], payload_ids: Sequence[bytes], first: int) -> list[bytes]:
+    return [moved_payload(row, payload_ids[at], first + at) for at, row in enumerate(rows)]
 
 
 def _key_places(keys: Iterable[str], group: StoredGroup) -> dict[str, int]:

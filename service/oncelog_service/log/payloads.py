@@ -36,7 +36,7 @@ def outdated_groups(store: Store, prefix: bytes, live_from: int, oldest_pointer:
     # No payload was written before its transaction began, so no younger pointer has anything that has expired.
     stop = pointer_key(prefix, live_from * POINTERS_PER_MS)
     found = []
-    for pointer in sorted({*_pointers(store, Table.PAYLOAD, prefix, stop), *_pointers(store, Table.GROUP, prefix, stop)}):
+    for pointer in _pointers(store, prefix, pointer_key(prefix, 0), stop):
         row = read_group_row(store, prefix, pointer)
         if _is_outdated(store, prefix, pointer, row, live_from):
             found.append(Outdated(pointer, pointer_key(prefix, pointer), row is None, pointer >= oldest_pointer))
@@ -47,7 +47,11 @@ def _is_outdated(store: Store, prefix: bytes, pointer: int, row: GroupRow | None
     if row is None:
         last = last_payload(store, prefix, pointer)
         return last is not None and split_row_id(payload_id_of(last))[0] < live_from
-    return row.row_id is None or store.get(Table.MESSAGE, prefix + bytes.fromhex(row.row_id)) is None
+    return not _is_in_log(store, prefix, row)
+
+
+def _is_in_log(store: Store, prefix: bytes, row: GroupRow) -> bool:
+    return row.row_id is not None and store.get(Table.MESSAGE, prefix + bytes.fromhex(row.row_id)) is not None
 
 
 class OutdatedBranch(NamedTuple):
@@ -64,24 +68,20 @@ def outdated_branches(store: Store, prefix: bytes, live_from: int) -> list[Outda
     # Their keys fall as their numbers rise, and no message is older than its transaction's number says.
     start, stop = pointer_key(prefix, -live_from * POINTERS_PER_MS), prefix + AFTER_ANY
     found = []
-    for pointer in sorted(
-        {*_pointers(store, Table.PAYLOAD, prefix, stop, start), *_pointers(store, Table.GROUP, prefix, stop, start)}
-    ):
+    for pointer in _pointers(store, prefix, start, stop):
         row = read_group_row(store, prefix, pointer)
-        copied = row is not None and row.row_id is not None
-        if not copied or store.get(Table.MESSAGE, prefix + bytes.fromhex((row and row.row_id) or "")) is None:
-            found.append(OutdatedBranch(-pointer, pointer_key(prefix, pointer), copied))
+        if row is None or not _is_in_log(store, prefix, row):
+            found.append(OutdatedBranch(-pointer, pointer_key(prefix, pointer), row is not None))
     return found
 
 
 def branch_keys(store: Store, key: bytes, limit: int) -> list[tuple[Table, bytes]]:
     """The next keys to delete of what was staged under a branch key, at most ``limit``: its payloads first, its row last."""
+    found: list[tuple[Table, bytes]] = []
     for table in (Table.PAYLOAD, Table.CHUNK, Table.GROUP):
         with closing(store.scan(table, key, key + AFTER_ANY)) as rows:
-            keys = [(table, found) for found, _ in islice(rows, limit)]
-        if keys:
-            return keys
-    return []
+            found += ((table, each) for each, _ in islice(rows, limit - len(found)))
+    return found
 
 
 def payload_keys(store: Store, group: Outdated, limit: int) -> list[tuple[Table, bytes]]:
@@ -93,9 +93,12 @@ def payload_keys(store: Store, group: Outdated, limit: int) -> list[tuple[Table,
     return keys
 
 
-def _pointers(store: Store, table: Table, prefix: bytes, stop: bytes, start: bytes | None = None) -> Iterator[int]:
-    """The write pointers, or branch keys, with anything in the table, as they sort there; one seek for each."""
-    start = pointer_key(prefix, 0) if start is None else start
+def _pointers(store: Store, prefix: bytes, start: bytes, stop: bytes) -> list[int]:
+    """The write pointers, or branch keys, with payloads or a row in the table of groups, rising; one seek for each."""
+    return sorted({*_in(store, Table.PAYLOAD, prefix, start, stop), *_in(store, Table.GROUP, prefix, start, stop)})
+
+
+def _in(store: Store, table: Table, prefix: bytes, start: bytes, stop: bytes) -> Iterator[int]:
     while True:
         with closing(store.scan(table, start, stop)) as rows:
             found = next(rows, None)

@@ -28,7 +28,7 @@ from oncelog_service.clock import Clock
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
 from oncelog_service.log.expectations import Expectations, topic_name
-from oncelog_service.log.groups import Groups
+from oncelog_service.log.groups import Appearances, Groups
 from oncelog_service.log.journaled import Journaled
 from oncelog_service.log.judge import Judge, Known
 from oncelog_service.log.key_index import key_marks
@@ -106,6 +106,7 @@ class TopicLog:
         last_id = self.position.last_message_id
         self._stamps = Stamps(row.created, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
         groups = Groups(prefix, store, keys is not None)
+        appearances = Appearances(prefix, clock, self.dedup, self._stamps, keys)
         pointers = WritePointers(transactions, participant, clock, limits.max_transaction_lifetime_ms)
         self.expectations = Expectations(
             topic_name(prefix), keys, self.dedup, writer, pointers, transactions, lambda *ended: self.transactional.settle(*ended)
@@ -118,7 +119,7 @@ class TopicLog:
             clock,
             self.dedup,
             keys,
-            self._stamps,
+            appearances,
             cache,
             self.producers,
             groups,
@@ -149,10 +150,10 @@ class TopicLog:
             writer,
             clock,
             self.dedup,
-            self._stamps,
             self.producers,
             self._judge,
             keys,
+            appearances,
             self.expectations,
             self._check_open,
             self._published_group,

@@ -17,23 +17,20 @@ from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.expectations import Expectations
-from oncelog_service.log.groups import Groups, StoredGroup, find_stored, marks_of
+from oncelog_service.log.groups import Appearances, Groups, StoredGroup, find_stored
 from oncelog_service.log.judge import Judge, sequence_gap
-from oncelog_service.log.key_index import KeyIndex, group_key_marks
+from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.reading import read
 from oncelog_service.log.receipts import response, unplaced_runs
 from oncelog_service.log.scan import row_at, rows_from
-from oncelog_service.log.stamps import Stamps
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, row_id
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import (
     Columns,
     GroupRow,
-    GroupSummary,
-    encode_group_row,
     encode_payload_rows,
     encode_record,
     rolled_back,
@@ -56,7 +53,7 @@ class Transactional:
         clock: Clock,
         dedup: Deduplicator,
         keys: KeyIndex | None,
-        stamps: Stamps,
+        appearances: Appearances,
         cache: TopicCache,
         producers: Producers,
         groups: Groups,
@@ -76,7 +73,7 @@ class Transactional:
         self._clock = clock
         self._dedup = dedup
         self._keys = keys
-        self._stamps = stamps
+        self._appearances = appearances
         self._cache = cache
         self._producers = producers
         self.groups = groups
@@ -179,24 +176,15 @@ class Transactional:
             await self._expectations.refuse(found, pointer)
         if self.judge.deduplicates:
             self._check_still_new(group)
-        return await self._insert(group, group.summary(self._dedup), request.producer)
+        return await self._insert(group, request.producer)
 
-    async def _insert(self, group: StoredGroup, summary: GroupSummary, producer: str | None) -> PublishResponse:
+    async def _insert(self, group: StoredGroup, producer: str | None) -> PublishResponse:
         """From the checks to the hand-over nothing awaits."""
-        at, first_offset = self._stamps.take_row(summary.messages, self._clock.now_ms())
-        marks = marks_of(summary, at, first_offset)
-        run = Run(first_offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, marks, group.pointer)
-        group.row = GroupRow(at.hex(), producer)
         batch = Batch()
-        batch.put(Table.MESSAGE, self._prefix + at, encode_group_row(at, first_offset, group.pointer, summary))
-        batch.put(Table.GROUP, group.key, encode_record(group.row))
-        for name, mark in marks:
-            self._dedup.push(name, mark)
-        keyed = None
-        if self._keys is not None:
-            keyed = self._keys.push(run._replace(marks=group_key_marks(group.keys, at, first_offset)))
+        run, keyed = self._appearances.put(batch, group, producer)
         await self._writer.submit(batch, partial(self._on_published, run, keyed))
-        return response(_group_receipt(STORED, group, at, run.count, first_offset), [at], group.pointer)
+        at = run.first_id[:ROW_ID_SIZE]
+        return response(_group_receipt(STORED, group, at, run.count, run.first_offset), [at], group.pointer)
 
     async def _published_already(self, group: StoredGroup, row: GroupRow, producer: str | None) -> PublishResponse:
         await self._writer.settled()
