@@ -75,11 +75,21 @@ def _kill_under_load(service: ServiceProcess, kills: int) -> None:
                     writer.allow(1_500)
                 time.sleep(rng.uniform(0.05, 0.8))
                 log = _kill_and_compare(service, writers, log, rng)
+            _wait_for_a_share_of_each(writers)
         log = _after_the_last(service, writers, log)
         follower.read_until(len(log))
         follower.join(60)
         assert follower.failure is None
         assert follower.messages == log
+
+
+def _wait_for_a_share_of_each(writers: list[Writer]) -> None:
+    """However slow the machine: a writer that published next to nothing would prove nothing."""
+    deadline = time.monotonic() + 60
+    for writer in writers:
+        while len(writer.acknowledged) <= 10 and writer.failure is None:
+            assert time.monotonic() < deadline, f"{writer.producer_name} published next to nothing"
+            time.sleep(0.01)
 
 
 @contextmanager
@@ -133,7 +143,6 @@ def _kill_while_starting(service: ServiceProcess, seconds: float) -> None:
 def _after_the_last(service: ServiceProcess, writers: list[Writer], before: list[Message]) -> list[Message]:
     for writer in writers:
         assert writer.failure is None, writer.failure
-        assert len(writer.acknowledged) > 10, f"{writer.producer_name} published next to nothing"
     with Client(service.url) as client:
         for _ in range(2):  # live, and as folded anew after one more kill
             log = read_log(service.url, TOPIC)
