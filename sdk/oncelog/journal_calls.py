@@ -104,10 +104,14 @@ class JournalCalls(TransactionCalls):
         """The newest commit of a group under a producer's name. Raises GroupProducerNotFound."""
         return parse(_PRODUCER, self._get(_producer_path(group, name)))
 
-    def forget_group_producer(self, group: str, name: str) -> None:
-        """Forget it: then any sequence id is taken, one that was committed too. Raises GroupProducerNotFound."""
+    def forget_group_producer(self, group: str, name: str, *, incarnation: str | None = None) -> None:
+        """Forget it: then any sequence id is taken, one that was committed too.
+
+        ``incarnation``: only if its newest commit is of this one. Raises GroupProducerNotFound; ProducerFenced: it is of another.
+        """
         path = _producer_path(group, name)
-        self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
+        params = None if incarnation is None else {"incarnation": incarnation}
+        self._trying(lambda: self._transport.call("DELETE", path, params=params), idempotent=False)
 
 
 _ROOT = "/v1/journal"

@@ -59,7 +59,7 @@ def _whole(schema: Any, known: Mapping[str, Any]) -> Any:
 
 _NAMES = ("PublishRequest", "PublishResponse", "ConsumeRequest", "ConsumeResponse")
 _TMS = _load("tms", _NAMES)
-_ONCELOG = _load("oncelog", (*_NAMES, "CommitRequest"))
+_ONCELOG = _load("oncelog", (*_NAMES, "CommitRequest", "MessageColumns"))
 _SCHEMAS = {AVRO: _TMS, ONCELOG_AVRO: _ONCELOG, JSON: _ONCELOG}
 
 

@@ -183,6 +183,43 @@ class Settlement(Resource):
     participant: str
 
 
+class TopicAsked(Resource):
+    """What is asked about one topic's offsets."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: int | None = Field(default=None, ge=0)
+    """The answer may wait until the settled end lies above this."""
+    timestamp: int | None = Field(default=None, ge=0)
+    """Milliseconds: which offset belongs to this time?"""
+    max_bytes: int | None = Field(default=None, gt=0)
+    """Up to where do the messages from ``after`` on fit into so many bytes?"""
+
+
+class AskOffsets(Resource):
+    """Topics of a namespace, by name, and how many milliseconds to wait for something new on one of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topics: dict[str, TopicAsked]
+    wait: int = Field(default=0, ge=0)
+
+
+class TopicOffsets(Resource):
+    """Which offsets of a topic can be read, so that whoever reads them again reads the same."""
+
+    generation: int
+    """Of the topic: another one after it was deleted and created anew, whose offsets are others."""
+    earliest: int
+    """Offset of the oldest message that is still stored."""
+    settled: int
+    """Behind the last message before which every transaction is decided. What lies below never changes: nothing is inserted."""
+    at_timestamp: int | None = None
+    """Offset of the first message published at that time or later; ``settled`` where there is none yet."""
+    within: int | None = None
+    """Behind the last message that fits into ``max_bytes``; at least one does."""
+
+
 class Verification(Resource):
     """The outcome of refolding a topic's log and comparing it with the live maps. ``ok`` only if ``problems`` is empty."""
 

@@ -1,0 +1,65 @@
+"""The calls that readers of whole ranges are made of: which offsets are settled, and their messages column by column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from oncelog.calls import decoded, parse, quoted, topic_path
+from oncelog.errors import InvalidRequest
+from oncelog.journal_calls import JournalCalls
+from oncelog.wire.columns import MessageColumns, decode_message_columns
+from oncelog.wire.media import DEFAULT_NAMESPACE, JSON
+from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
+
+_OFFSETS: TypeAdapter[dict[str, TopicOffsets]] = TypeAdapter(dict[str, TopicOffsets])
+
+
+class RangeCalls(JournalCalls):
+    """Ranges of offsets that hold the same messages whenever they are read."""
+
+    def offsets(
+        self, topics: Mapping[str, TopicAsked], namespace: str = DEFAULT_NAMESPACE, *, wait: float = 0
+    ) -> dict[str, TopicOffsets]:
+        """Where the log of each topic begins, and up to where it is settled.
+
+        Answers at once when a topic is settled beyond its ``after``; else after ``wait`` seconds at the latest. Raises
+        TopicNotFound, InvalidRequest.
+        """
+        try:
+            asked = AskOffsets(topics=dict(topics), wait=round(wait * 1000))
+        except ValidationError as error:
+            raise InvalidRequest(f"not a question about offsets: {error}") from error
+        path, body = f"/v1/namespaces/{quoted(namespace)}/offsets", json.dumps(asked.to_wire()).encode()
+        timeout = self._timeout + wait
+        return parse(
+            _OFFSETS, self._trying(lambda: self._transport.call("POST", path, body, JSON, timeout=timeout), idempotent=True)
+        )
+
+    def read_columns(
+        self,
+        topic: str,
+        first: int,
+        upto: int,
+        namespace: str = DEFAULT_NAMESPACE,
+        *,
+        generation: int | None = None,
+        limit: int | None = None,
+        max_bytes: int | None = None,
+        properties: bool = False,
+    ) -> MessageColumns:
+        """The settled messages with offsets from ``first`` to below ``upto``, or the first of them: go on at ``next``.
+
+        ``limit``, ``max_bytes``: of one answer, at most what the service allows; ``properties``: whether to bring them.
+
+        Raises:
+            OffsetOutOfRange: ``upto`` is not settled yet, or ``first`` lies before the oldest message.
+            StaleMessageId: the topic is not of this ``generation`` any more. TopicNotFound, TopicDamaged, InvalidRequest.
+        """
+        asked = {"first": first, "upto": upto, "generation": generation, "limit": limit, "maxBytes": max_bytes}
+        params = {name: str(value) for name, value in asked.items() if value is not None}
+        if properties:
+            params["properties"] = "true"
+        return decoded(decode_message_columns, self._get(f"{topic_path(namespace, topic)}/columns", params))

@@ -1,0 +1,49 @@
+"""The service as seen from a Spark process: which one, and a client of it that is made where it is used and never pickled."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from threading import Lock
+
+from oncelog.client import Client
+from oncelog.wire.media import DEFAULT_NAMESPACE, DEFAULT_URL
+
+RETRY_SECONDS = 120.0
+"""How long a task tries again before it fails: a restart of the service must not end a query."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Address and token of a service. Picklable; its text holds no token."""
+
+    url: str = DEFAULT_URL
+    namespace: str = DEFAULT_NAMESPACE
+    token: str | None = field(default=None, repr=False)
+    retry_seconds: float = RETRY_SECONDS
+
+    @classmethod
+    def chosen(cls, url: str | None, namespace: str | None, token: str | None, retry_seconds: float | None = None) -> Connection:
+        """What the options say, else ONCELOG_URL and ONCELOG_TOKEN of the driver, else the defaults.
+
+        Executors know nothing of the driver's environment, so it is read here, once.
+        """
+        return cls(
+            url or os.environ.get("ONCELOG_URL") or DEFAULT_URL,
+            namespace or DEFAULT_NAMESPACE,
+            token or os.environ.get("ONCELOG_TOKEN"),
+            RETRY_SECONDS if retry_seconds is None else retry_seconds,
+        )
+
+    def client(self) -> Client:
+        """The client of this process; one for all tasks that run in it one after the other."""
+        key = (os.getpid(), self)  # workers are forked: a connection must not be shared with the parent
+        with _lock:
+            client = _clients.get(key)
+            if client is None:
+                client = _clients[key] = Client(self.url, token=self.token, retry=self.retry_seconds)
+        return client
+
+
+_clients: dict[tuple[int, Connection], Client] = {}
+_lock = Lock()
