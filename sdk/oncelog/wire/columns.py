@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from oncelog.errors import InvalidRequest
@@ -90,7 +90,7 @@ def unpack(column: BytesColumn) -> list[bytes | None]:
     if sys.byteorder == "big":
         positions.byteswap()
     data = column.data
-    values = [data[begin:end] for begin, end in zip(positions, positions[1:], strict=False)]
+    values = [data[begin:end] for begin, end in pairwise(positions)]
     if column.present is None:
         return list(values)
     return [value if present else None for value, present in zip(values, column.present, strict=True)]
