@@ -18,9 +18,10 @@ from rich.table import Table
 from benchmarks.atomic import atomic_rates
 from benchmarks.conditional import conditional_rates
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
+from benchmarks.spark import spark_rates
 from benchmarks.transactions import transaction_rates
 
-KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "large")
+KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "spark", "large")
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -54,6 +55,9 @@ def main() -> None:
     if "atomic" in chosen:
         with console.status("atomic commits"):
             rows += atomic_rates(args.seconds)
+    if "spark" in chosen:
+        with console.status(f"{args.messages:,} messages through Spark"):
+            rows += spark_rates(args.messages)
     if "large" in chosen:
         with console.status(f"{args.large:,} messages, SIGKILL, open"):
             rows += ten_million(args.large)

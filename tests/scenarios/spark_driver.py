@@ -1,0 +1,67 @@
+"""The pipeline under test as a process of its own: topic → Spark → topic, in micro-batches, to its end or until it is killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from oncelog import Client
+from oncelog.spark import session
+from oncelog.wire.requests import PublishRequest
+
+FAST = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.streaming.stopTimeout": "20s",
+}
+
+
+class NaiveSink(DataSource):
+    """The control: what every log's sink does today. Publishes from the tasks, and hopes."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "naive"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return NaiveWriter(dict(self.options))
+
+
+class NaiveWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        with Client(self.options["url"]) as client:
+            size = int(self.options["chunkmessages"])
+            for batch in iterator:
+                values = batch.column("value").to_pylist()
+                for at in range(0, len(values), size):
+                    client.publish(self.options["topic"], PublishRequest(values[at : at + size]))
+        return WriterCommitMessage()
+
+
+def main(plan: dict[str, Any]) -> None:
+    spark = session("pipeline", master=plan.get("master", "local[2]"), **FAST, **plan.get("conf", {}))
+    spark.dataSource.register(NaiveSink)
+    reader = spark.readStream.format("oncelog").option("url", plan["url"]).option("subscribe", plan["source"])
+    frame = reader.options(**plan.get("read", {})).load().select("key", "value")
+    writer = frame.writeStream.format(plan.get("sink", "oncelog")).option("url", plan["url"]).option("topic", plan["target"])
+    writer = writer.options(**plan.get("write", {})).option("checkpointLocation", plan["checkpoint"])
+    if plan.get("available_now", True):
+        writer = writer.trigger(availableNow=True)
+    query = writer.start()
+    sys.stdout.write("started\n")
+    sys.stdout.flush()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,160 @@
+"""A Spark pipeline between two topics, to be killed and started again on the same checkpoint; and what its end must look like."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from oncelog import Client
+from oncelog.wire.requests import PublishRequest
+from tests.scenarios.judge import read_log
+from tests.scenarios.spark_proxy import FaultProxy
+
+SOURCE, TARGET = "source", "target"
+BATCH = 50
+"""Messages of a micro-batch."""
+SECONDS = 240
+"""Within which a pipeline must end; starting a session takes up to half a minute on a machine that is busy."""
+
+
+class SparkPipeline:
+    """Topic ``source`` → Spark → topic ``target``, through a proxy that can do harm. ``run`` starts it and waits for its end."""
+
+    def __init__(self, folder: Path, url: str, proxy: FaultProxy) -> None:
+        self.checkpoint = folder / "checkpoint"
+        self.proxy = proxy
+        self.url = url
+        self.sink = "oncelog"
+        self.read = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(BATCH), "minPartitions": "2"}
+        self.write = {"producer": "pipeline", "chunkMessages": "5"}
+        self.master = "local[2]"
+        self.available_now = True
+        self._log = folder / "spark.log"
+        self._process: subprocess.Popen[str] | None = None
+        self._spared: set[int] = set()
+
+    # --- its life
+
+    def start(self) -> None:
+        """A session of its own, so that whoever kills it finds all of it."""
+        plan = {
+            "url": self.proxy.url,
+            "source": SOURCE,
+            "target": TARGET,
+            "checkpoint": str(self.checkpoint),
+            "sink": self.sink,
+            "read": self.read,
+            "write": self.write,
+            "master": self.master,
+            "available_now": self.available_now,
+        }
+        root = Path(__file__).parents[2]
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.scenarios.spark_driver", json.dumps(plan)],
+                env=environment, cwd=root, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def wait(self) -> int:
+        """Its exit code; -9 when it was killed."""
+        assert self._process is not None
+        code = self._process.wait(SECONDS)
+        self.kill()  # what outlived the driver
+        return code
+
+    def run(self) -> int:
+        """From the beginning to the end."""
+        self.start()
+        return self.wait()
+
+    def finish(self) -> None:
+        """The same, and it must end by itself and well."""
+        code = self.run()
+        assert code == 0, f"exit code {code}: {self.log()[-3_000:]}"
+
+    def kill(self) -> None:
+        """SIGKILL, all of it at once: driver, JVM, daemons, workers."""
+        for pid in self._processes():
+            if pid not in self._spared:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def kill_all_but_workers(self) -> None:
+        """As a cluster may: nobody is left to tell the tasks' processes that they work for nothing."""
+        processes = self._processes()
+        parents = {pid: _stat(pid)[1] for pid in processes}
+        daemons = [
+            pid for pid in processes if "pyspark.daemon" in _command(pid) and "pyspark.daemon" not in _command(parents[pid])
+        ]
+        workers = {pid for pid in processes if parents[pid] in daemons}
+        self._spared = workers
+        for pid in (*daemons, *(pid for pid in processes if pid not in workers and pid not in daemons)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        threading.Timer(20, self._bury).start()
+
+    def _bury(self) -> None:
+        for pid in self._spared:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def log(self) -> str:
+        """What it wrote to stderr, over all its lives."""
+        return self._log.read_text()
+
+    def _processes(self) -> list[int]:
+        assert self._process is not None
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    if _stat(int(entry.name))[3] == self._process.pid:
+                        found.append(int(entry.name))
+        return found
+
+    # --- what it left
+
+    def target(self) -> list[bytes]:
+        """What is in the topic that it writes, in order."""
+        return [message.payload for message in read_log(self.url, TARGET)]
+
+    def newest_commit(self) -> Path:
+        """The newest entry of Spark's own log of finished micro-batches."""
+        entries = [entry for entry in (self.checkpoint / "commits").iterdir() if entry.name.isdigit()]
+        return max(entries, key=lambda entry: int(entry.name))
+
+
+def _stat(pid: int) -> tuple[str, int, int, int]:
+    """State, parent, process group, session."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], int(fields[1]), int(fields[2]), int(fields[3])
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def publish(url: str, payloads: Sequence[bytes], topic: str = SOURCE) -> None:
+    """Into the topic, in order."""
+    with Client(url) as client:
+        client.publish(topic, PublishRequest(list(payloads)))
+
+
+def wait_until(holds: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
+    """Look every now and then. Raises AssertionError when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
