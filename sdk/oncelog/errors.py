@@ -467,6 +467,18 @@ class CheckpointConflict(OncelogError):
     actual: str
 
 
+class DataLost(OncelogError):
+    """Messages that were to be read are not there any more, and this reader was told not to pass over them."""
+
+    code = "data_lost"
+    values = ("topic", "first", "earliest")
+    topic: str
+    first: int
+    """The offset to go on at."""
+    earliest: int
+    """The oldest one that is left."""
+
+
 class TransactionClosed(OncelogError):
     """The transaction has ended; start a new one."""
 

@@ -1,0 +1,123 @@
+"""Messages as Spark's rows: the columns of the source, and an Arrow batch over the bytes that the service sent. Pure.
+
+The schema of a batch must equal what Spark makes of :func:`read_schema` exactly: order, nullability, widths of positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from oncelog.message_id import SIZE
+from oncelog.wire.columns import BytesColumn, MessageColumns, OffsetRun, ProducerRun, int64, timestamps
+
+PARTITION = 0
+"""Topics have no partitions; jobs made for Kafka ask for one."""
+
+
+def read_schema(include_headers: bool) -> StructType:
+    """The columns of the source: Kafka's first, then what a message is known by. All nullable, as Kafka's."""
+    columns: list[tuple[str, DataType]] = [
+        ("key", BinaryType()),
+        ("value", BinaryType()),
+        ("topic", StringType()),
+        ("partition", IntegerType()),
+        ("offset", LongType()),
+        ("timestamp", TimestampType()),
+    ]
+    if include_headers:
+        columns.append(("headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))))
+    columns += [("message_id", BinaryType()), ("producer", StringType()), ("sequence_id", LongType())]
+    return StructType([StructField(name, kind) for name, kind in columns])
+
+
+@cache
+def arrow_schema(include_headers: bool) -> pa.Schema:
+    """As Spark expects it of every batch."""
+    return to_arrow_schema(read_schema(include_headers), timezone="UTC")
+
+
+def record_batch(topic: str, columns: MessageColumns, include_headers: bool) -> pa.RecordBatch:
+    """The messages as rows. Values, keys and ids stay where they lie in ``columns``."""
+    count = columns.messages
+    schema = arrow_schema(include_headers)
+    arrays = [
+        pa.nulls(count, pa.binary()) if columns.keys is None else _binary(columns.keys, count),
+        _binary(columns.values, count),
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.repeat(pa.scalar(PARTITION, pa.int32()), count),
+        _offsets(columns.offsets, count),
+        _timestamps(columns.message_ids, count),
+        *([_headers(columns.properties, count, schema.field("headers").type)] if include_headers else ()),
+        _fixed(pa.binary(SIZE), count, columns.message_ids).cast(pa.binary()),
+        *_producers(columns.producers, count),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _fixed(kind: pa.DataType, count: int, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+
+
+def _binary(column: BytesColumn, count: int) -> pa.Array:
+    buffers = [_bitmap(column.present), pa.py_buffer(column.positions), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _bitmap(present: bytes | None) -> pa.Buffer | None:
+    return None if present is None else _fixed(pa.uint8(), len(present), present).cast(pa.bool_()).buffers()[1]
+
+
+def _timestamps(message_ids: bytes, count: int) -> pa.Array:
+    in_ms = _fixed(pa.timestamp("ms", tz="UTC"), count, timestamps(message_ids))
+    return in_ms.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _offsets(runs: Sequence[OffsetRun], count: int) -> pa.Array:
+    return _rising([run.first for run in runs], [run.count for run in runs], count)
+
+
+def _producers(runs: Sequence[ProducerRun], count: int) -> tuple[pa.Array, pa.Array]:
+    """Names and sequence ids."""
+    counts = [run.count for run in runs]
+    names = _repeated(pa.array([run.producer for run in runs], pa.string()), counts, count)
+    return names, _rising([run.sequence_id for run in runs], counts, count)
+
+
+def _rising(firsts: Sequence[int | None], counts: Sequence[int], count: int) -> pa.Array:
+    """For each run ``first, first + 1, …``; nothing where it has none."""
+    index = _fixed(pa.int64(), count, int64(range(count)))
+    begins = accumulate(counts, initial=0)
+    shifts = [None if first is None else first - begin for first, begin in zip(firsts, begins, strict=False)]
+    return pc.add(index, _repeated(pa.array(shifts, pa.int64()), counts, count))
+
+
+def _repeated(values: pa.Array, counts: Sequence[int], count: int) -> pa.Array:
+    if len(counts) == 1:
+        return pa.repeat(values[0], count)
+    ends = pa.array(accumulate(counts), pa.int32())
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
+
+
+def _headers(properties: Sequence[Mapping[str, str] | None] | None, count: int, kind: pa.DataType) -> pa.Array:
+    """Properties as Kafka's headers are: null where a message has none."""
+    if properties is None:
+        return pa.nulls(count, kind)
+    rows = [[{"key": key, "value": value.encode()} for key, value in one.items()] if one else None for one in properties]
+    return pa.array(rows, kind)

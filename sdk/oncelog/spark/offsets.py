@@ -1,0 +1,243 @@
+"""Where a stream stands, and how far its next batch goes. Pure: told what the service answered, asking nothing.
+
+What is in Spark's log is read by later versions: every text carries its version. An end offset says where its batch begins
+(``base``), too: Spark's log holds ends alone, and a beginning like "latest" would be another one after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+from oncelog.wire.models import TopicOffsets
+
+VERSION = 1
+EARLIEST, LATEST = -2, -1
+"""Instead of an offset, as Kafka's source has them."""
+
+Json = dict[str, Any]
+
+
+# --- where to begin or to end -----------------------------------------------------------------------------------------
+
+
+class AtTime(NamedTuple):
+    """At the first message published at this time, in ms, or later."""
+
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class AtOffsets:
+    """At an offset of each topic, or at EARLIEST or LATEST."""
+
+    offsets: Mapping[str, int]
+
+
+Edge = Literal["earliest", "latest"] | AtTime | AtOffsets
+
+
+def place(edge: Edge, topic: str, known: TopicOffsets) -> int:
+    """The offset that ``edge`` means. ``known`` was asked with its time. It may lie before the oldest message or be unsettled."""
+    if isinstance(edge, AtTime):
+        first = known.settled if known.at_timestamp is None else known.at_timestamp
+        return max(known.earliest, min(first, known.settled))
+    if isinstance(edge, AtOffsets):
+        offset = edge.offsets[topic]
+        return {EARLIEST: known.earliest, LATEST: known.settled}.get(offset, offset)
+    return known.earliest if edge == "earliest" else known.settled
+
+
+# --- where a stream stands --------------------------------------------------------------------------------------------
+
+
+class Position(NamedTuple):
+    """Of one topic."""
+
+    base: int
+    """Where the batch began that ended here."""
+    pos: int
+    """Where the next one begins."""
+    generation: int
+    """Of the topic."""
+
+
+Positions = Mapping[str, Position]
+"""By topic."""
+
+
+def unresolved(edge: Edge) -> Json:
+    """The first offset of a stream: what the options say. What it means stands in the end offset of the first batch."""
+    if isinstance(edge, AtTime):
+        return {"v": VERSION, "start": {"timestamp": edge.timestamp}}
+    if isinstance(edge, AtOffsets):
+        return {"v": VERSION, "start": {"offsets": dict(edge.offsets)}}
+    return {"v": VERSION, "start": edge}
+
+
+def to_json(positions: Positions) -> Json:
+    """What Spark logs."""
+    return {"v": VERSION, "topics": {topic: positions[topic]._asdict() for topic in sorted(positions)}}
+
+
+def from_json(offset: Json) -> Positions | None:
+    """The positions; None for what is unresolved. Raises ValueError for an offset of another version."""
+    version = offset.get("v")
+    if version != VERSION:
+        raise ValueError(f"the checkpoint holds an offset of version {version}; this oncelog reads version {VERSION}: {offset}")
+    if "start" in offset:
+        return None
+    return {topic: Position(**position) for topic, position in offset["topics"].items()}
+
+
+# --- how far the next batch goes --------------------------------------------------------------------------------------
+
+
+class Loss(NamedTuple):
+    """What cannot be read any more."""
+
+    topic: str
+    first: int
+    """Where reading should have gone on."""
+    earliest: int
+    """Where it can."""
+    anew: bool = False
+    """The topic was deleted and created anew."""
+
+    def __str__(self) -> str:
+        if self.anew:
+            return (
+                f"topic {self.topic} was deleted and created anew: what was left of the old one behind offset {self.first} is "
+                f"lost; the new one begins at {self.earliest}"
+            )
+        return (
+            f"topic {self.topic}: the messages from offset {self.first} to {self.earliest - 1} are not there any more "
+            "(expired, or deleted by retention)"
+        )
+
+
+def pinned(edge: Edge, known: Mapping[str, TopicOffsets]) -> dict[str, Position]:
+    """An empty batch at the place where the stream begins. Raises ValueError where that lies beyond what is settled."""
+    positions = {}
+    for topic, offsets in known.items():
+        begin = place(edge, topic, offsets)
+        if isinstance(edge, AtOffsets) and begin > offsets.settled:
+            raise ValueError(f"startingOffsets: {begin} of topic {topic}, whose messages go up to {offsets.settled} yet")
+        positions[topic] = Position(begin, begin, offsets.generation)
+    return positions
+
+
+def begins(start: Positions, known: Mapping[str, TopicOffsets]) -> tuple[dict[str, int], list[Loss]]:
+    """Where the next batch begins on each topic, and what is lost before that.
+
+    A topic that the stream has not met begins at its oldest message, as Kafka's new partitions do.
+    """
+    at, losses = {}, []
+    for topic, offsets in known.items():
+        before = start.get(topic)
+        if before is None:
+            at[topic] = offsets.earliest
+            continue
+        loss = loss_at(topic, before.pos, before.generation, offsets)
+        at[topic] = before.pos if loss is None else loss.earliest
+        if loss is not None:
+            losses.append(loss)
+    return at, losses
+
+
+def loss_at(topic: str, first: int, generation: int | None, known: TopicOffsets) -> Loss | None:
+    """What is lost for one who goes on at ``first``."""
+    anew = generation is not None and known.generation != generation
+    return Loss(topic, first, known.earliest, anew) if anew or first < known.earliest else None
+
+
+def advanced(
+    start: Positions,
+    at: Mapping[str, int],
+    known: Mapping[str, TopicOffsets],
+    *,
+    max_offsets: int | None = None,
+    within: bool = False,
+) -> dict[str, Position] | None:
+    """The end of the next batch; None where it would be empty and nothing else is to be noted either.
+
+    It never goes beyond what is settled, so that it holds the same messages whenever it is read.
+
+    Args:
+        at: Where it begins, by topic (:func:`begins`).
+        max_offsets: At most so many offsets, shared in proportion to what is waiting.
+        within: At most as far as the answers' ``within`` says.
+    """
+    waiting = {topic: max(0, _reach(known[topic], within) - begin) for topic, begin in at.items()}
+    taken = waiting if max_offsets is None else share(max_offsets, waiting)
+    moved = {topic: Position(begin, begin + taken[topic], known[topic].generation) for topic, begin in at.items()}
+    if all(topic in start and (position.pos, position.generation) == start[topic][1:] for topic, position in moved.items()):
+        return None
+    # A topic that is not subscribed any more keeps its place: whoever subscribes again misses nothing.
+    kept = {topic: Position(old.pos, old.pos, old.generation) for topic, old in start.items()}
+    return {**kept, **moved}
+
+
+def _reach(known: TopicOffsets, within: bool) -> int:
+    return known.settled if not within or known.within is None else min(known.settled, known.within)
+
+
+def capped(known: Mapping[str, TopicOffsets], target: Mapping[str, TopicOffsets]) -> dict[str, TopicOffsets]:
+    """``known`` as if nothing had come since ``target`` was answered."""
+    return {topic: _capped(offsets, target[topic]) for topic, offsets in known.items()}
+
+
+def _capped(now: TopicOffsets, target: TopicOffsets) -> TopicOffsets:
+    settled = min(now.settled, target.settled) if now.generation == target.generation else now.earliest
+    return now.model_copy(update={"settled": settled})
+
+
+# --- sharing and splitting --------------------------------------------------------------------------------------------
+
+
+def share(total: int, wishes: Mapping[str, int]) -> dict[str, int]:
+    """``total`` in proportion to the wishes, nobody more than wished; each something, where there is enough for that.
+
+    What is handed out is ``total`` or all the wishes, whichever is less.
+    """
+    wished = sum(wishes.values())
+    if wished <= total:
+        return dict(wishes)
+    by_size = sorted((name for name in wishes if wishes[name]), key=lambda name: (-wishes[name], name))
+    shares = dict.fromkeys(wishes, 0) | dict.fromkeys(by_size[:total], 1)
+    rest, still = total - min(total, len(by_size)), wished - len(by_size)
+    for name in by_size if rest else ():
+        part = rest * (wishes[name] - 1) // still  # of what is left, so that the parts sum up exactly
+        shares[name] += part
+        rest, still = rest - part, still - (wishes[name] - 1)
+    return shares
+
+
+class Range(NamedTuple):
+    """Offsets of one topic from ``first`` to below ``upto``."""
+
+    topic: str
+    first: int
+    upto: int
+    generation: int | None
+
+
+def ranges(end: Positions) -> list[Range]:
+    """What a batch holds that ends there."""
+    return [Range(topic, base, pos, generation) for topic, (base, pos, generation) in sorted(end.items()) if pos > base]
+
+
+def split(whole: Sequence[Range], parts: int | None) -> list[Range]:
+    """The same offsets in the same order, in at least ``parts`` ranges of about the same size if there are so many offsets."""
+    if parts is None or parts <= len(whole):
+        return list(whole)
+    sizes = {str(index): upto - first for index, (_, first, upto, _) in enumerate(whole)}
+    return [part for pieces, one in zip(share(parts, sizes).values(), whole, strict=True) for part in _cut(one, pieces)]
+
+
+def _cut(whole: Range, pieces: int) -> list[Range]:
+    size = whole.upto - whole.first
+    bounds = [whole.first + size * piece // pieces for piece in range(pieces + 1)]
+    return [whole._replace(first=first, upto=upto) for first, upto in pairwise(bounds)]
