@@ -58,11 +58,16 @@ def register(spark: SparkSession, ship_code: bool = True) -> None:
     """Make ``format("oncelog")`` known to ``spark``, a classic session or one of Spark Connect.
 
     ``ship_code``: the executors, and a Connect server, need not have oncelog installed; it travels with the data source, and is
-    unpacked where it is missing or of another version. They do need requests, fastavro, pydantic and pyarrow.
+    used where it is missing or of another version. They do need requests, fastavro, pydantic and pyarrow.
     """
-    from oncelog.spark.data_source import OncelogDataSource
+    if ship_code:
+        from oncelog.spark.shipping import shipped
 
-    spark.dataSource.register(OncelogDataSource)
+        spark.dataSource.register(shipped())
+    else:
+        from oncelog.spark.data_source import OncelogDataSource
+
+        spark.dataSource.register(OncelogDataSource)
 
 
 def prepare(environment: MutableMapping[str, str], master: str) -> None:
