@@ -82,11 +82,14 @@ class StaleMessageId(InvalidRequest):
 
 
 class OffsetOutOfRange(InvalidRequest):
-    """The offset lies beyond the upcoming offset of the topic."""
+    """The offset lies beyond the upcoming offset of the topic, or a range is not settled yet, or was deleted."""
 
     code = "offset_out_of_range"
-    values = ("upcoming",)
+    values = ("upcoming", "earliest", "settled")
     upcoming: int
+    earliest: int
+    """Of a refused range: where the topic begins; else None, as ``settled``."""
+    settled: int
 
 
 class NotSupported(InvalidRequest):

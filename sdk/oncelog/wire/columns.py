@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -112,8 +112,8 @@ def int64(values: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def _int32(values: object) -> bytes:
-    packed = array("i", values)  # type: ignore[arg-type]
+def _int32(values: Iterable[int]) -> bytes:
+    packed = array("i", values)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()

@@ -30,7 +30,7 @@ from oncelog.wire.requests import CommitRequest, PublishRequest
 from oncelog_service.clock import Clock
 from oncelog_service.journal.checks import check_begin, check_commit, check_stage
 from oncelog_service.journal.endings import ASKED, Endings, again
-from oncelog_service.journal.ledger import Ledger, not_in_progress
+from oncelog_service.journal.ledger import Ledger, fenced, not_in_progress
 from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.journal.outcomes import forgettable
 from oncelog_service.journal.plan import Apply, Decide, Finish, GiveUp, Step
@@ -312,10 +312,17 @@ class Journal:
             checksum=row.checksum,
         )
 
-    async def forget_producer(self, group: str, name: str) -> None:
-        """Its next sequence id may be any, and its incarnation too. At an operator's word. Raises GroupProducerNotFound."""
-        await self.producer(group, name)
-        self._ledger.producers.pop((group, name), None)
+    async def forget_producer(self, group: str, name: str, incarnation: str | None = None) -> None:
+        """Its next sequence id may be any, and its incarnation too. ``incarnation``: only if its newest commit is of this one.
+
+        Raises GroupProducerNotFound; ProducerFenced: it is of another. Nothing is forgotten then.
+        """
+        row = self._ledger.producers.get((group, name))
+        if row is None or incarnation not in (None, row.incarnation):
+            await self.producer(group, name)  # the refusal is told when what it was judged against is synced
+            assert row is not None
+            raise fenced(group, name, incarnation, row.incarnation)
+        del self._ledger.producers[group, name]
         batch = Batch()
         batch.delete(Table.GROUP_PRODUCER, group_producer_key(group, name))
         await self._ledger.submit(batch)

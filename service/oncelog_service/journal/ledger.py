@@ -222,13 +222,7 @@ class Ledger:
         if row is None:
             return None
         if row.incarnation != request.incarnation:
-            raise ProducerFenced(
-                f"producer {request.producer!r} of group {group!r} belongs to incarnation {row.incarnation!r}, not to "
-                f"{request.incarnation!r}; use another name, or have the group forget this one",
-                producer=request.producer,
-                incarnation=request.incarnation,
-                current_incarnation=row.incarnation,
-            )
+            raise fenced(group, request.producer, request.incarnation, row.incarnation)
         return row if request.sequence_id <= row.sequence_id else None
 
 
@@ -255,3 +249,14 @@ def _topics(transaction: Transaction) -> Sequence[AtomicTopic]:
 def not_in_progress(id: str, state: str, detail: str, reason: str | None = None) -> TransactionNotInProgress:  # noqa: A002
     """The refusal of whatever is wanted of a transaction that has ended."""
     return TransactionNotInProgress(f"transaction {id!r} is {state}: {detail}", transaction=id, state=state, reason=reason)
+
+
+def fenced(group: str, producer: str, incarnation: str | None, current: str | None) -> ProducerFenced:
+    """The refusal of whoever comes with an incarnation that is not that of the producer's newest commit."""
+    return ProducerFenced(
+        f"producer {producer!r} of group {group!r} belongs to incarnation {current!r}, not to {incarnation!r}; "
+        "use another name, or have the group forget this one",
+        producer=producer,
+        incarnation=incarnation,
+        current_incarnation=current,
+    )

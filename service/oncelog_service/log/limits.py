@@ -14,6 +14,11 @@ class Limits:
     default_poll_messages: int = 1_000
     max_poll_messages: int = 100_000
     max_poll_bytes: int = 8 * 2**20
+    max_columns_messages: int = 50_000
+    max_columns_bytes: int = 8 * 2**20
+    """Of an answer column by column, in bytes of rows: it holds about as much as it is."""
+    max_sized_bytes: int = 256 * 2**20
+    """How far the messages that fit into a size are counted in one call."""
     max_wait_ms: int = 60_000
     snapshot_messages: int = 1_000
     snapshot_seconds: float = 120.0

@@ -90,6 +90,16 @@ def rows_from(store: Store, prefix: bytes, start: bytes) -> Rows:
     Raises:
         TopicDamaged: a row is damaged or missing, the one before the first included.
     """
+    offset, found = unchecked_from(store, prefix, start)
+    yield from checked(found, prefix, offset)
+
+
+def unchecked_from(store: Store, prefix: bytes, start: bytes) -> tuple[int, Iterator[tuple[bytes, bytes]]]:
+    """The offset that the first row must have, and (key, row) of the log from the key ``start`` on, still to be checked.
+
+    Raises:
+        TopicDamaged: the row before the first is damaged or missing.
+    """
     while True:
         before = row_before(store, prefix, start)
         if before is None:
@@ -104,12 +114,12 @@ def rows_from(store: Store, prefix: bytes, start: bytes) -> Rows:
                 continue  # retention removed it between the two reads: look again
             if not intact(first[1]):
                 raise _damaged(begin)
-            yield from checked(found, prefix, end_of(first[1]))
-        elif first is not None:
-            if intact(first[1]) and offset_of(first[1]) != earliest and earliest_offset(store, prefix) != earliest:
-                continue
-            yield from checked(chain((first,), found), prefix, earliest)
-        return
+            return end_of(first[1]), found
+        if first is None:
+            return earliest, found
+        if intact(first[1]) and offset_of(first[1]) != earliest and earliest_offset(store, prefix) != earliest:
+            continue
+        return earliest, chain((first,), found)
 
 
 def row_before(store: Store, prefix: bytes, start: bytes) -> tuple[bytes, bytes] | None:
@@ -170,20 +180,49 @@ def stored_under(store: Store, prefix: bytes, row: Row) -> Iterator[Stored]:
 
 
 def _stored(store: Store, prefix: bytes, under: int, total: int, first_offset: int, within: bytes) -> Iterator[Stored]:
+    place, payloads = _unchecked_stored(store, prefix, under, within)
+    with closing(payloads):
+        for payload_id, payload in payloads:
+            if not intact(payload) or payload_id_of(payload) != payload_id or payload_place_of(payload) != place:
+                raise _payload_damaged(place, under)
+            yield Stored(payload_id, first_offset + place, payload)
+            place += 1
+    if place != total:
+        raise TopicDamaged(f"{total} payloads were stored under {_named(under)}, {place} are there")
+
+
+def unchecked_stored(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> tuple[int, Rows]:
+    """The place that the first payload must have, and (payload id, payload) of the group from ``within`` on, to be checked.
+
+    Raises:
+        TopicDamaged: the payload before the first is damaged.
+    """
+    return _unchecked_stored(store, prefix, payloads_under(row), within)
+
+
+def _unchecked_stored(store: Store, prefix: bytes, under: int, within: bytes) -> tuple[int, Rows]:
     base = pointer_key(prefix, under)
     place = 0
     if within.strip(b"\x00"):
         before = _last_payload(store, base, base + within)
         place = 0 if before is None else payload_place_of(before) + 1
+    return place, _payloads(store, base, within)
+
+
+def _payloads(store: Store, base: bytes, within: bytes) -> Rows:
+    cut = len(base)
     with closing(store.scan(Table.PAYLOAD, base + within, base + AFTER_ANY)) as payloads:
         for key, payload in payloads:
-            payload_id = key[len(base) :]
-            if not intact(payload) or payload_id_of(payload) != payload_id or payload_place_of(payload) != place:
-                raise TopicDamaged(f"the payload {place} stored under {_named(under)} is damaged or missing")
-            yield Stored(payload_id, first_offset + place, payload)
-            place += 1
-    if place != total:
-        raise TopicDamaged(f"{total} payloads were stored under {_named(under)}, {place} are there")
+            yield key[cut:], payload
+
+
+def damaged_payload(place: int, row: bytes) -> TopicDamaged:
+    """What is raised for the payload at ``place`` of the group that ``row`` stands for."""
+    return _payload_damaged(place, payloads_under(row))
+
+
+def _payload_damaged(place: int, under: int) -> TopicDamaged:
+    return TopicDamaged(f"the payload {place} stored under {_named(under)} is damaged or missing")
 
 
 def _named(under: int) -> str:

@@ -36,6 +36,7 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.pages import Bounds, Encoding, Page, collect, read_page
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
+from oncelog_service.log.ranges import Ranges
 from oncelog_service.log.reading import read
 from oncelog_service.log.receipts import response, rows_of, stored_runs
 from oncelog_service.log.recovery import Recovered
@@ -128,7 +129,7 @@ class TopicLog:
             self.expectations,
             self._check_open,
             self._published_group,
-            self.snapshots.begin_if_due,
+            self._more_settled,
         )
         self._pointers = pointers
         self._judge = self.transactional.judge = Judge(
@@ -157,6 +158,16 @@ class TopicLog:
             self.expectations,
             self._check_open,
             self._published_group,
+        )
+        self.ranges = Ranges(
+            prefix,
+            store,
+            self.dedup,
+            limits,
+            lambda: self.row,
+            lambda: self.earliest_offset,
+            self._living,
+            self._check_open,
         )
         self._transactions = transactions
         self._store = store
@@ -289,6 +300,10 @@ class TopicLog:
         self.snapshots.count(run.count)
         self._wake()
 
+    def _more_settled(self) -> None:
+        self.snapshots.begin_if_due()
+        self.ranges.wake()
+
     # --- transactions ---------------------------------------------------------------------------------------------------
 
     async def settle(self, pointer: int, committed: bool) -> None:
@@ -391,10 +406,8 @@ class TopicLog:
         return transaction
 
     async def _page(self, start: bytes, limit: int, encoding: Encoding, transaction: Transaction | None) -> Page:
-        # Not behind the last message: what had expired before a restart stays so when the clock was set back meanwhile.
-        now_ms = max(self._clock.now_ms(), self._stamps.last_timestamp)
-        # What was deleted stays so, although the cache may still hold it.
-        start = max(start, self._begin, timestamp_prefix(live_from(self.row, now_ms)))
+        now_ms, begin = self._living()
+        start = max(start, begin)
         last_id = self.position.last_message_id
         if last_id is None or last_id < start:
             return Page([], None)
@@ -404,6 +417,13 @@ class TopicLog:
         if self.cache.covers(row_id) or (self._cached_from_the_first_row and cached_from <= self.earliest_offset):
             return collect(self.cache.rows(row_id), start, bounds, encoding, transaction)
         return await read(read_page, self._store, self.prefix, start, bounds, encoding, transaction)
+
+    def _living(self) -> tuple[int, bytes]:
+        """Now, ms, and the key of the first row that lives."""
+        # Not behind the last message: what had expired before a restart stays so when the clock was set back meanwhile.
+        now_ms = max(self._clock.now_ms(), self._stamps.last_timestamp)
+        # What was deleted stays so, although the cache may still hold it.
+        return now_ms, max(self._begin, timestamp_prefix(live_from(self.row, now_ms)))
 
     async def _start(self, request: ConsumeRequest) -> bytes:
         """The key at which the scan begins."""
@@ -453,6 +473,7 @@ class TopicLog:
             if not arrival.done():
                 arrival.set_result(None)
         self._arrivals.clear()
+        self.ranges.wake()
 
     # --- keeping house --------------------------------------------------------------------------------------------------
 

@@ -59,11 +59,19 @@ def openapi_answer(routes: Sequence[Route] = ROUTES) -> Answer:
     return Answer(json.dumps(openapi(routes), indent=1).encode(), JSON)
 
 
+_OF_MODELS = ("items", "additionalProperties")
+"""Where a JSON schema of this table may name a model: in an array, in an object by names."""
+
+
 def _models(routes: Sequence[Route]) -> list[type[BaseModel]]:
     found: list[type[BaseModel]] = []
     for route in routes:
         for each in (*route.request.values(), *route.response.values()):
-            kind = each["items"] if isinstance(each, dict) and isinstance(each.get("items"), type) else each
+            kind = (
+                next((each[word] for word in _OF_MODELS if isinstance(each.get(word), type)), each)
+                if isinstance(each, dict)
+                else each
+            )
             if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in found:
                 found.append(kind)
     return found
@@ -118,9 +126,8 @@ def _schema(media: str, body: Any) -> dict[str, Any]:
         return {"type": "string", "format": "binary", "x-avro-schema": source}
     if isinstance(body, type):
         return {"$ref": f"#/components/schemas/{body.__name__}"}
-    if isinstance(body.get("items"), type):
-        return {**body, "items": {"$ref": f"#/components/schemas/{body['items'].__name__}"}}
-    return dict(body)
+    models = {word: body[word] for word in _OF_MODELS if isinstance(body.get(word), type)}
+    return {**body, **{word: {"$ref": f"#/components/schemas/{kind.__name__}"} for word, kind in models.items()}}
 
 
 # --- the page -----------------------------------------------------------------------------------------------------------

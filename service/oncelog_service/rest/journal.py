@@ -80,8 +80,11 @@ async def producer(call: Call) -> Answer:
 
 
 async def forget_producer(call: Call) -> Answer:
-    """Forget sequence id and incarnation: then any is taken, also one that is committed already."""
-    await call.service.journal.forget_producer(*_producer(call))
+    """Forget sequence id and incarnation: then any is taken, also one that is committed already.
+
+    With `incarnation` only while the newest commit is of that one: else `producer_fenced`, and nothing is forgotten.
+    """
+    await call.service.journal.forget_producer(*_producer(call), call.query.get("incarnation"))
     return json_answer(None)
 
 

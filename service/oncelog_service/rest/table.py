@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from oncelog import errors
 from oncelog.wire.codec import media_types_of
-from oncelog.wire.media import JSON, NDJSON, THRIFT
+from oncelog.wire.media import JSON, NDJSON, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
+    AskOffsets,
     AtomicOutcome,
     BeginAtomic,
     Changes,
@@ -18,12 +19,13 @@ from oncelog.wire.models import (
     Settlement,
     StartTransaction,
     Topic,
+    TopicOffsets,
     TopicStats,
     TransactionStatus,
     Verification,
     Why,
 )
-from oncelog_service.rest import journal, messages, producers, status, topics, transactions, verification
+from oncelog_service.rest import journal, messages, producers, ranges, status, topics, transactions, verification
 from oncelog_service.rest.routes import (
     ATOMIC,
     GROUP_PRODUCER,
@@ -182,7 +184,8 @@ JOURNAL_ROUTES = (
     ),
     Route(
         "DELETE", GROUP_PRODUCER, journal.forget_producer, "Forget a producer of a group",
-        response=_NOTHING, errors=(errors.InvalidRequest, errors.GroupProducerNotFound, *_STORE),
+        response=_NOTHING, errors=(errors.InvalidRequest, errors.GroupProducerNotFound, errors.ProducerFenced, *_STORE),
+        query={"incarnation": "only if its newest commit is of this one"},
     ),
 )  # fmt: skip
 """Atomic commits over several topics."""
@@ -243,6 +246,24 @@ ROUTES = (
             *_BODY, errors.InvalidTransaction, errors.InvalidMessageId, errors.StaleMessageId, errors.OffsetOutOfRange,
             *_ON_TOPIC, *_STORE,
         ),
+    ),
+    Route(
+        "POST", _NAMESPACE + "/offsets", ranges.offsets, "Ask up to where topics are settled, or wait until there is more",
+        request={JSON: AskOffsets}, response={JSON: {"type": "object", "additionalProperties": TopicOffsets}},
+        errors=(*_BODY, *_ON_TOPIC, *_STORE),
+    ),
+    Route(
+        "GET", TOPIC + "/columns", ranges.columns, "Read a settled range of offsets, column by column",
+        response={ONCELOG_AVRO: "MessageColumns"},
+        errors=(errors.InvalidRequest, errors.StaleMessageId, errors.OffsetOutOfRange, *_ON_TOPIC, *_STORE),
+        query={
+            "first": "offset of the first message",
+            "upto": "offset behind the last one",
+            "generation": "of the topic; refused when it is another",
+            "limit": "at most so many messages; the service has a bound too",
+            "maxBytes": "about so many bytes at most; the service has a bound too",
+            "properties": "true: the messages' properties too",
+        },
     ),
     Route(
         "POST", TOPIC + "/verify", verification.verify, "Refold a log and compare it with the live maps",

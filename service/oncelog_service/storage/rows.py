@@ -140,6 +140,19 @@ class Payload(NamedTuple):
     key: bytes | None = None
 
 
+class Fields(NamedTuple):
+    """What a message says beside its id, its offset and its payload."""
+
+    producer: str | None
+    sequence_id: int | None
+    key: bytes | None
+    properties: dict[str, str] | None
+    ttl: int | None
+    sequence_at: int
+    """Where the sequence id itself begins; where there is none, where the key does."""
+    key_at: int
+
+
 class Row(NamedTuple):
     """A decoded row of the Message Table."""
 
@@ -317,6 +330,11 @@ def intact(row: bytes) -> bool:
     return crc32(row) == _RESIDUE and row[0] == VERSION and row[1] < 16
 
 
+def all_intact(rows: Iterable[bytes]) -> bool:
+    """Whether the checksum of every row holds; that this version can read them is for the caller to see."""
+    return set(map(crc32, rows)) <= {_RESIDUE}
+
+
 def decode_row(row_id: bytes, row: bytes) -> Row:
     """A row with its fields apart.
 
@@ -344,6 +362,32 @@ def decode_row(row_id: bytes, row: bytes) -> Row:
     payload = row[payload_begin:-4]
     group = decode_summary(payload, flags) if flags & GROUP else None
     return Row(row_id, offset, producer, sequence_id, ttl, payload, write_pointer, previous, group, _key_at(row, at))
+
+
+def decode_fields(row: bytes, at: int) -> Fields:
+    """The fields between offset and payload, which begin at ``at``."""
+    sequence_at = _skip_optional_bytes(row, at)
+    producer, sequence_id, key_at = _decode_named(row, at)
+    sequence_at = key_at if sequence_id is None else sequence_at + 1
+    key, at = _key_at(row, key_at), _skip_optional_bytes(row, key_at)
+    properties = None
+    if row[at] == 2:
+        properties, at = _decode_map(row, at + 1)
+    else:
+        at += 1
+    ttl = decode_long(row, at + 1)[0] if row[at] == 2 else None
+    return Fields(producer, sequence_id, key, properties, ttl, sequence_at, key_at)
+
+
+def _decode_map(row: bytes, at: int) -> tuple[dict[str, str], int]:
+    """A map of strings as :func:`~oncelog.wire.avro_parts.encode_map` writes it, and where it ends."""
+    count, at = decode_long(row, at)
+    texts = []
+    for _ in range(2 * count):
+        length, at = decode_long(row, at)
+        texts.append(row[at : at + length].decode())
+        at += length
+    return dict(zip(texts[::2], texts[1::2], strict=True)), at + 1 if count else at
 
 
 def _decode_named(row: bytes, at: int) -> tuple[str | None, int | None, int]:

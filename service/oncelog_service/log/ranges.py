@@ -1,0 +1,170 @@
+"""Ranges of offsets that hold the same messages whenever they are read, for readers that note offsets and come back: Spark.
+
+A range is *settled* when every row of it is durable and the transaction of each is decided: then nothing is added to it, and
+nothing is rolled back any more. What leaves it later is what expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+from oncelog.errors import InvalidRequest, OffsetOutOfRange, StaleMessageId
+from oncelog.wire.columns import encode_message_columns
+from oncelog.wire.models import TopicAsked, TopicOffsets
+from oncelog_dedup import Deduplicator
+from oncelog_service.clock import Clock
+from oncelog_service.log.columns import Range, end_within, read_columns
+from oncelog_service.log.limits import Limits
+from oncelog_service.log.reading import read
+from oncelog_service.log.scan import rows_from
+from oncelog_service.storage.keys import timestamp_prefix
+from oncelog_service.storage.port import Store
+from oncelog_service.storage.rows import TopicRow, offset_of
+
+
+class Ranges:
+    """The settled ranges of one open topic. Works on the event loop that owns it."""
+
+    def __init__(
+        self,
+        prefix: bytes,
+        store: Store,
+        dedup: Deduplicator,
+        limits: Limits,
+        row: Callable[[], TopicRow],
+        earliest_offset: Callable[[], int],
+        living: Callable[[], tuple[int, bytes]],
+        check_open: Callable[[], None],
+    ) -> None:
+        """``earliest_offset``: where retention has been. ``living``: now, ms, and the key of the first row that lives."""
+        self._prefix = prefix
+        self._store = store
+        self._dedup = dedup
+        self._limits = limits
+        self._row = row
+        self._earliest_offset = earliest_offset
+        self._living = living
+        self.check_open = check_open
+        self.arrivals: set[asyncio.Future[None]] = set()
+        """Of those who wait; each is to be set when more may be settled, or the topic is closed."""
+
+    @property
+    def settled(self) -> int:
+        """Behind the last message before which everything is durable and decided."""
+        return self._dedup.fold.settled.position.upcoming_offset
+
+    def wake(self) -> None:
+        """Whoever waits is to look again."""
+        for arrival in self.arrivals:
+            if not arrival.done():
+                arrival.set_result(None)
+        self.arrivals.clear()
+
+    async def offsets(self, asked: TopicAsked) -> TopicOffsets:
+        """Where the log begins, up to where it is settled, and what else is asked. Raises TopicDamaged."""
+        self.check_open()
+        settled = self.settled
+        _, begin = self._living()
+        earliest = await self._from(begin, settled)
+        at_timestamp = within = None
+        if asked.timestamp is not None:
+            at_timestamp = await self._from(max(begin, timestamp_prefix(min(asked.timestamp, 2**63 - 1))), settled)
+        if asked.after is not None and asked.max_bytes is not None:
+            first, most = max(asked.after, earliest), min(asked.max_bytes, self._limits.max_sized_bytes)
+            within = settled if first >= settled else await read(end_within, self._store, self._prefix, first, settled, most)
+        return TopicOffsets(
+            generation=self._row().generation, earliest=earliest, settled=settled, at_timestamp=at_timestamp, within=within
+        )
+
+    async def _from(self, begin: bytes, settled: int) -> int:
+        """The offset of the first row at or after the key ``begin``; ``settled`` where none is settled."""
+        found = await read(_offset_from, self._store, self._prefix, begin)
+        return settled if found is None else min(found, settled)
+
+    async def columns(
+        self,
+        first: int,
+        upto: int,
+        generation: int | None = None,
+        limit: int | None = None,
+        max_bytes: int | None = None,
+        properties: bool = False,
+    ) -> bytes:
+        """The messages of a settled range, or the first of them, as the encoded ``MessageColumns``.
+
+        Raises:
+            InvalidRequest; StaleMessageId: the topic is of another generation. OffsetOutOfRange: the range is not settled up to
+                its end, or retention has been beyond its beginning. TopicDamaged.
+        """
+        self.check_open()
+        self._check(first, upto, generation, limit, max_bytes)
+        now_ms, begin = self._living()
+        wanted = Range(
+            first,
+            upto,
+            begin,
+            now_ms,
+            min(limit or self._limits.max_columns_messages, self._limits.max_columns_messages),
+            min(max_bytes or self._limits.max_columns_bytes, self._limits.max_columns_bytes),
+            properties,
+        )
+        return await read(_encoded_columns, self._store, self._prefix, wanted)
+
+    def _check(self, first: int, upto: int, generation: int | None, limit: int | None, max_bytes: int | None) -> None:
+        for name, value in (("limit", limit), ("maxBytes", max_bytes)):
+            if value is not None and value <= 0:
+                raise InvalidRequest(f"{name} is greater than 0, not {value}")
+        if not 0 <= first <= upto:
+            raise InvalidRequest(f"a range of offsets is from 0 on and rises, not {first} to {upto}")
+        present = self._row().generation
+        if generation is not None and generation != present:
+            raise StaleMessageId(
+                f"the offsets are of generation {generation} of the topic, which is of generation {present} now",
+                generation=present,
+            )
+        settled, earliest = self.settled, self._earliest_offset()
+        if upto > settled or first < earliest:
+            what = f"end {upto} is not settled" if upto > settled else f"beginning {first} was deleted"
+            raise OffsetOutOfRange(
+                f"the range's {what}: the topic has offsets from {earliest} on and is settled up to {settled}",
+                upcoming=self._dedup.fold.upcoming_offset,
+                earliest=earliest,
+                settled=settled,
+            )
+
+
+def _offset_from(store: Store, prefix: bytes, begin: bytes) -> int | None:
+    with closing(rows_from(store, prefix, begin)) as rows:
+        for _, row in rows:
+            return offset_of(row)
+    return None
+
+
+def _encoded_columns(store: Store, prefix: bytes, wanted: Range) -> bytes:
+    return encode_message_columns(read_columns(store, prefix, wanted))
+
+
+async def wait_for_more(topics: Mapping[str, tuple[Ranges, TopicAsked]], wait_ms: int, clock: Clock) -> None:
+    """Return when one of them is settled beyond its ``after``, or was asked without one; else when the time is over.
+
+    Raises StorageUnavailable: one was closed meanwhile.
+    """
+    end = clock.monotonic() + wait_ms / 1000
+    while topics:
+        for ranges, asked in topics.values():
+            ranges.check_open()
+            if asked.after is None or ranges.settled > asked.after:
+                return
+        left = end - clock.monotonic()
+        if left <= 0:
+            return
+        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for ranges, _ in topics.values():
+            ranges.arrivals.add(arrival)
+        try:
+            await asyncio.wait([arrival], timeout=left)
+        finally:
+            for ranges, _ in topics.values():
+                ranges.arrivals.discard(arrival)
