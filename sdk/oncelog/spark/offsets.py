@@ -202,16 +202,14 @@ def share(total: int, wishes: Mapping[str, int]) -> dict[str, int]:
 
     What is handed out is ``total`` or all the wishes, whichever is less.
     """
-    wished = sum(wishes.values())
-    if wished <= total:
+    if sum(wishes.values()) <= total:
         return dict(wishes)
-    by_size = sorted((name for name in wishes if wishes[name]), key=lambda name: (-wishes[name], name))
-    shares = dict.fromkeys(wishes, 0) | dict.fromkeys(by_size[:total], 1)
-    rest, still = total - min(total, len(by_size)), wished - len(by_size)
-    for name in by_size if rest else ():
-        part = rest * (wishes[name] - 1) // still  # of what is left, so that the parts sum up exactly
-        shares[name] += part
-        rest, still = rest - part, still - (wishes[name] - 1)
+    shares = dict.fromkeys(wishes, 0)
+    served = sorted((name for name in wishes if wishes[name]), key=lambda name: (wishes[name], name))[-total:] if total else []
+    rest, still = total, sum(wishes[name] for name in served)
+    for name in served:  # the smallest first: what is rounded down goes to the others, so that the parts sum up exactly
+        shares[name] = max(1, rest * wishes[name] // still)
+        rest, still = rest - shares[name], still - wishes[name]
     return shares
 
 
