@@ -5,7 +5,7 @@ Nothing is done row by row in Python where a whole column can be, since a hundre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from operator import add
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 HELD_MESSAGES = 50_000
 HELD_BYTES = 32 << 20
 """What a task holds in memory at most while its rows go to many topics, or are of many producers."""
-_NO_KEY = b"\xff none \xff"
-"""In a checksum, where a message has no key; an empty key is one."""
 
 
 class Place(NamedTuple):
@@ -170,13 +168,17 @@ def _properties(headers: Sequence[Mapping[str, Any] | None] | None) -> dict[str,
 def checksum(place: Place, columns: Columns) -> int:
     """The sum of a number for each row, drawn from all that is written of it: the same in whatever order the rows come."""
     where = crc32((place.producer or "").encode(), crc32(place.topic.encode()))
-    seeds = map(add, map(len, columns.payloads), repeat(where))  # the length: where a key ends and its value begins
+    seeds: Iterable[int] = map(
+        add, map(len, columns.payloads), repeat(where)
+    )  # the length: where a key ends, and its value begins
     if columns.sequence_ids is not None:
         seeds = map(add, seeds, columns.sequence_ids)
+    # A row without a key or properties counts the same whether others beside it have some.
     if columns.keys is not None:
-        seeds = map(crc32, [_NO_KEY if key is None else key for key in columns.keys], seeds)
+        seeds = [seed if key is None else crc32(key, ~seed) for key, seed in zip(columns.keys, seeds, strict=True)]
     if columns.properties is not None:
-        seeds = map(crc32, [repr(sorted((each or {}).items())).encode() for each in columns.properties], seeds)
+        pairs = zip(columns.properties, seeds, strict=True)
+        seeds = [crc32(repr(sorted(each.items())).encode(), seed) if each else seed for each, seed in pairs]
     return sum(map(crc32, columns.payloads, seeds))
 
 
