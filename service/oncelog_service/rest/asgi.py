@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from urllib.parse import parse_qsl
 
 from starlette.routing import Route as Address
@@ -35,7 +37,7 @@ def build_app(service: Service, routes: Sequence[Route] = ROUTES) -> ASGIApp:
     busiest_first = sorted(by_path, key=lambda path: not path.endswith(("/publish", "/poll", "}/commit")))
     addresses = [Address(_pattern(path), _Endpoint(service, by_path[path], in_flight)) for path in busiest_first]
     made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
-    addresses += [Address(path, _Fixed(service, answer(routes))) for path, answer in made.items()]
+    addresses += [Address(path, _Made(service, partial(make, routes))) for path, make in made.items()]
     return Router(addresses, default=_Missing(service), redirect_slashes=False)
 
 
@@ -97,14 +99,18 @@ class _Endpoint(_Guarded):
             self._in_flight.give_back(len(body))
 
 
-class _Fixed(_Guarded):
-    def __init__(self, service: Service, answer: Answer) -> None:
+class _Made(_Guarded):
+    """A page that takes a tenth of a second to make and is seldom asked for: made on a thread when it first is."""
+
+    def __init__(self, service: Service, make: Callable[[], Answer]) -> None:
         super().__init__(service)
-        self._answer = answer
+        self._make = make
+        self._answer: Answer | None = None
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowed(f"{scope['path']} takes GET, not {scope['method']}", allowed=["GET"])
+        self._answer = self._answer or await asyncio.to_thread(self._make)
         await _send(send, self._answer, {})
 
 
