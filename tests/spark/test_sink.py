@@ -539,8 +539,5 @@ def test_a_service_that_restarts_while_tasks_stage_loses_nothing(topic: str, tmp
                     process.start()
                 yield rows(*wanted[at : at + 20])
 
-        message = job.task(job.writer(), 0, interrupted())
-        process.kill()
-        process.start()
-        job.commit(0, [message])
+        job.commit(0, [job.task(job.writer(), 0, interrupted())])
         assert values(process.url, topic) == wanted
