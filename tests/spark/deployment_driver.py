@@ -1,0 +1,76 @@
+"""A driver as a process of its own, for any way of deploying Spark: topic → stream → topic, batches in and out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from oncelog.spark import register, session
+from oncelog.spark.session import SMALL, prepare
+
+
+def slow_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The first attempt at partition 0 stops halfway, for longer than a copy of it takes."""
+    context = TaskContext.get()
+    assert context is not None
+    for batch in batches:
+        half = batch.num_rows // 2
+        yield batch.slice(0, half)
+        if context.partitionId() == 0 and context.attemptNumber() == 0:
+            time.sleep(30)
+        yield batch.slice(half)
+
+
+def started(plan: dict[str, Any]) -> SparkSession:
+    if plan["by"] == "session":
+        return session("deployment", plan["master"], **{**SMALL, **plan["conf"]})
+    prepare(os.environ, "local")
+    builder = SparkSession.builder
+    builder = builder.remote(plan["remote"]) if "remote" in plan else builder.master(plan["master"])
+    for name, value in {**SMALL, **plan["conf"]}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    if plan["by"] == "register":
+        register(spark)
+    return spark
+
+
+def streamed(spark: SparkSession, plan: dict[str, Any]) -> int:
+    """Until all is copied; the number of micro-batches."""
+    options = {"url": plan["url"], "subscribe": "in", "startingOffsets": "earliest"}
+    options |= {"maxOffsetsPerTrigger": "100", "minPartitions": "2"}
+    frame = spark.readStream.format("oncelog").options(**options).load().select("key", "value")
+    if plan.get("slow"):
+        frame = frame.mapInArrow(slow_at_first, frame.schema)
+    writer = frame.writeStream.format("oncelog").option("url", plan["url"]).option("topic", "out").option("chunkMessages", "10")
+    query = writer.option("checkpointLocation", plan["checkpoint"]).trigger(availableNow=True).start()
+    if not query.awaitTermination(180):
+        raise TimeoutError("the query did not end")
+    return len(query.recentProgress)
+
+
+def main(plan: dict[str, Any]) -> None:
+    spark = started(plan)
+    batches = [streamed(spark, plan), streamed(spark, plan)]  # the second goes on from the checkpoint, and has nothing to do
+    told: dict[str, Any] = {"batches": batches}
+    if not plan.get("slow"):
+        read = spark.read.format("oncelog").option("url", plan["url"]).option("topic", "out").load()
+        told["rows"] = read.count()
+        for _ in range(2):
+            numbers = spark.range(20).selectExpr("CAST(id AS STRING) AS value")
+            options = {"url": plan["url"], "topic": "numbers", "producer": "deployment", "sequenceId": "7"}
+            numbers.write.format("oncelog").options(**options).mode("append").save()
+    spark.stop()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
