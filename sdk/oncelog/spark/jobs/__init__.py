@@ -1,0 +1,8 @@
+"""Pipelines, ready to run: each is a function here and a command, ``oncelog pipeline …``."""
+
+from oncelog.spark.jobs.archive import archive
+from oncelog.spark.jobs.audit import audit, audit_archive, audit_messages
+from oncelog.spark.jobs.backfill import backfill
+from oncelog.spark.jobs.flights import flights
+
+__all__ = ["archive", "audit", "audit_archive", "audit_messages", "backfill", "flights"]

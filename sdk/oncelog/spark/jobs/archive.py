@@ -1,0 +1,78 @@
+"""Topics as Parquet files, by the day on which each message was published (UTC)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from oncelog.spark.jobs.options import service_options, topic_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+EVERY = "30 seconds"
+"""Each batch writes files: seldom enough that they are not tiny, often enough that an archive is not stale."""
+MAX_OFFSETS = 2_000_000
+"""Of one batch: what its tasks hold is bounded, and so is what is done again after a crash."""
+_DAY_MS = 86_400_000
+
+
+def archive(
+    spark: SparkSession,
+    topics: str | Sequence[str],
+    path: str,
+    *,
+    url: str | None = None,
+    namespace: str | None = None,
+    token: str | None = None,
+    checkpoint: str | None = None,
+    available_now: bool = False,
+    every: str = EVERY,
+    starting: str = "earliest",
+    max_offsets: int = MAX_OFFSETS,
+    options: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Keep ``path`` a copy of the topics, each message once; the query, started.
+
+    All columns of the source are kept, headers too, under ``date=…`` directories. Spark readers of ``path`` see each message
+    exactly once, whatever was killed when. Others may see files of a batch that was not finished: they are not named in
+    ``path/_spark_metadata``.
+
+    ``url``, ``namespace``, ``token``: of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+    ``checkpoint``: where Spark keeps its position, else ``path/_checkpoint``; the two belong together for ever.
+    ``available_now``: end when everything that is there now was copied; else go on, a batch ``every`` so often.
+    ``starting``: of a new archive: ``earliest``, ``latest`` or JSON, as the option ``startingOffsets``.
+    ``max_offsets``: of a batch. ``options``: further ones of the source.
+    """
+    messages = (
+        spark.readStream.format("oncelog")
+        .options(**service_options(url, namespace, token))
+        .option("subscribe", ",".join(topic_names(topics)))
+        .option("includeHeaders", "true")
+        .option("startingOffsets", starting)
+        .option("maxOffsetsPerTrigger", max_offsets)
+        .options(**dict(options or {}))
+        .load()
+    )
+    writer = (
+        dated(messages)
+        .writeStream.format("parquet")
+        .partitionBy("date")
+        .option("path", path)
+        .option("checkpointLocation", checkpoint or f"{path.rstrip('/')}/_checkpoint")
+    )
+    trigger = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=every)
+    return trigger.start()
+
+
+def dated(messages: DataFrame) -> DataFrame:
+    """With the column ``date`` that an archive is partitioned by."""
+    return messages.withColumn("date", utc_date(F.col("timestamp")))
+
+
+def utc_date(timestamp: Column) -> Column:
+    """The day in UTC, whatever the session's time zone is."""
+    return F.date_from_unix_date(F.floor(F.unix_millis(timestamp) / _DAY_MS).cast("int"))

@@ -1,0 +1,142 @@
+"""Proof at scale that every message of a topic, or of its archive, is there once and in order."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oncelog.errors import TopicNotFound
+from oncelog.message_id import MessageId
+from oncelog.spark.connection import Connection
+from oncelog.spark.jobs.audit_findings import Audit, compare, judge, put_together
+from oncelog.spark.jobs.audit_pass import COLUMNS, SPAN, pieces, wrong
+from oncelog.spark.jobs.audit_report import report_html
+from oncelog.spark.jobs.options import service_options, topic_names
+from oncelog.wire.models import TopicAsked, TopicOffsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EXAMPLES = 20
+"""Messages shown of those with which something is wrong."""
+
+
+def audit(
+    spark: SparkSession,
+    topics: str | Sequence[str],
+    *,
+    url: str | None = None,
+    namespace: str | None = None,
+    token: str | None = None,
+    no_gaps: bool = False,
+    report: str | Path | None = None,
+    span: int = SPAN,
+) -> Audit:
+    """Read the topics from where they begin to where they are settled now, and hold them against the service's maps.
+
+    A violation is: a sequence id twice, messages out of their producer's order, message ids that do not rise, a producer that the
+    service's map says other things of, and passed over sequence ids of a producer whose gaps are refused – of every producer with
+    ``no_gaps``. Offsets that are not there are notes: the service passes over messages that were rolled back or have expired, and
+    refuses to read over one that is lost.
+
+    ``report``: write a page of HTML there. ``span``: see :mod:`oncelog.spark.jobs.audit_pass`. Raises TopicNotFound.
+    """
+    names = topic_names(topics)
+    connection = Connection.chosen(url, namespace, token)
+    ranges = connection.client().offsets({name: TopicAsked() for name in names}, connection.namespace)
+    frame = _range(spark, ranges, service_options(url, namespace, token))
+    of = f"{connection.namespace}: {', '.join(names)}"
+    return _audit(frame, of, connection, span, report, no_gaps, allow_holes=True)
+
+
+def audit_archive(
+    spark: SparkSession,
+    path: str,
+    topics: str | Sequence[str] | None = None,
+    *,
+    url: str | None = None,
+    namespace: str | None = None,
+    token: str | None = None,
+    offline: bool = False,
+    no_gaps: bool = False,
+    allow_holes: bool = False,
+    report: str | Path | None = None,
+    span: int = SPAN,
+) -> Audit:
+    """The same over the Parquet files of an archive, and held against the service's maps unless ``offline``.
+
+    Here offsets that are not there are a violation, for a message may have been lost on the way; ``allow_holes`` where messages
+    of the topics are rolled back or have times to live of their own. ``topics``: else all that the archive holds. A topic
+    that the service does not know is a violation, too.
+    """
+    frame = spark.read.parquet(path)
+    if topics is not None:
+        frame = frame.where(frame.topic.isin(topic_names(topics)))
+    connection = None if offline else Connection.chosen(url, namespace, token)
+    return _audit(frame, path, connection, span, report, no_gaps, allow_holes)
+
+
+def audit_messages(
+    messages: DataFrame, of: str = "messages", *, no_gaps: bool = False, allow_holes: bool = False, span: int = SPAN
+) -> Audit:
+    """The same over any DataFrame with the columns of the source (:data:`~oncelog.spark.jobs.audit_pass.COLUMNS`)."""
+    return _audit(messages, of, None, span, None, no_gaps, allow_holes)
+
+
+def _audit(
+    messages: DataFrame,
+    of: str,
+    service: Connection | None,
+    span: int,
+    report: str | Path | None,
+    no_gaps: bool,
+    allow_holes: bool,
+) -> Audit:
+    began = time.monotonic()
+    found = put_together(of, (row.asDict() for row in pieces(messages, span).collect()))
+    if service is not None:
+        _against(found, service, allow_holes)
+    judge(found, no_gaps=no_gaps, allow_holes=allow_holes)
+    if found.violations:
+        found.examples = [_shown(row.asDict()) for row in wrong(messages, span).limit(EXAMPLES).collect()]
+    found.seconds = time.monotonic() - began
+    if report is not None:
+        Path(report).write_text(report_html(found), encoding="utf-8")
+    return found
+
+
+def _against(found: Audit, service: Connection, allow_holes: bool) -> None:
+    client = service.client()
+    for topic in found.topics:
+        try:
+            compare(found, topic, client.producers(topic.topic, service.namespace), allow_holes=allow_holes)
+        except TopicNotFound:
+            found.violations.append(f"{topic.topic}: the service at {service.url} has no such topic")
+
+
+def _range(spark: SparkSession, ranges: dict[str, TopicOffsets], options: dict[str, str]) -> DataFrame:
+    """The topics up to where they are settled now, whatever comes while they are read, and again if they are read again."""
+    return (
+        spark.read.format("oncelog")
+        .options(**options)
+        .option("subscribe", ",".join(ranges))
+        .option("startingOffsets", json.dumps({name: known.earliest for name, known in ranges.items()}))
+        .option("endingOffsets", json.dumps({name: known.settled for name, known in ranges.items()}))
+        .load()
+        .select(*COLUMNS)
+    )
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    marks = [name for name in ("repeats", "disorder", "twice", "id_falls") if row[name]] + ["hole"] * bool(row["hole"])
+    return {
+        "topic": row["topic"],
+        "offset": row["offset"],
+        "message_id": str(MessageId.from_bytes(bytes(row["message_id"]))),
+        "producer": row["producer"],
+        "sequence_id": row["sequence_id"],
+        "wrong": marks,
+    }

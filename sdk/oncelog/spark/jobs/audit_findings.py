@@ -1,0 +1,226 @@
+"""What an audit has found: pieces put together, held against the service's own maps, and judged. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from oncelog.spark.jobs.audit_pass import MINUTE_MS, MINUTES, OFFSETS, PRODUCERS
+from oncelog.wire.models import Producer
+
+Piece = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class ProducerFindings:
+    """One producer on one topic."""
+
+    topic: str
+    producer: str
+    messages: int = 0
+    first_sequence_id: int = 0
+    last_sequence_id: int = 0
+    """The highest one among the messages."""
+    duplicates: int = 0
+    """Messages whose sequence id had been there before."""
+    gaps: int = 0
+    """Places at which sequence ids were passed over."""
+    missing: int = 0
+    """How many ids were."""
+    disorder: int = 0
+    """Messages with a lower offset than the one before them in their producer's order."""
+    refuses_gaps: bool = False
+    """Whether the service was told to refuse this producer's gaps."""
+
+
+@dataclass(slots=True)
+class TopicFindings:
+    """One topic."""
+
+    topic: str
+    messages: int = 0
+    unnamed: int = 0
+    """Messages without a producer: nothing can be said about their repetition."""
+    producers: int = 0
+    first_offset: int = 0
+    last_offset: int = 0
+    duplicates: int = 0
+    gaps: int = 0
+    missing: int = 0
+    disorder: int = 0
+    offsets_twice: int = 0
+    holes: int = 0
+    """Places at which offsets were passed over."""
+    missing_offsets: int = 0
+    ids_not_rising: int = 0
+    per_minute: dict[int, int] = field(default_factory=dict, repr=False)
+    """Messages by the minute, in ms since 1970, in which they were published."""
+
+
+@dataclass(slots=True)
+class Audit:
+    """The outcome: ``ok`` only if there is no violation."""
+
+    of: str
+    """What was audited, in words."""
+    topics: list[TopicFindings]
+    producers: list[ProducerFindings]
+    """By topic and name."""
+    violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is worth knowing and violates nothing."""
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    """Some of the messages with which something is wrong."""
+    maps_compared: bool = False
+    """Whether the service's own maps were held against it."""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is there once and in order."""
+        return not self.violations
+
+    @property
+    def messages(self) -> int:
+        """Over all topics."""
+        return sum(topic.messages for topic in self.topics)
+
+    def as_json(self) -> dict[str, Any]:
+        """All but the messages per minute, for machines."""
+        value = asdict(self)
+        for topic in value["topics"]:
+            del topic["per_minute"]
+        return {"ok": self.ok, "messages": self.messages, **value}
+
+
+def put_together(of: str, pieces: Iterable[Piece]) -> Audit:
+    """The findings over all pieces, what lies between two stretches included."""
+    kinds: dict[str, dict[tuple[str, ...], list[Piece]]] = {kind: defaultdict(list) for kind in (PRODUCERS, OFFSETS, MINUTES)}
+    for piece in pieces:
+        key = (piece["topic"], piece["producer"]) if piece["kind"] == PRODUCERS else (piece["topic"],)
+        kinds[piece["kind"]][key].append(piece)
+    topics = {topic: _topic(topic, stretches) for (topic,), stretches in sorted(kinds[OFFSETS].items())}
+    producers = []
+    for (topic, name), stretches in sorted(kinds[PRODUCERS].items(), key=lambda each: (each[0][0], each[0][1] or "")):
+        if name is None:
+            topics[topic].unnamed += sum(stretch["messages"] for stretch in stretches)
+        else:
+            producers.append(_producer(topic, name, stretches))
+    for found in producers:
+        of_topic = topics[found.topic]
+        of_topic.producers += 1
+        for count in ("duplicates", "gaps", "missing", "disorder"):
+            setattr(of_topic, count, getattr(of_topic, count) + getattr(found, count))
+    for (topic,), minutes in kinds[MINUTES].items():
+        topics[topic].per_minute = {piece["minute"] * MINUTE_MS: piece["messages"] for piece in minutes}
+    return Audit(of, list(topics.values()), producers)
+
+
+def _topic(name: str, stretches: list[Piece]) -> TopicFindings:
+    found = TopicFindings(name)
+    before: Piece | None = None
+    for stretch in sorted(stretches, key=lambda each: each["first_offset"]):
+        found.messages += stretch["messages"]
+        found.offsets_twice += stretch["twice"]
+        found.holes += stretch["holes"]
+        found.missing_offsets += stretch["missing_offsets"] or 0
+        found.ids_not_rising += stretch["id_falls"]
+        if before is not None:
+            passed_over = stretch["first_offset"] - before["last_offset"] - 1
+            found.holes += passed_over > 0
+            found.missing_offsets += passed_over
+            found.ids_not_rising += stretch["first_ms"] < before["last_ms"]
+        before = stretch
+    assert before is not None
+    found.first_offset = min(stretch["first_offset"] for stretch in stretches)
+    found.last_offset = before["last_offset"]
+    return found
+
+
+def _producer(topic: str, name: str, stretches: list[Piece]) -> ProducerFindings:
+    found = ProducerFindings(topic, name)
+    before: Piece | None = None
+    for stretch in sorted(stretches, key=lambda each: each["first_sequence_id"]):
+        found.messages += stretch["messages"]
+        found.duplicates += stretch["repeats"]
+        found.gaps += stretch["gaps"]
+        found.missing += stretch["missing"] or 0
+        found.disorder += stretch["disorder"]
+        if before is not None:
+            passed_over = stretch["first_sequence_id"] - before["last_sequence_id"] - 1
+            found.gaps += passed_over > 0
+            found.missing += passed_over
+            found.disorder += stretch["first_original"] < before["last_original"]
+        before = stretch
+    assert before is not None
+    found.first_sequence_id = min(stretch["first_sequence_id"] for stretch in stretches)
+    found.last_sequence_id = before["last_sequence_id"]
+    return found
+
+
+def compare(audit: Audit, topic: TopicFindings, maps: Iterable[Producer], *, allow_holes: bool) -> None:
+    """Hold the producers found on a topic against the service's live map of it; adds violations and notes.
+
+    ``allow_holes``: a newest message that is not there may have expired, where other offsets are not there either.
+    """
+    known = {producer.name: producer for producer in maps}
+    lost = audit.notes if allow_holes and topic.missing_offsets else audit.violations
+    audit.maps_compared = True
+    for found in audit.producers:
+        if found.topic != topic.topic:
+            continue
+        live = known.pop(found.producer, None)
+        found.refuses_gaps = live is not None and live.gaps == "refuse"
+        last = None if live is None else live.last_persisted
+        if last is None or last < found.last_sequence_id:
+            audit.violations.append(
+                f"{topic.topic}: {found.producer} has sequence id {found.last_sequence_id} in the log, and the service knows "
+                f"{'none' if last is None else f'only up to {last}'}: it would store it again"
+            )
+        elif live is not None and last > found.last_sequence_id and _within(live, topic):
+            lost.append(_lost(topic, live, f"ends with {found.last_sequence_id}"))
+    lost += [_lost(topic, live, "has nothing of it") for live in known.values() if _within(live, topic)]
+
+
+def _within(live: Producer, topic: TopicFindings) -> bool:
+    """Whether a producer's newest message lies where messages were looked at."""
+    return (
+        live.last_persisted is not None
+        and live.last_offset is not None
+        and topic.first_offset <= live.last_offset <= topic.last_offset
+    )
+
+
+def _lost(topic: TopicFindings, live: Producer, instead: str) -> str:
+    return (
+        f"{topic.topic}: the service has sequence id {live.last_persisted} of {live.name} at offset {live.last_offset}; "
+        f"what was audited {instead}"
+    )
+
+
+def judge(audit: Audit, *, no_gaps: bool, allow_holes: bool) -> None:
+    """Say what of the findings is a violation and what is only worth knowing."""
+    for topic in audit.topics:
+        counts = (
+            (topic.duplicates, "messages whose sequence id had been there before"),
+            (topic.disorder, "messages out of their producer's order"),
+            (topic.offsets_twice, "messages at an offset that another one has"),
+            (topic.ids_not_rising, "messages whose id is not above the one before"),
+        )
+        audit.violations += [f"{topic.topic}: {count:,} {what}" for count, what in counts if count]
+        if topic.missing_offsets:
+            told = audit.notes if allow_holes else audit.violations
+            told.append(f"{topic.topic}: {topic.missing_offsets:,} offsets are not there, at {topic.holes:,} places")
+        if topic.unnamed:
+            audit.notes.append(
+                f"{topic.topic}: {topic.unnamed:,} messages have no producer: whether one was sent twice is not known"
+            )
+    for producer in audit.producers:
+        if producer.missing:
+            told = audit.violations if no_gaps or producer.refuses_gaps else audit.notes
+            told.append(
+                f"{producer.topic}: {producer.producer} passed over {producer.missing:,} sequence ids at {producer.gaps:,} places"
+                + (", although its gaps are refused" if producer.refuses_gaps else "")
+            )

@@ -1,0 +1,210 @@
+"""Rows of files, or of any DataFrame, as messages of a topic, each once, however often it is begun again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from oncelog.errors import GroupProducerNotFound
+from oncelog.spark.connection import Connection
+from oncelog.spark.jobs.options import service_options
+from oncelog.spark.jobs.progress import Progress, follow
+from oncelog.spark.write_options import GROUP
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 500_000
+"""Of one commit: what a crash makes to be done again, seconds of work."""
+MAX_FILES = 16
+"""Of one commit, where rows have no positions."""
+POSITION = "offset"
+"""The column by which an archive's rows are in order."""
+_KEPT = ("producer", "sequence_id")
+
+Told = Callable[[dict[str, Progress]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What one call has done."""
+
+    name: str
+    """Under which the position is kept."""
+    rows: int
+    """Read and committed by this call."""
+    commits: int
+    resumed: bool
+    """Whether an earlier call had come some way."""
+    kept_producers: bool
+    """Whether the rows went under their own producers and sequence ids; then the service leaves out those it has."""
+
+
+def backfill(
+    spark: SparkSession,
+    source: str | DataFrame,
+    topic: str | None = None,
+    *,
+    name: str | None = None,
+    url: str | None = None,
+    namespace: str | None = None,
+    token: str | None = None,
+    keep_producers: bool | None = None,
+    position: str | None = POSITION,
+    checkpoint: str | None = None,
+    rows: int = ROWS,
+    max_files: int = MAX_FILES,
+    options: Mapping[str, str] | None = None,
+    told: Told = lambda _: None,
+) -> Backfilled:
+    """Publish ``source``, a directory of Parquet files or a DataFrame, with the columns that the sink takes; returns when done.
+
+    Every commit is atomic and deduplicated, so this may be killed anywhere and called again: it goes on where it was. Three ways,
+    by what the rows have:
+
+    * the column ``position``, whole numbers that rise, as the offsets of an archive: ``rows`` at a time, in its order, for each
+      ``topic`` of the rows. How far it has come is what the service last committed under ``name``; there is no checkpoint.
+    * files without it: as a stream of files, up to ``max_files`` at a time, with ``checkpoint``. Their order is Spark's.
+    * a DataFrame without it: all in one commit.
+
+    ``topic``: where all rows go, else their own ``topic``. ``name``: one for each source and target, else drawn from the path and
+    where it goes; a DataFrame needs one. What was written under it is not looked at again: other rows need another name.
+    ``keep_producers``: whether rows keep their producer and sequence id; None: if they have both and ``position``. Their
+    order counts then: what comes behind a higher sequence id of its producer is a repetition, and left out. ``told``: how far it
+    is. Raises ValueError, OncelogError; whatever Spark raises.
+    """
+    frame = spark.read.parquet(source) if isinstance(source, str) else source
+    ordered = position is not None and position in frame.columns
+    keep = _keeps(frame, keep_producers, ordered)
+    connection = Connection.chosen(url, namespace, token)
+    called = name or _name(source, connection.namespace, topic)
+    sink = {
+        **service_options(url, namespace, token),
+        **({} if topic is None else {"topic": topic}),
+        "keepProducers": str(keep).lower(),
+        **dict(options or {}),
+    }
+    if ordered:
+        assert position is not None
+        return _slices(frame, position, called, connection, sink, rows, keep, told)
+    if isinstance(source, str):
+        return _files(spark, source, frame, called, sink, checkpoint, max_files, keep, told)
+    return _whole(frame, called, connection, sink, keep, told)
+
+
+def _keeps(frame: DataFrame, wanted: bool | None, ordered: bool) -> bool:
+    there = all(column in frame.columns for column in _KEPT)
+    if wanted and not there:
+        raise ValueError(f"to keep producers, rows need the columns {' and '.join(_KEPT)}")
+    if wanted and not ordered:
+        raise ValueError("to keep producers, rows need a column that says their order: see `position`")
+    return there and ordered if wanted is None else wanted
+
+
+# --- rows with positions
+
+
+def _slices(
+    frame: DataFrame, position: str, name: str, connection: Connection, sink: dict[str, str], rows: int, keep: bool, told: Told
+) -> Backfilled:
+    """The sequence id of a commit is the last position in it: so the next slice is known, whatever size the ones before had."""
+    by_topic = "topic" in frame.columns
+    done = Progress()
+    resumed = False
+    for topic, first, last in _bounds(frame, position, by_topic):
+        producer = name if topic is None else f"{name}:{_plain(topic)}"
+        reached = _committed(connection, sink, producer)
+        resumed = resumed or reached is not None
+        rest = frame if topic is None else frame.where(F.col("topic") == topic)
+        begin = max(first, 0 if reached is None else reached + 1)
+        while begin <= last:
+            end = min(begin + rows - 1, last)
+            part = rest.where(F.col(position).between(begin, end))
+            written = _write(part.orderBy(position), {**sink, "producer": producer, "sequenceId": str(end)})
+            done = Progress(end, done.batches + (written > 0), done.rows + written, last - end)
+            told({name if topic is None else topic: done})
+            begin = end + 1
+    return Backfilled(name, done.rows, done.batches, resumed, keep)
+
+
+def _bounds(frame: DataFrame, position: str, by_topic: bool) -> list[tuple[str | None, int, int]]:
+    """Topic, lowest and highest position. Raises ValueError for positions that are none."""
+    number = F.col(position).cast("long")
+    wrong = F.count_if(number.isNull() | (number < 0))
+    grouped = frame.groupBy("topic") if by_topic else frame.groupBy()
+    found = grouped.agg(F.min(number).alias("first"), F.max(number).alias("last"), wrong.alias("wrong")).collect()
+    if any(row["wrong"] for row in found):
+        raise ValueError(f"column {position} has values that are no positions: null, or below 0")
+    rows = [(row["topic"] if by_topic else None, row["first"], row["last"]) for row in found if row["first"] is not None]
+    return sorted(rows, key=lambda row: row[0] or "")
+
+
+def _committed(connection: Connection, sink: Mapping[str, str], producer: str) -> int | None:
+    """The highest position that was committed under this name."""
+    try:
+        return connection.client().group_producer(sink.get("group", GROUP), producer).sequence_id
+    except GroupProducerNotFound:
+        return None
+
+
+def _write(part: DataFrame, sink: Mapping[str, str]) -> int:
+    """One commit; how many rows it had. Counted while they are written: they are read once."""
+    from pyspark.sql import Observation
+
+    counted = Observation()
+    part.observe(counted, F.count(F.lit(1)).alias("rows")).write.format("oncelog").options(**sink).mode("append").save()
+    return int(counted.get["rows"])
+
+
+# --- rows without
+
+
+def _whole(frame: DataFrame, name: str, connection: Connection, sink: dict[str, str], keep: bool, told: Told) -> Backfilled:
+    if _committed(connection, sink, name) is not None:
+        return Backfilled(name, 0, 0, True, keep)
+    written = _write(frame, {**sink, "producer": name, "sequenceId": "0"})
+    told({name: Progress(0, 1, written)})
+    return Backfilled(name, written, 1, False, keep)
+
+
+def _files(
+    spark: SparkSession,
+    path: str,
+    frame: DataFrame,
+    name: str,
+    sink: dict[str, str],
+    checkpoint: str | None,
+    max_files: int,
+    keep: bool,
+    told: Told,
+) -> Backfilled:
+    if checkpoint is None:
+        raise ValueError("files whose rows have no positions need a checkpoint")
+    files = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", max_files).parquet(path)
+    query = files.writeStream.format("oncelog").options(**sink).option("checkpointLocation", checkpoint)
+    done = follow({name: query.trigger(availableNow=True).start()}, told)[name]
+    resumed = done.batch is None or done.batch >= done.batches  # its first batch was not number 0
+    return Backfilled(name, done.rows, done.batches, resumed, keep)
+
+
+# --- names
+
+
+def _name(source: str | DataFrame, namespace: str, topic: str | None) -> str:
+    """The same for the same files and target, wherever this is called from."""
+    if not isinstance(source, str):
+        raise ValueError("the backfill of a DataFrame needs a name: it says, when it is called again, what was written before")
+    where = source if "://" in source else str(Path(source).resolve())
+    drawn = hashlib.sha256("\n".join([where, namespace, topic or ""]).encode()).hexdigest()[:16]
+    return f"backfill-{drawn}"
+
+
+def _plain(topic: str) -> str:
+    """A topic's name in what may be a producer's."""
+    return topic if re.fullmatch(r"[A-Za-z0-9_.:@=-]{1,150}", topic) else hashlib.sha256(topic.encode()).hexdigest()[:32]

@@ -1,0 +1,95 @@
+"""How far streaming queries are: batches, rows and lag, as Spark's own progress tells them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_SECONDS = 0.5
+"""Spark keeps the last 100 batches of a query, and none takes less than 50 ms: no batch is missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a query has done since this process started it."""
+
+    batch: int | None = None
+    """Number of the newest finished batch, as the checkpoint counts them; None before the first one."""
+    batches: int = 0
+    """Those that had rows."""
+    rows: int = 0
+    """Read from its sources."""
+    lag: int | None = None
+    """Offsets of its topics that are settled and were not read; None where no source is a topic."""
+
+    def after(self, batches: Sequence[Mapping[str, Any]]) -> Progress:
+        """With further batches, as Spark's progress has them; those that are known already do not count again."""
+        now = self
+        for told in batches:
+            number, rows = int(told["batchId"]), int(told.get("numInputRows") or 0)
+            if now.batch is None or number > now.batch:
+                now = Progress(number, now.batches + (rows > 0), now.rows + rows, lag(told))
+            elif number == now.batch:
+                now = Progress(number, now.batches, now.rows, lag(told))  # an idle query tells of its last batch again
+        return now
+
+
+def lag(progress: Mapping[str, Any]) -> int | None:
+    """How many offsets the topics of a query are ahead of what it has read, by one entry of its progress."""
+    lags = [_source_lag(source) for source in progress.get("sources", [])]
+    known = [each for each in lags if each is not None]
+    return sum(known) if known else None
+
+
+def _source_lag(source: Mapping[str, Any]) -> int | None:
+    latest, read = _positions(source.get("latestOffset")), _positions(source.get("endOffset"))
+    if latest is None:
+        return None
+    return sum(max(0, position - (read or {}).get(topic, 0)) for topic, position in latest.items())
+
+
+def _positions(offset: Any) -> dict[str, int] | None:
+    """Topic → position, of an offset of this package's source; None of any other."""
+    if isinstance(offset, str):
+        with suppress(ValueError):
+            offset = json.loads(offset)
+    topics = offset.get("topics") if isinstance(offset, dict) else None
+    if not isinstance(topics, dict):
+        return None
+    return {topic: place["pos"] for topic, place in topics.items() if isinstance(place, dict) and "pos" in place}
+
+
+def follow(
+    queries: Mapping[str, StreamingQuery], told: Callable[[dict[str, Progress]], None] = lambda _: None
+) -> dict[str, Progress]:
+    """Wait until all queries have ended by themselves, and tell how far they are meanwhile; their last progress.
+
+    When one fails, or this is interrupted, all are stopped. Raises StreamingQueryException: the first failed one's.
+    """
+    found = {name: Progress() for name in queries}
+    try:
+        running = True
+        while running:
+            running = any(query.isActive for query in queries.values())
+            found = {name: found[name].after(_recent(query)) for name, query in queries.items()}
+            told(found)
+            for query in queries.values():
+                if not query.isActive:
+                    query.awaitTermination()  # raises what it failed with
+            if running:
+                time.sleep(LOOK_SECONDS)
+    finally:
+        for query in queries.values():
+            query.stop()
+    return found
+
+
+def _recent(query: StreamingQuery) -> list[dict[str, Any]]:
+    return [json.loads(each.json) for each in query.recentProgress]
