@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.spark.offsets import (
@@ -40,7 +40,8 @@ def known(
 # --- the text in Spark's log
 
 
-@given(st.dictionaries(st.text(), st.builds(Position, *[st.integers(0, 2**62)] * 3)))
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(max_size=3), st.builds(Position, *[st.integers(0, 2**62)] * 3)))
 def test_positions_come_back_from_sparks_log_as_they_were(positions: dict[str, Position]) -> None:
     assert from_json(json.loads(json.dumps(to_json(positions)))) == positions
 
@@ -87,7 +88,7 @@ def test_an_offset_of_another_version_is_refused(offset: dict[str, object]) -> N
 )
 def test_a_stream_is_pinned_by_an_empty_batch_at_its_beginning(edge: object, offset: int) -> None:
     positions = pinned(edge, {"t": known(10, 3, generation=4, at_timestamp=7)})  # type: ignore[arg-type]
-    assert positions == {"t": Position(offset, offset, 4)}
+    assert positions == {"t": Position(offset, offset, 4, oldest=offset == 3)}
     assert ranges(positions) == []
 
 
@@ -104,13 +105,14 @@ def test_a_beginning_beyond_the_messages_is_refused_and_not_waited_for() -> None
 # --- advancing
 
 
+@settings(max_examples=50)
 @given(data=st.data())
 def test_batches_under_any_limits_cover_every_offset_exactly_once(data: st.DataObject) -> None:
-    limit = data.draw(st.none() | st.integers(1, 40), "limit")
-    logs = {topic: data.draw(st.integers(0, 30), f"messages of {topic} at first") for topic in TOPICS}
+    limit = data.draw(st.none() | st.integers(1, 15), "limit")
+    logs = {topic: data.draw(st.integers(0, 12), f"messages of {topic} at first") for topic in TOPICS}
     positions = pinned("earliest", {topic: known(0) for topic in TOPICS})
     read: dict[str, list[int]] = {topic: [] for topic in TOPICS}
-    more = [data.draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 30)), "more") for _ in range(3)]
+    more = [data.draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 12)), "more") for _ in range(3)]
     while True:
         bytes_say = {topic: data.draw(st.none() | st.integers(positions[topic].pos + 1, 100), "within") for topic in TOPICS}
         answers = {topic: known(upto, within=bytes_say[topic]) for topic, upto in logs.items()}
@@ -125,9 +127,9 @@ def test_batches_under_any_limits_cover_every_offset_exactly_once(data: st.DataO
                 logs[topic] += count
             continue
         batch = ranges(end)
-        taken = sum(upto - first for _, first, upto, _ in batch)
+        taken = sum(one.upto - one.first for one in batch)
         assert 0 < taken <= (limit or 1_000)
-        for topic, first, upto, _ in batch:
+        for topic, first, upto, *_ in batch:
             read[topic] += range(first, upto)
             assert upto <= min(logs[topic], bytes_say[topic] or 1_000)
         positions = end
@@ -144,13 +146,13 @@ def test_a_topic_subscribed_to_later_begins_at_its_oldest_message() -> None:
     positions, answers = {"a": Position(3, 5, 1)}, {"a": known(5), "b": known(9, 2, generation=3)}
     at, losses = begins(positions, answers)
     assert (at, losses) == ({"a": 5, "b": 2}, [])
-    assert advanced(positions, at, answers) == {"a": Position(5, 5, 1), "b": Position(2, 9, 3)}
+    assert advanced(positions, at, answers) == {"a": Position(5, 5, 1), "b": Position(2, 9, 3, oldest=True)}
 
 
 def test_an_empty_topic_subscribed_to_later_is_noted_once() -> None:
     positions, answers = {"a": Position(3, 5, 1)}, {"a": known(5), "b": known(0)}
     end = advanced(positions, begins(positions, answers)[0], answers)
-    assert end == {"a": Position(5, 5, 1), "b": Position(0, 0, 1)}
+    assert end == {"a": Position(5, 5, 1), "b": Position(0, 0, 1, oldest=True)}
     assert advanced(end, begins(end, answers)[0], answers) is None
 
 
@@ -191,6 +193,16 @@ def test_a_topic_deleted_and_created_anew_is_a_loss_and_begins_at_its_oldest_mes
 def test_nothing_is_lost_where_reading_goes_on_at_the_oldest_message() -> None:
     assert loss_at("t", 8, 1, known(20, 8)) is None
     assert loss_at("t", 8, None, known(20, 8, generation=9)) is None
+
+
+def test_what_a_stream_from_the_oldest_message_never_read_is_not_missed() -> None:
+    pin = pinned("earliest", {"t": known(5)})
+    assert begins(pin, {"t": known(9, 4)}) == ({"t": 4}, [])
+    assert begins({"t": Position(0, 0, 1)}, {"t": known(9, 4)})[1] != [], "unlike one that was told where to begin"
+    read = advanced(pin, {"t": 4}, {"t": known(9, 4)})
+    assert read == {"t": Position(4, 9, 1, oldest=True)}
+    assert begins(read, {"t": known(20, 12)})[1] != []
+    assert advanced(read, {"t": 9}, {"t": known(20, 4)}) == {"t": Position(9, 20, 1)}
 
 
 # --- sharing and splitting

@@ -62,6 +62,8 @@ class Position(NamedTuple):
     """Where the next one begins."""
     generation: int
     """Of the topic."""
+    oldest: bool = False
+    """``base`` was the oldest message, whichever that is: what expires before anything was read is not missed."""
 
 
 Positions = Mapping[str, Position]
@@ -79,7 +81,12 @@ def unresolved(edge: Edge) -> Json:
 
 def to_json(positions: Positions) -> Json:
     """What Spark logs."""
-    return {"v": VERSION, "topics": {topic: positions[topic]._asdict() for topic in sorted(positions)}}
+    return {"v": VERSION, "topics": {topic: _position_json(positions[topic]) for topic in sorted(positions)}}
+
+
+def _position_json(position: Position) -> Json:
+    fields: Json = position._asdict()
+    return fields if position.oldest else {name: fields[name] for name in ("base", "pos", "generation")}
 
 
 def from_json(offset: Json) -> Positions | None:
@@ -125,8 +132,13 @@ def pinned(edge: Edge, known: Mapping[str, TopicOffsets]) -> dict[str, Position]
         begin = place(edge, topic, offsets)
         if isinstance(edge, AtOffsets) and begin > offsets.settled:
             raise ValueError(f"startingOffsets: {begin} of topic {topic}, whose messages go up to {offsets.settled} yet")
-        positions[topic] = Position(begin, begin, offsets.generation)
+        positions[topic] = Position(begin, begin, offsets.generation, is_oldest(edge, topic))
     return positions
+
+
+def is_oldest(edge: Edge, topic: str) -> bool:
+    """Whether ``edge`` asks for the oldest message, whichever that is."""
+    return edge == "earliest" or (isinstance(edge, AtOffsets) and edge.offsets[topic] == EARLIEST)
 
 
 def begins(start: Positions, known: Mapping[str, TopicOffsets]) -> tuple[dict[str, int], list[Loss]]:
@@ -137,14 +149,16 @@ def begins(start: Positions, known: Mapping[str, TopicOffsets]) -> tuple[dict[st
     at, losses = {}, []
     for topic, offsets in known.items():
         before = start.get(topic)
-        if before is None:
-            at[topic] = offsets.earliest
-            continue
-        loss = loss_at(topic, before.pos, before.generation, offsets)
-        at[topic] = before.pos if loss is None else loss.earliest
-        if loss is not None:
+        loss = None if before is None else loss_at(topic, before.pos, before.generation, offsets)
+        at[topic] = offsets.earliest if before is None or loss is not None else before.pos
+        if loss is not None and (loss.anew or not _is_at_oldest(before)):
             losses.append(loss)
     return at, losses
+
+
+def _is_at_oldest(position: Position | None) -> bool:
+    """Nothing was read yet, and whatever is oldest then is to be the first."""
+    return position is None or (position.oldest and position.pos == position.base)
 
 
 def loss_at(topic: str, first: int, generation: int | None, known: TopicOffsets) -> Loss | None:
@@ -172,11 +186,14 @@ def advanced(
     """
     waiting = {topic: max(0, _reach(known[topic], within) - begin) for topic, begin in at.items()}
     taken = waiting if max_offsets is None else share(max_offsets, waiting)
-    moved = {topic: Position(begin, begin + taken[topic], known[topic].generation) for topic, begin in at.items()}
-    if all(topic in start and (position.pos, position.generation) == start[topic][1:] for topic, position in moved.items()):
+    moved = {
+        topic: Position(begin, begin + taken[topic], known[topic].generation, _is_at_oldest(start.get(topic)))
+        for topic, begin in at.items()
+    }
+    if all(topic in start and (one.pos, one.generation) == start[topic][1:3] for topic, one in moved.items()):
         return None
     # A topic that is not subscribed any more keeps its place: whoever subscribes again misses nothing.
-    kept = {topic: Position(old.pos, old.pos, old.generation) for topic, old in start.items()}
+    kept = {topic: Position(old.pos, old.pos, old.generation, _is_at_oldest(old)) for topic, old in start.items()}
     return {**kept, **moved}
 
 
@@ -220,22 +237,26 @@ class Range(NamedTuple):
     first: int
     upto: int
     generation: int | None
+    oldest: bool = False
+    """``first`` was the oldest message, whichever that is."""
 
 
 def ranges(end: Positions) -> list[Range]:
     """What a batch holds that ends there."""
-    return [Range(topic, base, pos, generation) for topic, (base, pos, generation) in sorted(end.items()) if pos > base]
+    return [Range(topic, *position) for topic, position in sorted(end.items()) if position.pos > position.base]
 
 
 def split(whole: Sequence[Range], parts: int | None) -> list[Range]:
     """The same offsets in the same order, in at least ``parts`` ranges of about the same size if there are so many offsets."""
     if parts is None or parts <= len(whole):
         return list(whole)
-    sizes = {str(index): upto - first for index, (_, first, upto, _) in enumerate(whole)}
+    sizes = {str(index): one.upto - one.first for index, one in enumerate(whole)}
     return [part for pieces, one in zip(share(parts, sizes).values(), whole, strict=True) for part in _cut(one, pieces)]
 
 
 def _cut(whole: Range, pieces: int) -> list[Range]:
     size = whole.upto - whole.first
     bounds = [whole.first + size * piece // pieces for piece in range(pieces + 1)]
-    return [whole._replace(first=first, upto=upto) for first, upto in pairwise(bounds)]
+    return [
+        whole._replace(first=first, upto=upto, oldest=whole.oldest and first == whole.first) for first, upto in pairwise(bounds)
+    ]

@@ -35,18 +35,31 @@ def batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
 
 def pages(options: ReadOptions, wanted: Range) -> Iterator[MessageColumns]:
     """The same as the service answers it."""
-    client, namespace = options.connection.client(), options.connection.namespace
-    topic, first, upto, generation = wanted
-    while first < upto:
+    client, namespace, left = options.connection.client(), options.connection.namespace, wanted
+    while left.first < left.upto:
+        page = refusal = None
         try:
-            page = client.read_columns(topic, first, upto, namespace, generation=generation, properties=options.include_headers)
+            page = client.read_columns(
+                left.topic, left.first, left.upto, namespace, generation=left.generation, properties=options.include_headers
+            )
         except (OffsetOutOfRange, StaleMessageId) as error:
-            first = _behind_what_is_lost(client, options, wanted._replace(first=first), error)
-            continue
-        if not first < page.next <= upto:
-            raise InvalidResponse(f"asked for offsets {first} to {upto - 1} of {topic}, told to go on at {page.next}")
+            refusal = error
+        if page is None or _begin(page) > left.first:
+            # Nothing was there: deleted, expired and passed over, or rolled back, which is no loss.
+            first = _behind_what_is_lost(client, options, left, refusal)
+            if page is None:
+                left = left._replace(first=first)
+                continue
+        if not left.first < page.next <= left.upto:
+            raise InvalidResponse(
+                f"asked for offsets {left.first} to {left.upto - 1} of {left.topic}, told to go on at {page.next}"
+            )
         yield page
-        first = page.next
+        left = left._replace(first=page.next, oldest=False)
+
+
+def _begin(page: MessageColumns) -> int:
+    return page.offsets[0].first if page.offsets else page.next
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:
@@ -75,18 +88,20 @@ def report(losses: Iterable[Loss], fail: bool) -> None:
         warn(f"oncelog source: {loss}; going on without them (failOnDataLoss is false)")
 
 
-def _behind_what_is_lost(client: Client, options: ReadOptions, wanted: Range, refusal: OncelogError) -> int:
-    """Where to go on after a refusal: behind what is lost, or at the same place once what was settled is so again."""
-    topic, first, upto, generation = wanted
-    deadline = time.monotonic() + options.connection.retry_seconds
+def _behind_what_is_lost(client: Client, options: ReadOptions, wanted: Range, refusal: OncelogError | None) -> int:
+    """Where to go on: behind what is lost, or at the same place, after a refusal once what was settled is so again."""
+    asked = {wanted.topic: TopicAsked(after=wanted.upto - 1)}
+    deadline, wait = time.monotonic() + options.connection.retry_seconds, 0.0
     while True:
-        known = client.offsets({topic: TopicAsked(after=upto - 1)}, options.connection.namespace, wait=_UNSETTLED_WAIT)[topic]
-        loss = loss_at(topic, first, generation, known)
+        known = client.offsets(asked, options.connection.namespace, wait=wait)[wanted.topic]
+        loss = loss_at(wanted.topic, wanted.first, wanted.generation, known)
         if loss is not None:
-            report([loss], options.fail_on_data_loss)
-            return upto if loss.anew else min(loss.earliest, upto)
-        if known.settled >= upto:
-            return first
+            loss = loss._replace(earliest=min(loss.earliest, wanted.upto))
+            report([loss] if loss.anew or not wanted.oldest else [], options.fail_on_data_loss)
+            return wanted.upto if loss.anew else loss.earliest
+        if refusal is None or known.settled >= wanted.upto:
+            return wanted.first
         # A service that was restarted may take a while to ask how transactions ended that had ended before.
         if time.monotonic() > deadline:
             raise refusal
+        wait = _UNSETTLED_WAIT

@@ -28,6 +28,7 @@ from oncelog.spark.offsets import (
     begins,
     capped,
     from_json,
+    is_oldest,
     loss_at,
     pinned,
     place,
@@ -94,9 +95,11 @@ class BatchReader(_Reading, DataSourceReader):
         since, before = self._times(known, window)
         chosen = []
         for topic, offsets in known.items():
-            first = max(self._first(topic, offsets), window.first or 0, since[topic])
+            begin = self._first(topic, offsets)
+            first = max(begin, window.first or 0, since[topic])
             upto = min(self._upto(topic, at_end[topic]), offsets.settled, *_given(window.upto, before.get(topic)))
-            chosen.append(Range(topic, first, upto, offsets.generation))
+            is_first = first == begin and is_oldest(self._start, topic)
+            chosen.append(Range(topic, first, upto, offsets.generation, is_first))
         return [one for one in chosen if one.first < one.upto]
 
     def _first(self, topic: str, known: TopicOffsets) -> int:
