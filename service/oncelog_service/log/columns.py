@@ -1,9 +1,9 @@
 """Rows of a range of offsets → columns, as fast as Python can: what runs once per message is a slice or a comparison in C.
 
-Neighbours are alike: their heads are the same bytes, so each field lies at the same place; what stands between offset and
-payload (producer, sequence id, key, properties) is that of the row before with the next sequence id. Rows are taken by runs with
-the same head, each check is made on a whole run, and fields are decoded only where they differ from what was foretold. Where a
-check fails, the run is looked at row by row: there the error is made, and whatever is rare is read.
+Neighbours are alike: with the same flags id and offset lie at the same places, and what stands between offset and payload
+(producer, sequence id, key, properties, ttl: the *fields*) is mostly that of the row before with the next sequence id. Rows are
+taken by runs with the same flags, each check is made on a whole run, and fields are decoded only where they differ from what was
+foretold. Where a check fails, the run is looked at row by row: there the error is made, and whatever is rare is read.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, groupby, islice, repeat
 from operator import itemgetter
 from struct import pack as pack_struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from oncelog.errors import TopicDamaged
-from oncelog.wire.avro_parts import NULL_BRANCH, decode_long, encode_long_run
+from oncelog.wire.avro_parts import NULL_BRANCH, VALUE_BRANCH, decode_long, encode_long, encode_long_run
 from oncelog.wire.columns import MessageColumns, OffsetRun, ProducerRun, pack, pack_optional
 from oncelog_service.log.scan import (
     checked,
@@ -35,7 +35,6 @@ from oncelog_service.storage.rows import (
     MESSAGE_AT,
     TTL,
     VERSION,
-    Fields,
     T,
     all_intact,
     decode_fields,
@@ -49,7 +48,10 @@ from oncelog_service.storage.rows import (
 
 _HEAD = itemgetter(slice(0, 6))
 """Version, flags, where the payload is: rows with the same one have everything at the same places."""
+_KIND = itemgetter(slice(0, 2))
+_PAYLOAD_AT = itemgetter(slice(2, 6))
 _POINTER_SIGN = itemgetter(6)
+_NOTHING = NULL_BRANCH * 3
 _ROW_ID_AND_LENGTH = 21
 _PAYLOAD_FIELDS_AT = 20
 _CHECKSUM = -4
@@ -120,30 +122,27 @@ class Gathered:
         return self._count >= self._limit or self._room <= 0
 
     def fitting(self, rows: Sequence[bytes], most: int) -> int:
-        """How many of the rows still go in, ``most`` at most."""
+        """How many of the rows still go in, ``most`` at most: at least one, as long as it is not full."""
         most = min(most, self._limit - self._count, len(rows))
-        if self._room <= 0 or most <= 0:
-            return 0
-        if sum(map(len, rows)) < self._room:
+        if len(rows) * max(map(len, rows)) < self._room:
             return most
         return min(most, bisect_left(list(accumulate(map(len, rows))), self._room) + 1)
 
-    def wanted(self, mean: int) -> int:
+    def wanted(self, size: int) -> int:
         """How many more rows of this size go in."""
-        return min(self._limit - self._count, self._room // mean + 1)
+        return min(self._limit - self._count, self._room // size + 1)
 
-    def add(self, rows: Sequence[bytes], ids: bytes, first: int, fields_at: int, payload_at: int) -> None:
-        """Messages with offsets from ``first`` on, of rows in which everything lies at the same places."""
+    def add(self, ids: bytes, first: int, rows: Sequence[bytes], texts: Sequence[bytes], places: Places) -> None:
+        """Messages with offsets from ``first`` on: their fields as ``texts``, their payloads at ``places`` in the ``rows``."""
         count = len(rows)
         self._room -= sum(map(len, rows))
         self._count += count
         _extend_offsets(self._offsets, first, count)
         self._ids.append(ids)
-        self._values += _values(rows, payload_at)
-        self._fields([row[fields_at:payload_at] for row in rows])
+        self._values += _values(rows, places)
+        self._fields(texts)
 
     def _fields(self, texts: Sequence[bytes]) -> None:
-        """What stands between offset and payload of each, encoded."""
         text, count = texts[0], len(texts)
         fields = decode_fields(text, 0)
         if fields.sequence_id is None:
@@ -157,11 +156,13 @@ class Gathered:
             if self._with_properties:
                 self._properties += (fields.properties,) * count
             return
-        for producer, sequence_id, key, properties in foretold(texts):
-            _extend_producers(self._producers, producer, sequence_id, 1)
-            self._keys.append(key)
-            if self._with_properties:
-                self._properties.append(properties)
+        for producer, sequence_id, same in foretold(texts):
+            _extend_producers(self._producers, producer, sequence_id, len(same))
+            for behind in same:
+                key, properties = _key_and_properties(behind)
+                self._keys.append(key)
+                if self._with_properties:
+                    self._properties.append(properties)
 
     def columns(self, upcoming: int) -> MessageColumns:
         """All of them; ``upcoming``: the offset to go on at."""
@@ -177,15 +178,27 @@ class Gathered:
         )
 
 
-def _values(rows: Sequence[bytes], payload_at: int) -> list[bytes]:
+Places: TypeAlias = int | Sequence[int]
+"""Where a thing lies in each of some rows: at the same place, or one for each."""
+
+
+def _texts(rows: Sequence[bytes], begin: int, places: Places) -> list[bytes]:
+    """From ``begin`` up to ``places``."""
+    if isinstance(places, int):
+        return [row[begin:places] for row in rows]
+    return [row[begin:place] for row, place in zip(rows, places, strict=True)]
+
+
+def _values(rows: Sequence[bytes], places: Places) -> list[bytes]:
     """The payloads behind their lengths, which are as long as each other where the payloads are about as large."""
-    around = payload_at - _CHECKSUM
-    least, most = min(map(len, rows)) - around, max(map(len, rows)) - around
-    size = _length_size(least)
-    if _length_size(most) == size:
-        begin = payload_at + size
+    if not isinstance(places, int):
+        return [row[decode_long(row, place)[1] : _CHECKSUM] for row, place in zip(rows, places, strict=True)]
+    around = places - _CHECKSUM
+    size = _length_size(min(map(len, rows)) - around)
+    if _length_size(max(map(len, rows)) - around) == size:
+        begin = places + size
         return [row[begin:_CHECKSUM] for row in rows]
-    return [row[decode_long(row, payload_at)[1] : _CHECKSUM] for row in rows]
+    return [row[decode_long(row, places)[1] : _CHECKSUM] for row in rows]
 
 
 def _length_size(total: int) -> int:
@@ -196,30 +209,35 @@ def _length_size(total: int) -> int:
     return size
 
 
-def foretold(texts: Iterable[bytes]) -> Iterator[tuple[str | None, int | None, bytes | None, dict[str, str] | None]]:
-    """Producer, sequence id, key and properties of each; one that goes on as foretold is compared, and not decoded."""
-    expected: bytes | None = None
-    ahead: Iterator[bytes] = iter(())
-    behind, fields = b"", Fields(None, None, None, None, None, 0, 0)
-    sequence_id: int | None = None
-    before = b""
+def foretold(texts: Iterable[bytes]) -> Iterator[tuple[str | None, int | None, list[bytes]]]:
+    """Runs of one producer whose sequence ids rise by one: both, and of each message what stands behind them.
+
+    A text that goes on as foretold is compared, and not decoded.
+    """
+    expected, ahead = b"\xff", iter((b"",))  # begins no text
+    before, found = b"", None
     for text in texts:
-        if expected is not None and text.startswith(expected):
-            if sequence_id is not None:
-                sequence_id += 1
-            rest = text[len(expected) :]
-            if rest != behind:
-                behind, fields = rest, decode_fields(NULL_BRANCH * 2 + rest, 0)._replace(producer=fields.producer)
+        if text.startswith(expected) and found is not None:
+            found[2].append(text[len(expected) :])
         else:
+            if found is not None:
+                yield found
             fields = decode_fields(text, 0)
-            sequence_id, behind = fields.sequence_id, text[fields.key_at :]
-            before = text[: fields.sequence_at]
-            expected = before
-            if sequence_id is not None:
-                ahead = _rising(sequence_id + 1)
-        if sequence_id is not None:
-            expected = before + next(ahead)
-        yield fields.producer, sequence_id, fields.key, fields.properties
+            before, found = text[: fields.sequence_at], (fields.producer, fields.sequence_id, [text[fields.key_at :]])
+            ahead = repeat(b"") if fields.sequence_id is None else _rising(fields.sequence_id + 1)
+        expected = before + next(ahead)
+    if found is not None:
+        yield found
+
+
+def _key_and_properties(behind: bytes) -> tuple[bytes | None, dict[str, str] | None]:
+    """Of what stands behind the sequence id. Mostly that is a short key alone."""
+    if behind == _NOTHING:
+        return None, None
+    if behind[0] == 2 and behind[1] < 0x80 and len(behind) == 4 + (behind[1] >> 1):
+        return behind[2:-2], None
+    fields = decode_fields(NULL_BRANCH * 2 + behind, 0)
+    return fields.key, fields.properties
 
 
 def _rising(first: int) -> Iterator[bytes]:
@@ -267,13 +285,10 @@ class _Walk:
             nonlocal offset
             bodies = [row for _, row in block]
             row_ids = [key[cut:] for key, _ in block]
-            at = 0
-            for _, same in groupby(bodies, _HEAD):
-                count = len(list(same))
+            for begin, end, alike in _runs(bodies):
                 if self.out.full or offset >= self._wanted.upto:
                     break
-                offset = self._alike(row_ids[at : at + count], bodies[at : at + count], offset)
-                at += count
+                offset = self._run(row_ids[begin:end], bodies[begin:end], offset, alike)
             return self._wanted.upto - offset
 
         self._by_blocks(rows, self._wanted.upto - offset, take)
@@ -289,16 +304,14 @@ class _Walk:
             if not block:
                 return
             left = take(block)
-            mean = sum(len(row) for _, row in block) // len(block) + 1
-            size = max(1, min(_BLOCK, 4 * size, self.out.wanted(mean)))
+            size = max(1, min(_BLOCK, 4 * size, self.out.wanted(len(block[-1][1]))))
 
-    def _alike(self, row_ids: list[bytes], rows: list[bytes], offset: int) -> int:
-        """Rows with one head; returns the offset behind those that were dealt with."""
+    def _run(self, row_ids: list[bytes], rows: list[bytes], offset: int, alike: bool) -> int:
+        """Rows with the same flags; returns the offset behind those that were dealt with."""
         version, flags = rows[0][0], rows[0][1]
-        if version != VERSION or flags >= len(MESSAGE_AT) or flags & (GROUP | TTL):
+        if version != VERSION or flags >= len(MESSAGE_AT) or flags & GROUP:
             return self._one_by_one(row_ids, rows, offset)
-        count = len(rows)
-        offsets = encode_long_run(offset, count)
+        offsets = encode_long_run(offset, len(rows))
         at = MESSAGE_AT[flags]
         id_at, offset_at, fields_at = at + 1, at + _ROW_ID_AND_LENGTH, at + _ROW_ID_AND_LENGTH + len(offsets[0])
         if not (
@@ -310,16 +323,32 @@ class _Walk:
             return self._one_by_one(row_ids, rows, offset)
         if flags & T:
             signs = [*map(_POINTER_SIGN, rows)]
+            if min(signs) > 127:
+                return offset + len(rows)  # rolled back
             if max(signs) > 127:
-                if min(signs) > 127:
-                    return offset + count  # rolled back
                 return self._one_by_one(row_ids, rows, offset)
         fitting = self.out.fitting(rows, self._wanted.upto - offset)
-        if fitting < count:
+        if fitting < len(rows):
             row_ids, rows = row_ids[:fitting], rows[:fitting]
-        payload_at = at + int.from_bytes(rows[0][2:6], "big")
-        self.out.add(rows, FIRST_PAYLOAD_ID.join(row_ids) + FIRST_PAYLOAD_ID, offset, fields_at, payload_at)
+        places = _payload_places(rows, at, alike)
+        texts = _texts(rows, fields_at, places)
+        if flags & TTL and not self._all_live(row_ids[0], texts):
+            return self._one_by_one(row_ids, rows, offset)
+        self.out.add(FIRST_PAYLOAD_ID.join(row_ids) + FIRST_PAYLOAD_ID, offset, rows, texts, places)
         return offset + fitting
+
+    def _all_live(self, row_id: bytes, texts: Sequence[bytes]) -> bool:
+        """Whether all have the same ttl, and the oldest, with this row id, lives.
+
+        The ttl ends the fields. No byte of it but the last is below 128, as the one before it is: so the end names it.
+        """
+        ttl = decode_fields(texts[0], 0).ttl
+        assert ttl is not None  # the flag says so
+        end = VALUE_BRANCH + encode_long(ttl)
+        return not self._expired(row_id, ttl) and all(text.endswith(end) for text in texts)
+
+    def _expired(self, row_id: bytes, ttl: int | None) -> bool:
+        return ttl is not None and split_row_id(row_id)[0] + ttl * 1000 <= self._wanted.now_ms
 
     def _one_by_one(self, row_ids: list[bytes], rows: list[bytes], offset: int) -> int:
         for row_id, row in checked(zip(row_ids, rows, strict=True), b"", offset):
@@ -332,15 +361,16 @@ class _Walk:
                 offset = self._group(row_id, row)
             else:
                 at = MESSAGE_AT[flags]
-                fields_at, payload_at = decode_long(row, at + _ROW_ID_AND_LENGTH)[1], at + int.from_bytes(row[2:6], "big")
-                if not flags & TTL or not self._expired(row_id, row, fields_at):
-                    self.out.add([row], row_id + FIRST_PAYLOAD_ID, offset, fields_at, payload_at)
+                _, fields_at = decode_long(row, at + _ROW_ID_AND_LENGTH)
+                self._one(row_id, row_id + FIRST_PAYLOAD_ID, row, offset, fields_at, at)
                 offset += 1
         return offset
 
-    def _expired(self, row_id: bytes, row: bytes, fields_at: int) -> bool:
-        ttl = decode_fields(row, fields_at).ttl
-        return ttl is not None and split_row_id(row_id)[0] + ttl * 1000 <= self._wanted.now_ms
+    def _one(self, row_id: bytes, message_id: bytes, row: bytes, offset: int, fields_at: int, at: int) -> None:
+        place = at + int.from_bytes(_PAYLOAD_AT(row), "big")
+        text = row[fields_at:place]
+        if not row[1] & TTL or not self._expired(row_id, decode_fields(text, 0).ttl):
+            self.out.add(message_id, offset, [row], [text], place)
 
     # --- stored groups
 
@@ -354,14 +384,11 @@ class _Walk:
         def take(block: list[tuple[bytes, bytes]]) -> int:
             nonlocal offset
             bodies = [payload for _, payload in block]
-            at = 0
-            for _, same in groupby(bodies, _HEAD):
-                count = len(list(same))
+            payload_ids = [payload_id for payload_id, _ in block]
+            for begin, end, alike in _runs(bodies):
                 if self.out.full:
                     break
-                ids = [payload_id for payload_id, _ in block[at : at + count]]
-                offset = self._payloads(row_id, row, ids, bodies[at : at + count], offset, first)
-                at += count
+                offset = self._payloads(row_id, row, payload_ids[begin:end], bodies[begin:end], offset, first, alike)
             return stop - offset
 
         with closing(payloads):
@@ -370,12 +397,13 @@ class _Walk:
             raise TopicDamaged(f"{messages_of(row)} payloads belong to the group at {row_id.hex()}, {offset - first} are there")
         return offset
 
-    def _payloads(self, row_id: bytes, row: bytes, ids: list[bytes], rows: list[bytes], offset: int, first: int) -> int:
-        """Payloads with one head; returns the offset behind those that were dealt with."""
+    def _payloads(
+        self, row_id: bytes, row: bytes, ids: list[bytes], rows: list[bytes], offset: int, first: int, alike: bool
+    ) -> int:
+        """Payloads with the same flags; returns the offset behind those that were dealt with."""
         count, place = len(rows), offset - first
         if not (
             rows[0][0] == VERSION
-            and not rows[0][1] & TTL
             and all_intact(rows)
             and [payload[6:16] for payload in rows] == ids
             and b"".join([payload[16:20] for payload in rows]) == pack_struct(f">{count}I", *range(place, place + count))
@@ -383,8 +411,11 @@ class _Walk:
             return self._payloads_one_by_one(row_id, row, ids, rows, offset, first)
         fitting = self.out.fitting(rows, count)
         ids, rows = ids[:fitting], rows[:fitting]
-        payload_at = int.from_bytes(rows[0][2:6], "big")
-        self.out.add(rows, row_id + row_id.join(ids), offset, _PAYLOAD_FIELDS_AT, payload_at)
+        places = _payload_places(rows, 0, alike)
+        texts = _texts(rows, _PAYLOAD_FIELDS_AT, places)
+        if rows[0][1] & TTL and not self._all_live(row_id, texts):
+            return self._payloads_one_by_one(row_id, row, ids, rows, offset, first)
+        self.out.add(row_id + row_id.join(ids), offset, rows, texts, places)
         return offset + fitting
 
     def _payloads_one_by_one(
@@ -395,11 +426,29 @@ class _Walk:
                 break
             if not intact(payload) or payload_id_of(payload) != payload_id or payload_place_of(payload) != offset - first:
                 raise damaged_payload(offset - first, row)
-            if not payload[1] & TTL or not self._expired(row_id, payload, _PAYLOAD_FIELDS_AT):
-                at = int.from_bytes(payload[2:6], "big")
-                self.out.add([payload], row_id + payload_id, offset, _PAYLOAD_FIELDS_AT, at)
+            self._one(row_id, row_id + payload_id, payload, offset, _PAYLOAD_FIELDS_AT, 0)
             offset += 1
         return offset
+
+
+def _runs(rows: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
+    """Where neighbours with the same flags begin and end, and whether their payloads lie at the same place."""
+    heads = [*map(_HEAD, rows)]
+    if heads.count(heads[0]) == len(heads):
+        yield 0, len(rows), True
+        return
+    begin = 0
+    for _, same in groupby(map(_KIND, heads)):
+        end = begin + len(list(same))
+        yield begin, end, len(set(heads[begin:end])) == 1
+        begin = end
+
+
+def _payload_places(rows: Sequence[bytes], at: int, alike: bool) -> Places:
+    """Where the payload is in each, counted from ``at``."""
+    if alike:
+        return at + int.from_bytes(_PAYLOAD_AT(rows[0]), "big")
+    return [at + int.from_bytes(place, "big") for place in map(_PAYLOAD_AT, rows)]
 
 
 # --- sizes --------------------------------------------------------------------------------------------------------------
