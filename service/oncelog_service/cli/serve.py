@@ -24,7 +24,6 @@ from oncelog_service.cli.session import ERROR, Json, as_command
 from oncelog_service.cli.values import Switch
 from oncelog_service.config import Settings
 from oncelog_service.storage.port import StoreDamaged, StoreError
-from oncelog_service.storage.rows import RowDamaged
 
 
 def register(app: typer.Typer) -> None:
@@ -75,6 +74,8 @@ def data_of(store: str) -> str:
 
 def why_not_open(error: Exception, store: str) -> str:
     """One sentence on a store that could not be opened."""
+    from oncelog_service.storage.rows import RowDamaged
+
     where = data_of(store)
     if isinstance(error, StoreDamaged | RowDamaged | TopicDamaged):
         return f"the store {where} is damaged: {error}"
@@ -88,6 +89,7 @@ def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
     # Loaded here: no other command needs a web server.
     from oncelog_service.app import check_exposure
     from oncelog_service.app import serve as run_service
+    from oncelog_service.storage.rows import RowDamaged
 
     try:
         check_exposure(settings)

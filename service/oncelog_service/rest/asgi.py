@@ -110,7 +110,8 @@ class _Made(_Guarded):
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowed(f"{scope['path']} takes GET, not {scope['method']}", allowed=["GET"])
-        self._answer = self._answer or await asyncio.to_thread(self._make)
+        if self._answer is None:
+            self._answer = await asyncio.to_thread(self._make)
         await _send(send, self._answer, {})
 
 
