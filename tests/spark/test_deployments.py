@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,20 @@ import pyspark
 import pytest
 
 from oncelog import Client, Reader
+from oncelog.spark import java_home
 from oncelog.wire.requests import PublishRequest
 from tests.spark.strangers import stranger
-from tests.support import ServiceProcess
+from tests.support import ServiceProcess, free_port
 
 LETTERS = [b"letter %d" % number for number in range(300)]
 PYSPARK = Path(pyspark.__file__).parent
+ON_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
 DRIVER = Path(__file__).with_name("deployment_driver.py")
 
 
@@ -75,5 +84,65 @@ def nothing_left(service: ServiceProcess) -> None:
         assert [each.id for each in client.atomic_transactions("in_progress", "spark")] == []
 
 
+@contextmanager
+def standalone(directory: Path) -> Iterator[str]:
+    """A master and a worker on each of two addresses of this machine, which Spark takes for two hosts; the master's URL."""
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    web = ["--webui-port", "0"]
+    with ExitStack() as stack:
+        stack.enter_context(daemon(directory, "master.Master", "127.0.0.1", "--host", "127.0.0.1", "--port", str(port), *web))
+        for host in ("127.0.0.1", "127.0.0.2"):
+            size = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / host)]
+            stack.enter_context(daemon(directory, "worker.Worker", host, "--host", host, *web, *size, url))
+        yield url
+
+
+@contextmanager
+def daemon(directory: Path, name: str, address: str, *arguments: str) -> Iterator[None]:
+    environment = {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": address, "SPARK_HOME": str(PYSPARK)}
+    command = [PYSPARK / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments]
+    with (directory / f"{name}-{address}.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield
+    finally:
+        process.terminate()  # a worker ends its executors
+        try:
+            process.wait(30)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 def test_on_one_machine_with_workers_that_do_not_have_oncelog(service: ServiceProcess, tmp_path: Path) -> None:
     check(service, driven(service, tmp_path, "session", stranger(tmp_path), master="local[2]"))
+
+
+@pytest.mark.slow
+def test_on_a_local_cluster(service: ServiceProcess, tmp_path: Path) -> None:
+    check(service, driven(service, tmp_path, "register", stranger(tmp_path), master="local-cluster[2,1,1024]"))
+
+
+@pytest.mark.slow
+def test_on_a_standalone_cluster_of_two_hosts(service: ServiceProcess, tmp_path: Path) -> None:
+    with standalone(tmp_path) as master:
+        check(service, driven(service, tmp_path, "session", stranger(tmp_path), master=master, conf=ON_LOOPBACK))
+
+
+@pytest.mark.slow
+def test_a_slow_task_that_spark_runs_twice_writes_once(service: ServiceProcess, tmp_path: Path) -> None:
+    with standalone(tmp_path) as master:
+        driven(service, tmp_path, "session", stranger(tmp_path), master=master, conf=ON_LOOPBACK | SPECULATION, slow=True)
+    assert values(service.url, "out") == LETTERS
+    nothing_left(service)
+
+
+@pytest.mark.slow
+def test_through_spark_connect(service: ServiceProcess, tmp_path: Path) -> None:
+    check(service, driven(service, tmp_path, "register", stranger(tmp_path), remote="local[2]"))
+
+
+@pytest.mark.slow
+def test_where_the_package_is_installed_no_call_is_needed(service: ServiceProcess, tmp_path: Path) -> None:
+    check(service, driven(service, tmp_path, "itself", master="local[2]"))
