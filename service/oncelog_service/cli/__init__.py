@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import oncelog
-from oncelog_service.cli import journal, namespace, producer, publish, read, serve, status, topic, tx, tx_serve, verify
+from oncelog_service.cli import journal, namespace, pipeline, producer, publish, read, serve, status, topic, tx, tx_serve, verify
 
 app = typer.Typer(
     name="oncelog",
@@ -41,6 +41,7 @@ app.add_typer(producer.group, name="producer")
 app.add_typer(namespace.group, name="namespace")
 app.add_typer(tx.group, name="tx")
 app.add_typer(journal.group, name="journal")
+app.add_typer(pipeline.group, name="pipeline")
 tx_serve.register(app)
 verify.register(app)
 status.register(app)

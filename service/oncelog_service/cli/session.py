@@ -37,6 +37,8 @@ class Session:
     client: Client
     namespace: str
     out: Output
+    token: str | None = field(default=None, repr=False)
+    """As it was given; for what does not go through the client."""
     facts: dict[str, object] = field(default_factory=dict)
     """What is known when it ends early; goes into the problem JSON."""
     so_far: Callable[[], str] = lambda: "nothing was changed"
@@ -61,7 +63,7 @@ def command(
 
         def run(url: str | None, token: str | None, as_json: bool, **given: Any) -> None:
             namespace = given.pop("namespace") if namespaced else DEFAULT_NAMESPACE
-            session = Session(_client(url, token, patience), namespace, Output(as_json))
+            session = Session(_client(url, token, patience), namespace, Output(as_json), token)
             with ending(session):
                 function(session, **given)
 
