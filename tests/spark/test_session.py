@@ -1,0 +1,70 @@
+"""The session that runs wherever Python does, and what importing the package loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql import SparkSession
+
+from oncelog.spark import register, session
+from oncelog.spark.java import java_home
+from oncelog.spark.session import is_here, prepare
+from tests.support import RunningService
+
+
+def ended(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_importing_it_loads_neither_pyspark_nor_pyarrow() -> None:
+    code = "import sys, oncelog.spark; assert not {'pyspark', 'pyarrow'} & {*sys.modules}"
+    assert ended(code).stderr == ""
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_what_is_missing_is_named_with_what_installs_it(missing: str) -> None:
+    run = ended(f"import sys; sys.modules[{missing!r}] = None; import oncelog; import oncelog.spark")
+    assert f"ImportError: oncelog.spark needs {missing}: pip install 'oncelog[spark]'" in run.stderr
+
+
+def test_the_environment_says_which_java_and_which_python() -> None:
+    environment = {"JAVA_HOME": str(java_home())}
+    prepare(environment, "local[2]")
+    assert environment == {
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def test_what_the_caller_has_chosen_stays() -> None:
+    chosen = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b", "SPARK_LOCAL_IP": "10.0.0.1"}
+    environment = dict(chosen)
+    prepare(environment, "local")
+    assert environment == chosen
+
+
+def test_only_a_master_on_this_machine_is_bound_to_loopback() -> None:
+    environment = {"JAVA_HOME": str(java_home())}
+    prepare(environment, "spark://elsewhere:7077")
+    assert "SPARK_LOCAL_IP" not in environment
+    here = {"local", "local[*]", "local-cluster[2,1,1024]"}
+    assert {master for master in (*here, "yarn", "spark://localhost:7077") if is_here(master)} == here
+
+
+def test_a_session_is_on_loopback_quiet_and_knows_the_format(spark: SparkSession, service: RunningService) -> None:
+    assert spark.conf.get("spark.driver.host") == spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.conf.get("spark.log.level") == "ERROR"
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    assert session("another", "local[2]").sparkContext is spark.sparkContext, "there is one"
+    assert "offset" in spark.read.format("oncelog").option("url", service.url).option("topic", "none").load().columns
+
+
+@pytest.mark.parametrize("ship_code", [True, False])
+def test_registering_again_is_harmless(spark: SparkSession, service: RunningService, ship_code: bool) -> None:
+    register(spark, ship_code=ship_code)
+    assert "offset" in spark.read.format("oncelog").option("url", service.url).option("topic", "none").load().columns
+    register(spark)
