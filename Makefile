@@ -25,7 +25,7 @@ venv: $(READY) ## make the virtual environment in .venv
 
 .PHONY: test
 test: $(READY) ## run the tests but for the slow ones, two files at a time (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(READY) ## run the slow tests: minutes of kill -9, millions of messages

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.support import ManualClock, RunningService, running_service
 
@@ -15,6 +17,32 @@ settings.load_profile("default")
 
 for _name in [name for name in os.environ if name.startswith("ONCELOG_")]:
     del os.environ[_name]
+
+
+SPARK = "tests/spark/"
+FIRST = (SPARK, "tests/scenarios/test_spark", "tests/dedup/", "tests/scenarios/", "tests/docs/", "tests/behaviours/")
+"""How the addresses of those begin that are run first: files that take long, so that none is left over for the end.
+xdist gives each worker two files to begin with, so the third is a short one: it lies behind all of Spark."""
+
+
+class _SparkOnOneWorker(LoadFileScheduling):
+    """File by file to whoever is free, but all that share the Spark session to one: it starts once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _SparkOnOneWorker(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    return next((turn for turn, begin in enumerate(FIRST) if item.nodeid.startswith(begin)), len(FIRST))
 
 
 @pytest.fixture
