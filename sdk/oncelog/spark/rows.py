@@ -227,6 +227,7 @@ class _Waiting:
         for column in (self.payloads, self.sequence_ids, self.keys, self.properties):
             if column is not None:
                 del column[:count]
+        self.size -= _size_of(request) if self.payloads else self.size
         return request
 
     def _fitting(self, most: int) -> int:
@@ -275,10 +276,9 @@ class Chunks:
 
     def _take(self, place: Place) -> tuple[str, PublishRequest]:
         waiting = self._waiting[place]
+        before = waiting.size
         request = waiting.take(place.producer, self._most)
-        size = _size_of(request)
-        waiting.size -= size
-        self._size -= size
+        self._size -= before - waiting.size
         self._messages -= len(request.payloads)
         return place.topic, request
 
@@ -295,7 +295,6 @@ def _size(payload: bytes, key: bytes | None, properties: Mapping[str, str] | Non
 
 
 def _size_of(request: PublishRequest) -> int:
-    keys, properties = request.keys or repeat(None), request.properties or repeat(None)
     if request.keys is None and request.properties is None:
         return sum(map(len, request.payloads))
-    return sum(map(_size, request.payloads, keys, properties))
+    return sum(map(_size, request.payloads, request.keys or repeat(None), request.properties or repeat(None)))

@@ -7,9 +7,10 @@ decoded to the last byte raises :class:`~oncelog.errors.InvalidRequest`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from io import BytesIO
+from itertools import chain
 from typing import Any
 
 import fastavro
@@ -21,6 +22,7 @@ from oncelog.wire.avro_parts import (
     VALUE_BRANCH,
     encode_array,
     encode_bytes,
+    encode_length,
     encode_long,
     encode_optional_long,
 )
@@ -184,9 +186,48 @@ def _publish_request(record: dict[str, Any], media: str, where: str) -> PublishR
     return request
 
 
+_MANY = 32
+"""Messages from which on their bytes are joined here: fastavro takes five times as long, which a bulk load feels."""
+
+
 def encode_publish_request(request: PublishRequest) -> bytes:
     """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
-    return encode("PublishRequest", ONCELOG_AVRO, _publish_record(request))
+    record = _publish_record(request)
+    if len(request.payloads) < _MANY:
+        return encode("PublishRequest", ONCELOG_AVRO, record)
+    before, between = _AROUND_KEYS
+    return b"".join(
+        (
+            _encode_avro(before, record),
+            *_join_keys(request.keys),
+            _encode_avro(between, record),
+            *encode_array(_prefixed(request.payloads), len(request.payloads)),
+        )
+    )
+
+
+def _around_keys() -> tuple[Any, Any]:
+    """The fields of a PublishRequest before its keys, and those between them and its messages, as records of their own."""
+    fields = avro_source(ONCELOG_AVRO, "PublishRequest")["fields"]
+    at = [field["name"] for field in fields].index("keys")
+    parts = (("PublishRequestBegin", fields[:at]), ("PublishRequestRest", fields[at + 1 : -1]))
+    begin, rest = (fastavro.parse_schema({"type": "record", "name": name, "fields": part}) for name, part in parts)
+    return begin, rest
+
+
+_AROUND_KEYS = _around_keys()
+
+
+def _join_keys(keys: Sequence[bytes | None] | None) -> Sequence[bytes]:
+    if keys is None:
+        return (NULL_BRANCH,)
+    items = [NULL_BRANCH if key is None else VALUE_BRANCH + encode_length(len(key)) + key for key in keys]
+    return (VALUE_BRANCH, *encode_array(items, len(items)))
+
+
+def _prefixed(values: Sequence[bytes]) -> Iterator[bytes]:
+    """Each value behind its length."""
+    return chain.from_iterable(zip(map(encode_length, map(len, values)), values, strict=True))
 
 
 def _publish_record(request: PublishRequest) -> dict[str, Any]:
