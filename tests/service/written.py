@@ -98,18 +98,22 @@ class WrittenLog:
     def publish_stored(
         self, pointer: int, *, rolled: bool = False, producer: str | None = None, step_ms: int = 1, noted: bool = True
     ) -> bytes:
-        """The row that makes a group appear; returns its id."""
+        """The row that makes a group appear; returns its id. A ``pointer`` below 0 is the key of a branch."""
         self.now_ms += step_ms
         payloads = self.stored(pointer)
         row_id, offset = self._stamps.take_row(len(payloads), self.now_ms)
-        row = encode_group_row(row_id, offset, pointer, self._summary(payloads))
-        self._put([row_id], [rolled_back(row) if rolled else row], -pointer if rolled else pointer)
+        summary = self._summary(payloads)
+        if pointer < 0:
+            self._put([row_id], [encode_group_row(row_id, offset, None, summary._replace(branch=-pointer))], None)
+        else:
+            row = encode_group_row(row_id, offset, pointer, summary)
+            self._put([row_id], [rolled_back(row) if rolled else row], -pointer if rolled else pointer)
         if noted:
             data = encode_record(GroupRow(row_id.hex(), producer))
             self.disk.tables[Table.GROUP][pointer_key(self.prefix, pointer)] = data
         for each in payloads:
             message_id, offset_of = row_id + each.payload_id, offset + each.place
-            marked = -pointer if rolled else pointer
+            marked = None if pointer < 0 else -pointer if rolled else pointer
             self.messages.append(Message(message_id, offset_of, each.payload, each.producer, each.sequence_id, each.ttl, marked))
             if each.producer is not None and not rolled:
                 self.newest[each.producer] = row_id

@@ -327,13 +327,14 @@ class _Walk:
                 return offset + len(rows)  # rolled back
             if max(signs) > 127:
                 return self._one_by_one(row_ids, rows, offset)
+        places = _payload_places(rows, at, alike)
+        if flags & TTL and not self._all_live(row_ids[0], _texts(rows, fields_at, places)):
+            return self._one_by_one(row_ids, rows, offset)
         fitting = self.out.fitting(rows, self._wanted.upto - offset)
         if fitting < len(rows):
             row_ids, rows = row_ids[:fitting], rows[:fitting]
-        places = _payload_places(rows, at, alike)
+            places = _payload_places(rows, at, alike)
         texts = _texts(rows, fields_at, places)
-        if flags & TTL and not self._all_live(row_ids[0], texts):
-            return self._one_by_one(row_ids, rows, offset)
         self.out.add(FIRST_PAYLOAD_ID.join(row_ids) + FIRST_PAYLOAD_ID, offset, rows, texts, places)
         return offset + fitting
 
@@ -409,12 +410,14 @@ class _Walk:
             and b"".join([payload[16:20] for payload in rows]) == pack_struct(f">{count}I", *range(place, place + count))
         ):
             return self._payloads_one_by_one(row_id, row, ids, rows, offset, first)
-        fitting = self.out.fitting(rows, count)
-        ids, rows = ids[:fitting], rows[:fitting]
         places = _payload_places(rows, 0, alike)
-        texts = _texts(rows, _PAYLOAD_FIELDS_AT, places)
-        if rows[0][1] & TTL and not self._all_live(row_id, texts):
+        if rows[0][1] & TTL and not self._all_live(row_id, _texts(rows, _PAYLOAD_FIELDS_AT, places)):
             return self._payloads_one_by_one(row_id, row, ids, rows, offset, first)
+        fitting = self.out.fitting(rows, count)
+        if fitting < count:
+            ids, rows = ids[:fitting], rows[:fitting]
+            places = _payload_places(rows, 0, alike)
+        texts = _texts(rows, _PAYLOAD_FIELDS_AT, places)
         self.out.add(row_id + row_id.join(ids), offset, rows, texts, places)
         return offset + fitting
 

@@ -1,0 +1,262 @@
+"""Column by column a range says what its rows say one by one; pages of it leave nothing out; damage is never passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from itertools import count
+from typing import NamedTuple
+
+import fastavro
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from oncelog.errors import TopicDamaged
+from oncelog.wire.columns import MessageColumns, decode_message_columns, encode_message_columns, unpack
+from oncelog_service.log.columns import Range, end_within, foretold, read_columns
+from oncelog_service.log.scan import end_of, rows_from, stored_in
+from oncelog_service.storage.keys import FIRST_ROW_ID, pointer_key, split_row_id, timestamp_prefix
+from oncelog_service.storage.port import Table
+from oncelog_service.storage.rows import GROUP, Columns, T, message_of, stored_message_of, write_pointer_of
+from tests.service.house import BEGIN, PREFIX, flip
+from tests.service.test_rows import ONCELOG_MESSAGE
+from tests.service.written import POINTER, WrittenLog
+
+EVERYTHING = Range(0, 0, FIRST_ROW_ID, 0, 10**6, 10**9, True)
+
+
+class Read(NamedTuple):
+    message_id: bytes
+    offset: int
+    producer: str | None
+    sequence_id: int | None
+    key: bytes | None
+    properties: dict[str, str] | None
+    payload: bytes
+
+
+def spread(columns: MessageColumns) -> list[Read]:
+    """One by one, after a journey over the wire."""
+    columns = decode_message_columns(encode_message_columns(columns))
+    ids = [columns.message_ids[at : at + 20] for at in range(0, len(columns.message_ids), 20)]
+    offsets = [run.first + step for run in columns.offsets for step in range(run.count)]
+    named = [
+        (run.producer, None if run.sequence_id is None else run.sequence_id + step)
+        for run in columns.producers
+        for step in range(run.count)
+    ]
+    nothing: list[None] = [None] * len(ids)
+    keys = nothing if columns.keys is None else unpack(columns.keys)
+    properties = nothing if columns.properties is None else [None if each is None else dict(each) for each in columns.properties]
+    rows = zip(ids, offsets, named, keys, properties, unpack(columns.values), strict=True)
+    return [Read(at, offset, *who, key, about, value or b"") for at, offset, who, key, about, value in rows]
+
+
+def one_by_one(log: WrittenLog, now_ms: int = 0) -> Iterator[Read]:
+    """Every message that counts, decoded by fastavro from the bytes that a poll answers."""
+    store = log.store
+    for row_id, row in rows_from(store, log.prefix, FIRST_ROW_ID):
+        if row[1] & T and write_pointer_of(row) < 0:
+            continue
+        if row[1] & GROUP:
+            messages = [stored_message_of(row_id, each.offset, each.row) for each in stored_in(store, log.prefix, row)]
+        else:
+            messages = [message_of(row)]
+        for data in messages:
+            record: dict = fastavro.schemaless_reader(BytesIO(data), ONCELOG_MESSAGE, None)  # type: ignore[assignment,type-arg]
+            if record["ttl"] is None or split_row_id(row_id)[0] + record["ttl"] * 1000 > now_ms:
+                names = ("id", "offset", "producer", "sequenceId", "key", "properties", "payload")
+                yield Read(*(record[name] for name in names))
+
+
+def end(log: WrittenLog) -> int:
+    rows = [row for _, row in rows_from(log.store, log.prefix, FIRST_ROW_ID)]
+    return end_of(rows[-1]) if rows else 0
+
+
+def paged(log: WrittenLog, wanted: Range) -> list[Read]:
+    """All pages of the range."""
+    found: list[Read] = []
+    at, store = wanted.first, log.store
+    while True:
+        page = read_columns(store, log.prefix, wanted._replace(first=at))
+        assert page.messages <= wanted.limit
+        found += spread(page)
+        assert at <= page.next <= wanted.upto
+        if page.next == wanted.upto:
+            return found
+        assert page.next > at
+        at = page.next
+
+
+# --- any log ------------------------------------------------------------------------------------------------------------
+
+small = st.integers(0, 3)
+payloads = st.binary(max_size=3) | st.sampled_from([b"x" * 62, b"x" * 63, b"x" * 64, b"x" * 5000, b"x" * 8191, b"x" * 8192])
+
+
+@st.composite
+def columns_of(draw: st.DrawFn, names: Sequence[str | None] = (None, "p", "other")) -> Columns:
+    """A request's messages: named or not, with keys, properties and ttls or without."""
+    bodies = draw(st.lists(payloads, min_size=1, max_size=7))
+    each = st.lists
+    size = len(bodies)
+
+    def some(values: st.SearchStrategy) -> object:  # type: ignore[type-arg]
+        column = each(st.none() | values, min_size=size, max_size=size)
+        alike = values.map(lambda value: [value] * size)
+        return draw(st.none() | column | alike)
+
+    producer = draw(st.sampled_from(names))
+    ids = None
+    if producer is not None:
+        begin = draw(st.sampled_from([0, 60, 63, 8189, 2**62]))
+        ids = [begin + sum(steps) for steps in _sums(draw(each(st.sampled_from([1, 1, 1, 2, 90]), min_size=size, max_size=size)))]
+    return Columns(
+        bodies,
+        producer,
+        ids,
+        keys=some(st.binary(max_size=2) | st.just(b"k" * 70)),  # type: ignore[arg-type]
+        properties=some(st.dictionaries(st.text(max_size=2), st.text(max_size=2), max_size=2)),  # type: ignore[arg-type]
+        ttls=some(st.sampled_from([1, 63, 64, 100_000])),  # type: ignore[arg-type]
+    )
+
+
+def _sums(steps: list[int]) -> Iterator[list[int]]:
+    return (steps[: at + 1] for at in range(len(steps)))
+
+
+happenings = st.lists(
+    st.tuples(st.just("publish"), columns_of(), st.sampled_from(["plain", "committed", "rolled"]))
+    | st.tuples(st.sampled_from(["group", "rolled_group", "branch"]), st.lists(columns_of(), max_size=3), small),
+    max_size=6,
+)
+
+
+def written(happened: list) -> WrittenLog:  # type: ignore[type-arg]
+    log = WrittenLog()
+    numbers = count(1)
+    for kind, what, how in happened:
+        pointer = POINTER + next(numbers)
+        if kind == "publish":
+            what = Columns(what.payloads, what.producer, what.sequence_ids, what.keys, what.properties, what.ttls)
+            what.write_pointer = None if how == "plain" else pointer
+            log.publish(what, rolled=how == "rolled")
+            continue
+        if kind == "branch":
+            pointer = -pointer
+        for columns in what:
+            log.put(pointer, columns)
+        if what or kind != "branch":
+            log.publish_stored(pointer, rolled=kind == "rolled_group", step_ms=how)
+    return log
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    happenings, st.integers(1, 20), st.sampled_from([1, 100, 300, 10_000, 10**9]), st.sampled_from([0, BEGIN + 63_000]), st.data()
+)
+def test_columns_say_what_the_rows_say_one_by_one(
+    happened: list,  # type: ignore[type-arg]
+    limit: int,
+    max_bytes: int,
+    now_ms: int,
+    data: st.DataObject,
+) -> None:
+    log = written(happened)
+    upto = data.draw(st.integers(0, end(log)), "upto")
+    first = data.draw(st.integers(0, upto), "first")
+    expected = [each for each in one_by_one(log, now_ms) if first <= each.offset < upto]
+    wanted = EVERYTHING._replace(first=first, upto=upto, now_ms=now_ms)
+    assert spread(read_columns(log.store, log.prefix, wanted)) == expected
+    assert paged(log, wanted._replace(limit=limit, max_bytes=max_bytes)) == expected
+    without = [each._replace(properties=None) for each in expected]
+    assert spread(read_columns(log.store, log.prefix, wanted._replace(properties=False))) == without
+
+
+@settings(max_examples=20, deadline=None)
+@given(happenings, st.data())
+def test_a_damaged_or_missing_row_is_never_passed_over(happened: list, data: st.DataObject) -> None:  # type: ignore[type-arg]
+    log = written(happened)
+    keys = [(Table.MESSAGE, each) for each in log.disk.tables[Table.MESSAGE]]
+    read = {message.offset for message in one_by_one(log)}
+    assume(read)
+    payload_keys = [
+        (Table.PAYLOAD, pointer_key(PREFIX, pointer) + each.payload_id)
+        for pointer in {pointer for pointer in log.pointers if pointer is not None and pointer > 0}
+        for each in log.stored(pointer)
+    ]
+    table, key = data.draw(st.sampled_from(keys + payload_keys))
+    upto = end(log)
+    if data.draw(st.booleans()):
+        flip(log.disk, table, key, data.draw(st.integers(-len(log.disk.tables[table][key]), -1)))
+    else:
+        del log.disk.tables[table][key]
+    with pytest.raises(TopicDamaged):
+        read_columns(log.store, log.prefix, EVERYTHING._replace(upto=upto))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(columns_of(), min_size=1, max_size=5), st.data())
+def test_what_fits_into_a_size_is_at_least_one_message_and_never_more(requests: list[Columns], data: st.DataObject) -> None:
+    log = written([("publish", each, "plain") for each in requests])
+    sizes = [len(row) for _, row in rows_from(log.store, log.prefix, FIRST_ROW_ID)]
+    first = data.draw(st.integers(0, len(sizes) - 1))
+    upto = data.draw(st.integers(first + 1, len(sizes)))
+    room = data.draw(st.integers(1, 3 * max(sizes)))
+    found = end_within(log.store, log.prefix, first, upto, room)
+    assert first < found <= upto
+    assert found == first + 1 or sum(sizes[first:found]) <= room
+    assert found == upto or sum(sizes[first : found + 1]) > room
+
+
+# --- large ones ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_runs_go_on_over_blocks_requests_and_growing_numbers(keyed: bool) -> None:
+    log = WrittenLog()
+    for begin in range(0, 9_000, 900):
+        keys = [b"%d" % number for number in range(900)] if keyed else None
+        log.publish(Columns([b"v%d" % number for number in range(900)], "p", range(begin, begin + 900), keys=keys))
+    columns = read_columns(log.store, log.prefix, EVERYTHING._replace(upto=9_000))
+    assert columns.offsets == [(0, 9_000)]
+    assert columns.producers == [("p", 0, 9_000)]
+    assert spread(columns) == list(one_by_one(log))
+
+
+def test_a_large_group_is_paged_from_any_place() -> None:
+    log = WrittenLog()
+    log.publish(Columns([b"before"]))
+    for begin in range(0, 3_000, 500):
+        log.put(-POINTER, Columns([b"%d" % number for number in range(begin, begin + 500)], "p", range(begin, begin + 500)))
+    log.publish_stored(-POINTER)
+    log.publish(Columns([b"behind"]))
+    everything = list(one_by_one(log))
+    assert [each.offset for each in everything] == list(range(3_002))
+    assert paged(log, EVERYTHING._replace(upto=3_002, limit=700)) == everything
+    assert paged(log, EVERYTHING._replace(first=1_234, upto=2_345, max_bytes=20_000)) == everything[1_234:2_345]
+
+
+def test_what_is_older_than_the_first_living_row_is_left_out() -> None:
+    log = WrittenLog()
+    for number in range(5):
+        log.publish(Columns([b"%d" % number] * 2))
+    wanted = EVERYTHING._replace(upto=10, begin=timestamp_prefix(BEGIN + 3))
+    found = read_columns(log.store, log.prefix, wanted)
+    assert (found.next, found.offsets) == (10, [(4, 6)])
+    assert read_columns(log.store, log.prefix, wanted._replace(begin=timestamp_prefix(BEGIN + 100))).messages == 0
+
+
+def test_one_large_message_goes_alone() -> None:
+    log = WrittenLog()
+    log.publish(Columns([b"x" * 1000] * 5))
+    page = read_columns(log.store, log.prefix, EVERYTHING._replace(upto=5, max_bytes=10))
+    assert (page.messages, page.next) == (1, 1)
+
+
+def test_a_text_that_goes_on_as_foretold_is_one_run() -> None:
+    nothing = b"\x00\x00\x00"
+    texts = [b"\x02\x02p\x02" + bytes([2 * number]) + nothing for number in (1, 2, 4)] + [b"\x00\x00" + nothing] * 2
+    assert list(foretold(texts)) == [("p", 1, [nothing] * 2), ("p", 4, [nothing]), (None, None, [nothing] * 2)]
