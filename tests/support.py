@@ -66,9 +66,9 @@ class RunningService:
     service: Service
     loop: asyncio.AbstractEventLoop
 
-    def on_loop(self, make: Callable[[Service], Coroutine[Any, Any, T]]) -> T:
+    def on_loop(self, make: Callable[[Service], Coroutine[Any, Any, T]], seconds: float = 60) -> T:
         """Run a coroutine where the service lives and hand back its result."""
-        return asyncio.run_coroutine_threadsafe(make(self.service), self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(make(self.service), self.loop).result(seconds)
 
 
 @contextmanager

@@ -153,6 +153,11 @@ class Committer(threading.Thread):
             self._api = JournalApi(url)
         self.gate.set()
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a commit is begun that has no answer yet."""
+        return self._under_way is not None
+
     def enough(self) -> None:
         """End after the commit that is under way."""
         self._enough = True

@@ -74,12 +74,18 @@ def test_at_no_moment_more_than_a_snapshots_interval_and_one_request_wait_for_a_
 ) -> None:
     with ServiceProcess(tmp_path / "log", snapshot_messages=1_000) as service, Client(service.url) as client:
         client.create_topic(TOPIC)
-        loader = threading.Thread(target=_publish, args=(service.url, 60_000, request_messages))
+        enough = threading.Event()
+        loader = threading.Thread(target=_publish_until, args=(service.url, enough, request_messages))
         loader.start()
-        behind = 0
-        while loader.is_alive():
+        behind = published = 0
+        deadline = time.monotonic() + 60
+        while published < 20_000 or behind < request_messages:  # however seldom a slow machine lets this thread look
+            if time.monotonic() > deadline:
+                break
             stats = client.stats(TOPIC)
-            behind = max(behind, stats.upcoming_offset - (stats.snapshot_offset or 0))
+            published = stats.upcoming_offset
+            behind = max(behind, published - (stats.snapshot_offset or 0))
+        enough.set()
         loader.join()
         assert request_messages <= behind < 1_000 + request_messages
 
@@ -111,6 +117,13 @@ def _publish(url: str, messages: int, request: int) -> None:
     with Producer(TOPIC, name="p", url=url, batch_max_messages=request) as producer:
         for number in range(messages):
             producer.send_async(payload_of("p", number))
+
+
+def _publish_until(url: str, enough: threading.Event, request: int) -> None:
+    with Producer(TOPIC, name="p", url=url, batch_max_messages=request) as producer:
+        while not enough.is_set():
+            for future in [producer.send_async(payload_of("p", number)) for number in range(5 * request)]:
+                future.result()
 
 
 def test_a_producer_waits_for_a_service_that_is_down_and_goes_on_when_it_is_back(tmp_path: Path) -> None:

@@ -318,11 +318,9 @@ def test_a_batch_is_full_at_its_count_and_the_rest_goes_after_the_linger(house: 
 
 def test_a_batch_is_full_at_its_bytes(house: RunningService, topic: str) -> None:
     seen: list[Request] = []
-    with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, batch_max_bytes=10_000, linger=5) as producer:
-        begin = time.monotonic()
+    with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, batch_max_bytes=10_000, linger=60) as producer:
         futures = [producer.send_async(b"x" * 4_000) for _ in range(6)]
-        futures[5].result(10)
-        assert time.monotonic() - begin < 4
+        futures[5].result(30)
     assert batch_sizes(seen) == [3, 3]
 
 

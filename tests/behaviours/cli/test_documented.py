@@ -73,6 +73,7 @@ def test_every_command_helps(path: str) -> None:
     assert "Usage: " + path in result.stdout
 
 
+@pytest.mark.timeout(600)
 def test_the_examples_run(running: RunningService, tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(blocks) > 10
@@ -82,7 +83,7 @@ def test_the_examples_run(running: RunningService, tmp_path: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     script = "set -e -o pipefail\n" + "".join(blocks)
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "(1,000 stored, 0 duplicates)" in done.stdout
     assert "(0 stored, 0 duplicates, 1,000 already there and skipped)" in done.stdout

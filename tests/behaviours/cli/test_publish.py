@@ -33,27 +33,27 @@ def _create(url: str, topic: str = "t") -> None:
 
 
 def test_a_file_whose_publisher_and_service_are_killed_half_way_is_resumed_without_a_line_lost_or_doubled(tmp_path: Path) -> None:
-    lines = _lines(40_000)
+    lines = _lines(20_000)
     path = _file(tmp_path, lines)
-    half = b"".join(line + b"\n" for line in lines[:20_000])
+    half = b"".join(line + b"\n" for line in lines[:10_000])
     with ServiceProcess(tmp_path / "data") as service:
         _create(service.url)
         with process("publish", "t", "-", "--producer", "p", "--resume", url=service.url) as publisher:
             assert publisher.stdin is not None
             publisher.stdin.write(half)
             publisher.stdin.flush()
-            until(lambda: last_persisted(service.url, "t", "p") >= 5_000)
+            until(lambda: last_persisted(service.url, "t", "p") >= 2_500)
             publisher.kill()
             assert publisher.wait(30) == -signal.SIGKILL
         service.kill()
         service.start()
         before = last_persisted(service.url, "t", "p")
-        assert 5_000 <= before < 20_000
+        assert 2_500 <= before < 10_000
         with process("publish", "t", "--file", str(path), "--producer", "p", "--resume", "--json", url=service.url) as publisher:
             out, err = publisher.communicate(timeout=60)
         assert publisher.returncode == 0, err
         result = json.loads(out)
-        assert (result["skipped"], result["stored"], result["duplicates"]) == (before + 1, 40_000 - before - 1, 0)
+        assert (result["skipped"], result["stored"], result["duplicates"]) == (before + 1, 20_000 - before - 1, 0)
         assert payloads(service.url, "t") == lines
 
 
@@ -92,7 +92,7 @@ def test_ctrl_c_while_waiting_for_input_says_how_far_it_is_persisted(running: Ru
 
 
 def test_ctrl_c_in_the_midst_of_a_file_tells_the_truth_and_can_be_resumed(running: RunningService, tmp_path: Path) -> None:
-    lines = _lines(300_000)
+    lines = _lines(100_000)
     arguments = ("publish", "t", "--file", str(_file(tmp_path, lines)), "--producer", "p", "--resume", "--json")
     _create(running.url)
     with process(*arguments, url=running.url) as publisher:
