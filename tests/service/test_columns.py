@@ -18,7 +18,7 @@ from oncelog_service.log.columns import Range, end_within, foretold, read_column
 from oncelog_service.log.scan import end_of, rows_from, stored_in
 from oncelog_service.storage.keys import FIRST_ROW_ID, pointer_key, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import GROUP, Columns, T, message_of, stored_message_of, write_pointer_of
+from oncelog_service.storage.rows import GROUP, Columns, T, message_of, messages_of, stored_message_of, write_pointer_of
 from tests.service.house import BEGIN, PREFIX, flip
 from tests.service.test_rows import ONCELOG_MESSAGE
 from tests.service.written import POINTER, WrittenLog
@@ -179,7 +179,8 @@ def test_columns_say_what_the_rows_say_one_by_one(
 @given(happenings, st.data())
 def test_a_damaged_or_missing_row_is_never_passed_over(happened: list, data: st.DataObject) -> None:  # type: ignore[type-arg]
     log = written(happened)
-    keys = [(Table.MESSAGE, each) for each in log.disk.tables[Table.MESSAGE]]
+    # The row of an empty group takes no offset: nobody misses it.
+    keys = [(Table.MESSAGE, key) for key, row in log.disk.tables[Table.MESSAGE].items() if messages_of(row)]
     read = {message.offset for message in one_by_one(log)}
     assume(read)
     payload_keys = [
