@@ -15,6 +15,7 @@ from oncelog.errors import (
     GroupProducerNotFound,
     InvalidRequest,
     InvalidResponse,
+    ProducerFenced,
     TopicNotFound,
     TransactionExists,
     TransactionNotFound,
@@ -182,3 +183,23 @@ def test_an_answer_that_is_no_outcome_is_not_taken_for_one() -> None:
             with pytest.raises(InvalidResponse) as caught:
                 call()
             assert not caught.value.definite
+
+
+def test_a_producer_is_forgotten_only_while_its_newest_commit_is_of_that_incarnation(
+    client: Client, topic: str, group: str
+) -> None:
+    def commit(number: int, incarnation: str) -> None:
+        part = Part("default", topic, PublishRequest([b"m"]))
+        request = CommitRequest(group, [part], producer="p", sequence_id=number, incarnation=incarnation)
+        client.commit_atomic(f"{group}-{number}-{incarnation}", request)
+
+    commit(5, "old")
+    with pytest.raises(ProducerFenced) as refused:
+        client.forget_group_producer(group, "p", incarnation="new")
+    assert refused.value.current_incarnation == "old"
+    assert client.group_producer(group, "p").sequence_id == 5
+    client.forget_group_producer(group, "p", incarnation="old")
+    with pytest.raises(GroupProducerNotFound):
+        client.forget_group_producer(group, "p", incarnation="old")
+    commit(0, "new")
+    assert client.group_producer(group, "p").incarnation == "new"
