@@ -1,7 +1,8 @@
 """Processes and services that are killed, and a proof each time that nothing was lost, doubled or half done.
 
 Run it with `make demo`. Act one: 336,776 flights land in a topic once each. Act two: a SQL table and a topic change in one
-transaction, both or neither. What happens in them is told in `flights/act_one.py` and `flights/act_two.py`.
+transaction, both or neither. Act three: streams on Spark give what a batch gives. What happens in them is told in
+`flights/act_one.py`, `flights/act_two.py` and `flights/act_three.py`.
 
 Exits with 0 only if everything is proved.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from flights.act import Act, Story
 from flights.act_one import ActOne
+from flights.act_three import ActThree
 from flights.act_two import ActTwo
 from flights.data import ALL_FLIGHTS
 from flights.processes import Crew, Unexpected
@@ -27,6 +29,9 @@ from oncelog import Client
 BOOKINGS = 300
 MOST_BOOKINGS = 4_000
 """As many as there are seats for."""
+
+STREAMED = 40_000
+"""Of the year's flights, those of seven weeks: enough to be killed on the way."""
 
 MakeAct = Callable[[Crew, Client, Story], Act]
 
@@ -62,6 +67,7 @@ def main() -> int:
     acts: dict[str, MakeAct] = {
         "act-1": lambda crew, client, story: ActOne(args.rows, crew, client, story),
         "act-2": lambda crew, client, story: ActTwo(args.bookings, crew, client, story),
+        "act-3": lambda crew, client, story: ActThree(args.streamed, crew, client, story),
     }
     if args.act is not None:
         acts = {name: act for name, act in acts.items() if name == f"act-{args.act}"}
@@ -87,14 +93,19 @@ def _arguments() -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave logs, tables and the processes' stderr in this empty directory"
     )
-    parser.add_argument("--act", type=int, choices=(1, 2), help="play only this one")
+    parser.add_argument("--act", type=int, choices=(1, 2, 3), help="play only this one")
     parser.add_argument("--rows", type=int, default=ALL_FLIGHTS, help="act one: only the first so many flights (at least 1,000)")
     parser.add_argument("--bookings", type=int, default=BOOKINGS, help="act two: so many bookings (at least 50)")
+    parser.add_argument(
+        "--streamed", type=int, default=STREAMED, help="act three: only the first so many flights (at least 5,000)"
+    )
     args = parser.parse_args()
     if not 1_000 <= args.rows <= ALL_FLIGHTS:
         parser.error(f"--rows is 1,000 to {ALL_FLIGHTS:,}")
     if not 50 <= args.bookings <= MOST_BOOKINGS:
         parser.error(f"--bookings is 50 to {MOST_BOOKINGS:,}")
+    if not 5_000 <= args.streamed <= ALL_FLIGHTS:
+        parser.error(f"--streamed is 5,000 to {ALL_FLIGHTS:,}")
     return args, parser
 
 

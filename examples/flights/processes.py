@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import requests
 
 _EXAMPLES = Path(__file__).parent.parent
 START_SECONDS = 60.0
+GROUP_SECONDS = 10.0
+"""How long a JVM may take to end after its Python did."""
 
 
 class Unexpected(Exception):
@@ -76,7 +79,7 @@ class Child:
             raise Unexpected(f"{self.name} ended with {self.exit_code}: {self._last_words()}")
 
     def kill(self) -> bool:
-        """SIGKILL. Whether it was still running."""
+        """SIGKILL, to it and to what it has started. Whether it was still running."""
         return self._end(signal.SIGKILL) == -signal.SIGKILL
 
     def stop(self) -> int:
@@ -84,15 +87,26 @@ class Child:
         return self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> int:
-        # Popen sends nothing to a process that it knows to have ended, so no other process of that number is hit.
-        self._process.send_signal(how)
+        # Before it was waited for, no other process has its number. Its group has it until the last one of it has ended.
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, how)
         try:
             code = self._process.wait(20)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             code = self._process.wait()
+        self._end_group()
         self._listener.join(5)
         return code
+
+    def _end_group(self) -> None:
+        """What it has started, a JVM, may outlive it for a moment, and write where files are about to be removed."""
+        deadline = time.monotonic() + GROUP_SECONDS
+        with suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(self._process.pid, 0)
+                time.sleep(0.05)
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _last_words(self) -> str:
         return self._stderr.read_text(errors="replace")[-2_000:].strip() or "(it said nothing)"
@@ -135,6 +149,17 @@ class Crew:
         where = [] if stop is None else ["--stop-at", stop[0], "--stop-in", str(stop[1])]
         database = ["--database", str(self.database)]
         return self._start(name, "flights.book", "--url", self.url, *database, "--bookings", str(bookings), *where)
+
+    def producer_by_hour(self, rows: int) -> Child:
+        """A process that publishes flights and weather in the order of their hours."""
+        return self._start("producer", "flights.publish_by_hour", "--url", self.url, "--rows", str(rows))
+
+    def pipeline(self, name: str, results: Path, batch: int, *, to_the_end: bool) -> Child:
+        """`oncelog pipeline flights`, in a Spark of its own. ``to_the_end``: it ends when everything is read, and compares."""
+        small = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"]
+        options = ["--to", str(results), "--max-offsets", str(batch), "--every", "0 seconds", *small]
+        end = ["--available-now"] if to_the_end else []
+        return self._start(name, "oncelog_service", "pipeline", "flights", "--url", self.url, "--json", *options, *end)
 
     def check(self) -> None:
         """Raises Unexpected if any process ended with an error that was not our doing."""

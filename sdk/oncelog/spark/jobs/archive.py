@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from oncelog.spark.jobs.options import service_options, topic_names
+from oncelog.spark.jobs.progress import started
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,7 +36,7 @@ def archive(
     max_offsets: int = MAX_OFFSETS,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Keep ``path`` a copy of the topics, each message once; the query, started.
+    """Keep ``path`` a copy of the topics, each message once; the query, which has begun.
 
     All columns of the source are kept, headers too, under ``date=…`` directories. Spark readers of ``path`` see each message
     exactly once, whatever was killed when. Others may see files of a batch that was not finished: they are not named in
@@ -65,7 +66,7 @@ def archive(
         .option("checkpointLocation", checkpoint or f"{path.rstrip('/')}/_checkpoint")
     )
     trigger = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=every)
-    return trigger.start()
+    return started(trigger.start)
 
 
 def dated(messages: DataFrame) -> DataFrame:

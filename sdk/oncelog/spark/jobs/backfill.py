@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from oncelog.errors import GroupProducerNotFound
 from oncelog.spark.connection import Connection
 from oncelog.spark.jobs.options import service_options
-from oncelog.spark.jobs.progress import Progress, follow
+from oncelog.spark.jobs.progress import Progress, follow, started
 from oncelog.spark.write_options import GROUP
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _files(
         raise ValueError("files whose rows have no positions need a checkpoint")
     files = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", max_files).parquet(path)
     query = files.writeStream.format("oncelog").options(**sink).option("checkpointLocation", checkpoint)
-    done = follow({name: query.trigger(availableNow=True).start()}, told)[name]
+    done = follow({name: started(query.trigger(availableNow=True).start)}, told)[name]
     resumed = done.batch is None or done.batch >= done.batches  # its first batch was not number 0
     return Backfilled(name, done.rows, done.batches, resumed, keep)
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from oncelog.spark.connection import Connection
 from oncelog.spark.jobs.options import service_options
+from oncelog.spark.jobs.progress import started
 from oncelog.wire.models import TopicAsked
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def flights(
     def start(name: str, frame: DataFrame, form: str, options: Mapping[str, str]) -> StreamingQuery:
         writer = frame.writeStream.format(form).options(**options).option("checkpointLocation", f"{path}/_checkpoints/{name}")
         writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=every)
-        return writer.start()
+        return started(writer.start)
 
     # Each query reads for itself: it has a position, and may be started alone.
     return {

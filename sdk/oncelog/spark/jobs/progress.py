@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5
 """Spark keeps the last 100 batches of a query, and none takes less than 50 ms: no batch is missed."""
 
+START_SECONDS = 300.0
+"""How long a query is started again whose processes are too slow."""
+_TOO_SLOW = "failed to connect back"
+"""Spark gives a Python process 10 seconds to start, for good and all: on a busy machine that is not always enough."""
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """A query that has begun. Several are started one after the other so, and their processes do not hold each other up.
+
+    A Python process of it that was too slow to start is no reason to fail: nothing was done, and it is started again.
+    """
+    end = time.monotonic() + START_SECONDS
+    while True:
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
+        if _TOO_SLOW not in str(query.exception()) or time.monotonic() > end:
+            return query
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

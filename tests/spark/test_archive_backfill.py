@@ -1,0 +1,172 @@
+"""An archive holds every message once, with all its columns; a backfill puts rows into a topic once, wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from oncelog import Client, Message, Producer, Reader
+from oncelog.spark.jobs.archive import archive, utc_date
+from oncelog.spark.jobs.audit import audit_archive
+from oncelog.spark.jobs.backfill import backfill
+from oncelog.spark.jobs.progress import Progress, follow, lag
+from tests.support import RunningService
+
+
+@pytest.fixture(scope="module")
+def client(service: RunningService) -> Iterator[Client]:
+    with Client(service.url) as made:
+        yield made
+
+
+def create(client: Client, topic: str) -> str:
+    client.create_topic(topic)
+    return topic
+
+
+def publish(client: Client, topic: str, name: str, numbers: range) -> None:
+    with Producer(topic, name=name, url=client.url) as producer:
+        for number in numbers:
+            producer.send_async(b"%s %d" % (name.encode(), number), sequence_id=number, key=name, properties={"n": str(number)})
+
+
+def messages(client: Client, topic: str) -> list[Message]:
+    with Reader(topic, url=client.url, timeout=0) as reader:
+        return list(reader)
+
+
+def kept(message: Message) -> tuple[Any, ...]:
+    return (message.payload, message.key, message.producer, message.sequence_id, message.properties)
+
+
+class Stopped(Exception):
+    """In place of a kill."""
+
+
+def stop_after(commits: int) -> Any:
+    def told(progress: dict[str, Progress]) -> None:
+        if sum(each.batches for each in progress.values()) >= commits:
+            raise Stopped
+
+    return told
+
+
+# --- archive, and back into a topic
+
+
+def test_an_archive_is_continued_holds_every_message_once_and_gives_the_topic_back(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    topic, path = create(client, "to-archive"), str(tmp_path / "archive")
+    publish(client, topic, "p", range(70))
+    publish(client, topic, "q", range(0, 60, 3))
+    first = follow({"archive": archive(spark, topic, path, url=client.url, available_now=True, max_offsets=40)})["archive"]
+    assert (first.rows, first.batches, first.lag) == (90, 3, 0)
+    publish(client, topic, "p", range(70, 100))
+    again = follow({"archive": archive(spark, topic, path, url=client.url, available_now=True, max_offsets=40)})["archive"]
+    assert (again.rows, again.lag) == (30, 0)
+    originals = messages(client, topic)
+    rows = spark.read.parquet(path).orderBy("offset").collect()
+    assert [(bytes(row.message_id), row.offset) for row in rows] == [(bytes(each.message_id), each.offset) for each in originals]
+    assert [(bytes(row.value), bytes(row.key), row.producer, row.sequence_id) for row in rows] == [
+        (each.payload, each.key, each.producer, each.sequence_id) for each in originals
+    ]
+    assert [{header.key: bytes(header.value).decode() for header in row.headers} for row in rows] == [
+        each.properties for each in originals
+    ]
+    assert {row.date for row in rows} == {each.message_id.published_at.date() for each in originals}
+    assert audit_archive(spark, path, url=client.url).ok
+    _and_back(spark, client, path, originals)
+
+
+def _and_back(spark: SparkSession, client: Client, path: str, originals: list[Message]) -> None:
+    copy = create(client, "copy-of-archive")
+    with pytest.raises(Stopped):
+        backfill(spark, path, copy, url=client.url, rows=50, told=stop_after(1))
+    done = backfill(spark, path, copy, url=client.url, rows=45)
+    assert (done.rows, done.resumed, done.kept_producers) == (70, True, True)
+    assert [kept(each) for each in messages(client, copy)] == [kept(each) for each in originals]
+    assert backfill(spark, path, copy, url=client.url).rows == 0
+    under_another_name = backfill(spark, path, copy, url=client.url, name="once-more")
+    assert under_another_name.rows == 120
+    assert len(messages(client, copy)) == 120, "the service refuses what it has of each producer"
+
+
+def test_the_day_of_a_message_is_that_of_utc_whatever_the_sessions_time_zone(spark: SparkSession) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        moments = spark.sql("SELECT explode(array(timestamp_millis(1767225599999), timestamp_millis(1767225600000))) AS at")
+        days = [str(row.day) for row in moments.select(utc_date(moments["at"]).alias("day")).collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert days == ["2025-12-31", "2026-01-01"]
+
+
+# --- rows that were never in a topic
+
+
+def test_files_are_published_once_though_the_backfill_was_stopped(spark: SparkSession, client: Client, tmp_path: Path) -> None:
+    topic, path = create(client, "from-files"), str(tmp_path / "rows")
+    numbers(spark, 400).repartition(8).write.parquet(path)
+    with pytest.raises(ValueError, match="checkpoint"):
+        backfill(spark, path, topic, url=client.url)
+    where = {"checkpoint": str(tmp_path / "checkpoint"), "max_files": 2}
+    with pytest.raises(Stopped):
+        backfill(spark, path, topic, url=client.url, told=stop_after(1), **where)  # type: ignore[arg-type]
+    backfill(spark, path, topic, url=client.url, **where)  # type: ignore[arg-type]
+    assert sorted(int(each.payload) for each in messages(client, topic)) == list(range(400))
+    assert backfill(spark, path, topic, url=client.url, **where).rows == 0  # type: ignore[arg-type]
+
+
+def test_a_data_frame_is_published_once_under_its_name(spark: SparkSession, client: Client) -> None:
+    topic, rows = create(client, "from-a-frame"), numbers(spark, 100)
+    with pytest.raises(ValueError, match="name"):
+        backfill(spark, rows, topic, url=client.url)
+    first = backfill(spark, rows, topic, url=client.url, name="numbers")
+    again = backfill(spark, rows, topic, url=client.url, name="numbers")
+    assert (first.rows, first.resumed, again.rows, again.resumed) == (100, False, 0, True)
+    assert sorted(int(each.payload) for each in messages(client, topic)) == list(range(100))
+
+
+def test_a_data_frame_with_positions_is_published_in_their_order(spark: SparkSession, client: Client) -> None:
+    topic = create(client, "in-order")
+    rows = numbers(spark, 300).repartition(5)
+    with pytest.raises(Stopped):
+        backfill(spark, rows, topic, url=client.url, name="ordered", position="id", rows=100, told=stop_after(2))
+    assert backfill(spark, rows, topic, url=client.url, name="ordered", position="id", rows=1_000).rows == 100
+    assert [int(each.payload) for each in messages(client, topic)] == list(range(300))
+
+
+def test_producers_are_kept_only_where_their_order_is_known(spark: SparkSession, client: Client) -> None:
+    rows = numbers(spark, 3).selectExpr("value", "'p' AS producer", "id AS sequence_id")
+    with pytest.raises(ValueError, match="order"):
+        backfill(spark, rows, "t", url=client.url, name="n", keep_producers=True)
+    with pytest.raises(ValueError, match="columns producer and sequence_id"):
+        backfill(spark, numbers(spark, 3), "t", url=client.url, name="n", position="id", keep_producers=True)
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(count).selectExpr("id", "CAST(id AS STRING) AS value")
+
+
+# --- progress
+
+
+def test_lag_is_what_is_settled_and_was_not_read() -> None:
+    end = {"v": 1, "topics": {"t": {"base": 0, "pos": 7, "generation": 1}, "u": {"base": 0, "pos": 3, "generation": 1}}}
+    latest = {"v": 1, "topics": {"t": {"base": 0, "pos": 10, "generation": 1}, "u": {"base": 0, "pos": 3, "generation": 1}}}
+    assert lag({"sources": [{"endOffset": end, "latestOffset": latest}]}) == 3
+    assert lag({"sources": [{"endOffset": json.dumps(end), "latestOffset": json.dumps(latest)}]}) == 3
+    assert lag({"sources": [{"endOffset": {"logOffset": 3}, "latestOffset": None}]}) is None
+
+
+def test_a_batch_that_is_told_of_again_does_not_count_again() -> None:
+    told = [{"batchId": 4, "numInputRows": 10}, {"batchId": 5, "numInputRows": 20}]
+    done = Progress().after(told).after([*told, {"batchId": 6, "numInputRows": 0}])
+    assert (done.batch, done.batches, done.rows) == (6, 2, 30)
