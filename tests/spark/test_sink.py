@@ -28,6 +28,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.spark import sink
+from oncelog.spark.refusals import explained
 from oncelog.spark.sink import BatchWriter, Staged, StreamWriter
 from oncelog.spark.write_options import WriteOptions
 from tests.support import RunningService, ServiceProcess, running_service
@@ -385,6 +386,21 @@ def test_a_commit_that_does_not_arrive_raises() -> None:
     job = Job("http://127.0.0.1:1", topic="t", retryTimeoutMs="0")
     with pytest.raises(ConnectionFailed):
         job.commit(0, [Staged("c", "b", 1, 1, "q")])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, r"Whether the batch is committed is not known; with options producer and sequenceId it can be written again"),
+        ({"producer": "p"}, r"Whether the batch is committed is not known; the same batch again is written only if it is not"),
+    ],
+)
+def test_a_commit_whose_answer_is_lost_says_what_is_known(given: dict[str, str], says: str) -> None:
+    lost = ConnectionFailed("the connection broke")
+    error = explained(lost, WriteOptions.parse({"retryTimeoutMs": "3000", **given}))
+    assert isinstance(error, ConnectionFailed)
+    assert not error.definite
+    assert str(error) == f"the connection broke. It was tried again for retryTimeoutMs = 3000. {says}."
 
 
 def test_what_was_staged_too_long_ago_is_refused_with_the_option_to_raise(service: RunningService, topic: str) -> None:

@@ -93,10 +93,12 @@ def _places(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> l
     """Which rows belong to each place; None: all."""
     import pyarrow as pa
 
-    topics = repeat(topic) if topic is not None else _words(batch, "topic")
-    producers = _words(batch, "producer") if keep_producers else repeat(None)
+    if topic is None and len(unique := batch.column("topic").unique()) == 1:
+        topic = unique[0].as_py() or None
     if topic is not None and not keep_producers:
         return [(Place(topic), None)]
+    topics = repeat(topic) if topic is not None else _words(batch, "topic")
+    producers = _words(batch, "producer") if keep_producers else repeat(None)
     rows: dict[tuple[str | None, str | None], list[int]] = {}
     for row, place in enumerate(zip(topics, producers, range(batch.num_rows), strict=False)):
         rows.setdefault(place[:2], []).append(row)
