@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from oncelog.client import Client
 from oncelog.wire.requests import PublishRequest
+from oncelog_service.log.ranges import wait_for_more
 from tests.support import RunningService
 
 TOKEN = "s3cret-token"
@@ -61,7 +62,7 @@ def run(frame: DataFrame, folder: Path) -> StreamingQuery:
     """To Parquet, with what there is now, from the checkpoint that lies beside it."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(folder / "rows"))
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(120)
     assert query.exception() is None
     return query
 
@@ -74,7 +75,7 @@ def batches(frame: DataFrame, checkpoint: Path) -> dict[int, list[str]]:
         seen[batch] = values(rows)
 
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
-    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
     return seen
 
 
@@ -136,9 +137,18 @@ def test_an_undecided_transaction_stops_a_stream_until_it_is_decided(log: Log, t
     assert archived(log, tmp_path) == ["first", "in it", "behind it"]
 
 
-def test_an_idle_query_has_a_new_message_in_a_batch_in_a_moment_and_tells_its_lag(log: Log) -> None:
+def test_an_idle_query_asks_once_a_second_has_a_new_message_in_a_moment_and_tells_its_lag(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrived = threading.Event()
     seen: list[float] = []
+    asked: list[float] = []
+
+    async def counted(*about: Any) -> None:
+        asked.append(time.monotonic())
+        await wait_for_more(*about)
+
+    monkeypatch.setattr("oncelog_service.rest.ranges.wait_for_more", counted)
 
     def keep(rows: DataFrame, _: int) -> None:
         if rows.count():
@@ -152,6 +162,9 @@ def test_an_idle_query_has_a_new_message_in_a_batch_in_a_moment_and_tells_its_la
         assert arrived.wait(30)
         arrived.clear()
         wait_until(lambda: not query.status["isDataAvailable"])
+        asked.clear()
+        time.sleep(3)
+        assert 1 <= len(asked) <= 4
         published = time.monotonic()
         log.publish(["news"])
         assert arrived.wait(10)
@@ -193,7 +206,7 @@ def latest_offset(query: StreamingQuery, topic: str) -> int | None:
     return int(offset["topics"][topic]["pos"])
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
