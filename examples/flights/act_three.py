@@ -49,7 +49,7 @@ class ActThree(Act):
         self.story.tell(f"service at {self.crew.url}; a producer, and Spark, which takes a while to start")
         producer = self.crew.producer_by_hour(self.rows)
         # Small batches, so that there is a middle to be killed in.
-        pipeline = self.crew.pipeline("pipeline 1", self.results, self.rows // 20, to_the_end=False)
+        pipeline = self.crew.pipeline("pipeline 1", self.results, self.rows // 8, to_the_end=False)
         self.wait(lambda: producer.exit_code is not None, self._flights)
         self.story.tell(
             f"{producer.report[TOPIC]:,} flights and {producer.report[WEATHER_TOPIC]:,} hours of weather are published"
@@ -58,7 +58,7 @@ class ActThree(Act):
         self.kill(pipeline)
         self.story.tell(f"    {self._delays():,} rows of delays are in the topic; the next one goes on from its checkpoints")
         begun = self._delays()
-        pipeline = self.crew.pipeline("pipeline 2", self.results, self.rows // 8, to_the_end=True)
+        pipeline = self.crew.pipeline("pipeline 2", self.results, self.rows // 4, to_the_end=True)
         self.wait(lambda: self._delays() > begun, self._delays)
         self.kill(service)
         began = time.monotonic()

@@ -75,9 +75,9 @@ def backfill(
 
     ``topic``: where all rows go, else their own ``topic``. ``name``: one for each source and target, else drawn from the path and
     where it goes; a DataFrame needs one. What was written under it is not looked at again: other rows need another name.
-    ``keep_producers``: whether rows keep their producer and sequence id; None: if they have both and ``position``. Their
-    order counts then: what comes behind a higher sequence id of its producer is a repetition, and left out. ``told``: how far it
-    is. Raises ValueError, OncelogError; whatever Spark raises.
+    ``keep_producers``: whether rows keep their producer and sequence id; None: if they have both and ``position``. Their order
+    counts then: what comes behind a higher sequence id of its producer is a repetition, and left out; rows of different producers
+    may change places within a few thousand. ``told``: how far it is. Raises ValueError, OncelogError; whatever Spark raises.
     """
     frame = spark.read.parquet(source) if isinstance(source, str) else source
     ordered = position is not None and position in frame.columns
