@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,16 @@ NOT_RUN = {
     "pip install ": "installs",
     "oncelog serve": "runs until it is stopped; the test has a service of its own",
     "cp -a ": "stands for a whole disk",
+    "oncelog pipeline ": "starts a Spark of its own, which takes long; tests/spark runs the pipelines, and how they are called",
 }
 """Commands of shell blocks that are not run, by how they begin, and why."""
 SHOWN_ONLY = {"text", "json", "ini"}
 """Languages of blocks that show something. JSON right behind a command is held against what the command prints."""
-RUN_ELSEWHERE = {"docs/cli.md": "tests/behaviours/cli/test_documented.py", "docs/benchmarks.md": "benchmarks"}
+RUN_ELSEWHERE = {
+    "docs/cli.md": "tests/behaviours/cli/test_documented.py",
+    "docs/benchmarks.md": "benchmarks",
+    **dict.fromkeys(("README.md", "docs/spark.md"), "tests/spark/test_pages.py"),
+}
 """Pages that are kept true by something else, and by what."""
 
 _SAID = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
@@ -79,6 +86,14 @@ RUNNABLE = [page for page in PAGES if named(page) not in RUN_ELSEWHERE and block
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=named)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(page, tmp_path, monkeypatch)
+
+
+def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: Sequence[str] = ()) -> None:
+    """Every block of a page in its order, in an empty directory, against a service of its own.
+
+    ``relative``: names of directories that are made absolute, for processes that began in another one.
+    """
     found = blocks(page)
     if any(block.language == "sh" and "curl" in block.text and is_run(block) for block in found) and not shutil.which("curl"):
         pytest.skip("this page uses curl, which is not installed here")
@@ -95,6 +110,8 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
                 assert shape(actual) == shape(expected), f"{block} is not what the command prints: {printed}"
             printed = None
             if block.language == "python":
+                for name in relative:
+                    block = replace(block, text=block.text.replace(f'"{name}"', f'"{work / name}"'))
                 run_python(block, variables, service.url)
             elif block.language == "sh":
                 printed = run_shell(block, service.url) if is_run(block) else None
@@ -103,7 +120,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_command_that_is_not_run_is_there_to_be_left_out() -> None:
-    commands = [line for page in RUNNABLE for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()]
+    commands = [line for page in PAGES for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()]
     unused = [begin for begin in NOT_RUN if not any(command.startswith(begin) for command in commands)]
     assert not unused, f"no page has a command that begins with {unused}"
 
