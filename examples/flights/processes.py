@@ -156,7 +156,9 @@ class Crew:
 
     def pipeline(self, name: str, results: Path, batch: int, *, to_the_end: bool) -> Child:
         """`oncelog pipeline flights`, in a Spark of its own. ``to_the_end``: it ends when everything is read, and compares."""
-        small = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"]
+        from oncelog.spark.session import SMALL  # only act three needs Spark
+
+        small = ["--master", "local[2]", *(word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}"))]
         options = ["--to", str(results), "--max-offsets", str(batch), "--every", "0 seconds", *small]
         end = ["--available-now"] if to_the_end else []
         return self._start(name, "oncelog_service", "pipeline", "flights", "--url", self.url, "--json", *options, *end)
