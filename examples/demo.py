@@ -30,8 +30,8 @@ BOOKINGS = 300
 MOST_BOOKINGS = 4_000
 """As many as there are seats for."""
 
-STREAMED = 40_000
-"""Of the year's flights, those of seven weeks: enough to be killed on the way."""
+STREAMED = 20_000
+"""Of the year's flights, those of three weeks and a half: enough to be killed on the way."""
 
 MakeAct = Callable[[Crew, Client, Story], Act]
 
