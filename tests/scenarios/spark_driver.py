@@ -11,16 +11,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from oncelog import Client
 from oncelog.spark import session
+from oncelog.spark.jobs.progress import started
+from oncelog.spark.session import SMALL
 from oncelog.wire.requests import PublishRequest
-
-FAST = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.streaming.stopTimeout": "20s",
-}
 
 
 class NaiveSink(DataSource):
@@ -49,7 +42,7 @@ class NaiveWriter(DataSourceStreamArrowWriter):
 
 
 def main(plan: dict[str, Any]) -> None:
-    spark = session("pipeline", master=plan.get("master", "local[2]"), **FAST, **plan.get("conf", {}))
+    spark = session("pipeline", master=plan.get("master", "local[2]"), **SMALL, **plan.get("conf", {}))
     spark.dataSource.register(NaiveSink)
     reader = spark.readStream.format("oncelog").option("url", plan["url"]).option("subscribe", plan["source"])
     frame = reader.options(**plan.get("read", {})).load().select("key", "value")
@@ -57,7 +50,7 @@ def main(plan: dict[str, Any]) -> None:
     writer = writer.options(**plan.get("write", {})).option("checkpointLocation", plan["checkpoint"])
     if plan.get("available_now", True):
         writer = writer.trigger(availableNow=True)
-    query = writer.start()
+    query = started(writer.start)
     sys.stdout.write("started\n")
     sys.stdout.flush()
     query.awaitTermination()

@@ -115,7 +115,7 @@ def daemon(directory: Path, name: str, address: str, *arguments: str) -> Iterato
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.timeout(600)  # half a minute where nothing else runs
+@pytest.mark.slow
 def test_on_one_machine_with_workers_that_do_not_have_oncelog(service: ServiceProcess, tmp_path: Path) -> None:
     driven(service, tmp_path, "session", stranger(tmp_path), master="local[2]", thorough=False)
     assert values(service.url, "out") == LETTERS, "each once, in order"
