@@ -93,6 +93,13 @@ def test_an_unknown_option_warns_and_shows_no_value() -> None:
     assert "s3cret" not in str(warned[0].message)
 
 
+def test_an_unknown_option_is_logged_once_however_many_micro_batches_there_are(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        with pytest.warns(UserWarning):
+            parsed(maxOffsetPerTriger="5")
+    assert len([record for record in caplog.records if "maxoffsetpertriger" in record.message]) == 1
+
+
 @pytest.mark.filterwarnings("error")
 def test_options_of_sparks_own_do_not_warn() -> None:
     parsed(path="p", checkpointLocation="c", queryName="q")

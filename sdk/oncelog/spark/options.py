@@ -27,10 +27,21 @@ def warn(text: str) -> None:
 
 
 def warn_of_unknown(given: Mapping[str, str], known: Iterable[str], of: str) -> None:
-    """A misspelt option would else be silent. ``of``: "source" or "sink"; no value is shown, one may be a token."""
+    """A misspelt option would else be silent. ``of``: "source" or "sink"; no value is shown, one may be a token.
+
+    Logged once in a process: Spark makes reader and writer anew for every micro-batch.
+    """
     unknown = given.keys() - {name.lower() for name in known} - _SPARKS
-    if unknown:
-        warn(f"oncelog {of}: unknown option{'s' * (len(unknown) > 1)} {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    if not unknown:
+        return
+    text = f"oncelog {of}: unknown option{'s' * (len(unknown) > 1)} {', '.join(sorted(unknown))}; known: {', '.join(known)}"
+    warnings.warn(text, stacklevel=2)
+    if text not in _logged:
+        _logged.add(text)
+        logger.warning(text)
+
+
+_logged: set[str] = set()
 
 
 def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
