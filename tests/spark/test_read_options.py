@@ -95,7 +95,7 @@ def test_an_unknown_option_warns_and_shows_no_value() -> None:
 
 def test_an_unknown_option_is_logged_once_however_many_micro_batches_there_are(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        with pytest.warns(UserWarning):
+        with pytest.warns(UserWarning, match="maxoffsetpertriger"):
             parsed(maxOffsetPerTriger="5")
     assert len([record for record in caplog.records if "maxoffsetpertriger" in record.message]) == 1
 
