@@ -76,9 +76,12 @@ class Calls:
         body = json.dumps(value).encode()
         self._trying(lambda: self._transport.call("PUT", path, body, JSON), idempotent=False)
 
-    def _post(self, path: str, value: object = None, *, idempotent: bool, accept: str | None = None) -> bytes:
+    def _post(
+        self, path: str, value: object = None, *, idempotent: bool, accept: str | None = None, timeout: float | None = None
+    ) -> bytes:
+        """``timeout``: seconds until an answer must have come, else the client's."""
         body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
-        return self._trying(lambda: self._transport.call("POST", path, body, media, accept=accept), idempotent)
+        return self._trying(lambda: self._transport.call("POST", path, body, media, accept=accept, timeout=timeout), idempotent)
 
 
 def quoted(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,7 +10,7 @@ from oncelog.calls import decoded, parse, quoted, topic_path
 from oncelog.errors import InvalidRequest
 from oncelog.journal_calls import JournalCalls
 from oncelog.wire.columns import MessageColumns, decode_message_columns
-from oncelog.wire.media import DEFAULT_NAMESPACE, JSON
+from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
 
 _OFFSETS: TypeAdapter[dict[str, TopicOffsets]] = TypeAdapter(dict[str, TopicOffsets])
@@ -32,11 +31,8 @@ class RangeCalls(JournalCalls):
             asked = AskOffsets(topics=dict(topics), wait=round(wait * 1000))
         except ValidationError as error:
             raise InvalidRequest(f"not a question about offsets: {error}") from error
-        path, body = f"/v1/namespaces/{quoted(namespace)}/offsets", json.dumps(asked.to_wire()).encode()
-        timeout = self._timeout + wait
-        return parse(
-            _OFFSETS, self._trying(lambda: self._transport.call("POST", path, body, JSON, timeout=timeout), idempotent=True)
-        )
+        path = f"/v1/namespaces/{quoted(namespace)}/offsets"
+        return parse(_OFFSETS, self._post(path, asked.to_wire(), idempotent=True, timeout=self._timeout + wait))
 
     def read_columns(
         self,

@@ -244,7 +244,6 @@ def test_tasks_that_outlive_their_driver_add_nothing(pipeline: SparkPipeline, pr
     """The zombies of a cluster: driver, JVM and daemons are gone, the processes of the tasks go on staging."""
     dead = threading.Event()
     after_death: list[Request] = []
-    slow = threading.Lock()
 
     def die(request: Request, forward: Callable[[], Answer]) -> Answer | None:
         pipeline.kill_all_but_workers()
@@ -255,8 +254,7 @@ def test_tasks_that_outlive_their_driver_add_nothing(pipeline: SparkPipeline, pr
 
     def rule(request: Request, forward: Callable[[], Answer]) -> Answer | None:
         if dead.is_set() and request.is_stage:
-            with slow:
-                after_death.append(request)
+            after_death.append(request)
         return kill(request, forward)
 
     proxy.rule = rule

@@ -80,12 +80,16 @@ class BatchReader(_Reading, DataSourceReader):
             raise ValueError("option startingOffsets: a batch cannot begin at latest")
         if _names(options.end, "earliest", EARLIEST):
             raise ValueError("option endingOffsets: a batch cannot end at earliest")
+        self._window = Window()
+        """What the query's filters leave; of a reader that is told none, everything."""
         self._planned: list[Range] | None = None
 
     def partitions(self) -> list[InputPartition]:
         """One for each topic, or ``minPartitions``. Planned once: what comes later is not in this batch."""
         if self._planned is None:
-            self._planned = self._plan(self._options.topics, Window())
+            chosen = self._window.topics
+            topics = [topic for topic in self._options.topics if chosen is None or topic in chosen]
+            self._planned = self._plan(topics, self._window) if topics else []
         return self._partitions(self._planned)
 
     def _plan(self, topics: Iterable[str], window: Window) -> list[Range]:
@@ -130,20 +134,10 @@ class BatchReader(_Reading, DataSourceReader):
 class PushdownReader(BatchReader):
     """A batch that reads only the offsets, times and topics that the query's filters ask for."""
 
-    _window = Window()
-
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
         """Those that Spark has to look at itself."""
         self._window, left = push(filters)
         return left
-
-    def partitions(self) -> list[InputPartition]:
-        """As a batch's, of what the filters leave."""
-        if self._planned is None:
-            chosen = self._window.topics
-            topics = [topic for topic in self._options.topics if chosen is None or topic in chosen]
-            self._planned = self._plan(topics, self._window) if topics else []
-        return self._partitions(self._planned)
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):

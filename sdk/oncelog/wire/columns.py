@@ -86,9 +86,7 @@ def pack_optional(values: Sequence[bytes | None]) -> BytesColumn | None:
 
 def unpack(column: BytesColumn) -> list[bytes | None]:
     """The values, one by one."""
-    positions = array("i", column.positions)
-    if sys.byteorder == "big":
-        positions.byteswap()
+    positions = _little_endian(array("i", column.positions))
     data = column.data
     values = [data[begin:end] for begin, end in pairwise(positions)]
     if column.present is None:
@@ -104,19 +102,20 @@ def timestamps(message_ids: bytes) -> bytes:
     return bytes(out)
 
 
-def int64(values: Sequence[int]) -> bytes:
+def int64(values: Iterable[int]) -> bytes:
     """Little-endian."""
-    packed = array("q", values)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return _little_endian(array("q", values)).tobytes()
 
 
 def _int32(values: Iterable[int]) -> bytes:
-    packed = array("i", values)
+    return _little_endian(array("i", values)).tobytes()
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
+    """From this machine's order of bytes, or to it."""
     if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+        numbers.byteswap()
+    return numbers
 
 
 # --- as bytes -----------------------------------------------------------------------------------------------------------

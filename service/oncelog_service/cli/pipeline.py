@@ -15,6 +15,7 @@ import typer
 from oncelog.errors import OncelogError
 from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.session import ERROR, FAILED, Session, command
+from oncelog_service.cli.values import parse_pairs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,8 @@ def job(name: str, usual: Mapping[str, str] = NOTHING) -> Callable[[Callable[...
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def run(session: Session, master: str, conf: list[str] | None, **given: Any) -> None:
-            with _spark(session, f"oncelog pipeline {name}", master, {**usual, **_settings(conf or [])}) as spark:
+            settings = parse_pairs(conf or [], "a setting is NAME=VALUE", "--conf")
+            with _spark(session, f"oncelog pipeline {name}", master, {**usual, **settings}) as spark:
                 function(session, spark, **given)
 
         first, _, *own = inspect.signature(function, eval_str=True).parameters.values()
@@ -257,14 +259,6 @@ def _spark(session: Session, name: str, master: str, conf: Mapping[str, str]) ->
         raise _refused(session, "pipeline_failed", _in_short(error)) from error
     finally:
         spark.stop()
-
-
-def _settings(conf: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in conf]
-    for text, (name, equals, _) in zip(conf, pairs, strict=True):
-        if not name or not equals:
-            raise typer.BadParameter(f"a setting is NAME=VALUE, not {text!r}", param_hint="--conf")
-    return {name: value for name, _, value in pairs}
 
 
 def _refused(session: Session, code: str, detail: str) -> typer.Exit:

@@ -35,10 +35,15 @@ class Policy(StrEnum):
 
 def parse_properties(texts: Sequence[str]) -> dict[str, str]:
     """``name=value`` each. Raises BadParameter."""
+    return parse_pairs(texts, "a property is name=value", "--property")
+
+
+def parse_pairs(texts: Sequence[str], rule: str, option: str) -> dict[str, str]:
+    """Names and values with a = between them. Raises BadParameter, which begins with the ``rule``."""
     pairs = [text.partition("=") for text in texts]
     for text, (name, equals, _) in zip(texts, pairs, strict=True):
         if not name or not equals:
-            raise typer.BadParameter(f"a property is name=value, not {text!r}", param_hint="--property")
+            raise typer.BadParameter(f"{rule}, not {text!r}", param_hint=option)
     return {name: value for name, _, value in pairs}
 
 

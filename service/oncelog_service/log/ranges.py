@@ -6,7 +6,6 @@ nothing is rolled back any more. What leaves it later is what expires.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
@@ -15,6 +14,7 @@ from oncelog.wire.columns import encode_message_columns
 from oncelog.wire.models import TopicAsked, TopicOffsets
 from oncelog_dedup import Deduplicator
 from oncelog_service.clock import Clock
+from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.columns import Range, end_within, read_columns
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.reading import read
@@ -47,20 +47,13 @@ class Ranges:
         self._earliest_offset = earliest_offset
         self._living = living
         self.check_open = check_open
-        self.arrivals: set[asyncio.Future[None]] = set()
-        """Of those who wait; each is to be set when more may be settled, or the topic is closed."""
+        self.arrivals = Arrivals()
+        """Woken when more may be settled, or the topic is closed."""
 
     @property
     def settled(self) -> int:
         """Behind the last message before which everything is durable and decided."""
         return self._dedup.fold.settled.position.upcoming_offset
-
-    def wake(self) -> None:
-        """Whoever waits is to look again."""
-        for arrival in self.arrivals:
-            if not arrival.done():
-                arrival.set_result(None)
-        self.arrivals.clear()
 
     async def offsets(self, asked: TopicAsked) -> TopicOffsets:
         """Where the log begins, up to where it is settled, and what else is asked. Raises TopicDamaged."""
@@ -160,11 +153,4 @@ async def wait_for_more(topics: Mapping[str, tuple[Ranges, TopicAsked]], wait_ms
         left = end - clock.monotonic()
         if left <= 0:
             return
-        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for ranges, _ in topics.values():
-            ranges.arrivals.add(arrival)
-        try:
-            await asyncio.wait([arrival], timeout=left)
-        finally:
-            for ranges, _ in topics.values():
-                ranges.arrivals.discard(arrival)
+        await Arrivals.wait([ranges.arrivals for ranges, _ in topics.values()], left)

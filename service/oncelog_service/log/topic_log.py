@@ -25,6 +25,7 @@ from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishRespons
 from oncelog.wire.transaction import Transaction
 from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
 from oncelog_service.clock import Clock
+from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
 from oncelog_service.log.expectations import Expectations, topic_name
@@ -182,7 +183,7 @@ class TopicLog:
         self.refused = 0
         """Messages answered as duplicates since then."""
         self._transaction: tuple[bytes, Transaction] | None = None
-        self._arrivals: set[asyncio.Future[None]] = set()
+        self._arrivals = Arrivals()
         self._trimming = asyncio.Lock()
         self._closed = False
 
@@ -302,7 +303,7 @@ class TopicLog:
 
     def _more_settled(self) -> None:
         self.snapshots.begin_if_due()
-        self.ranges.wake()
+        self.ranges.arrivals.wake()
 
     # --- transactions ---------------------------------------------------------------------------------------------------
 
@@ -461,19 +462,11 @@ class TopicLog:
         last_id = self.position.last_message_id
         if last_id is not None and last_id >= start:
             return
-        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._arrivals.add(arrival)
-        try:
-            await asyncio.wait([arrival], timeout=seconds)
-        finally:
-            self._arrivals.discard(arrival)
+        await Arrivals.wait([self._arrivals], seconds)
 
     def _wake(self) -> None:
-        for arrival in self._arrivals:
-            if not arrival.done():
-                arrival.set_result(None)
-        self._arrivals.clear()
-        self.ranges.wake()
+        self._arrivals.wake()
+        self.ranges.arrivals.wake()
 
     # --- keeping house --------------------------------------------------------------------------------------------------
 
