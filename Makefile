@@ -67,7 +67,7 @@ check: lint types contracts test ## everything a change must pass
 .PHONY: constraints
 constraints: $(READY) ## resolve the dependencies anew into constraints.txt
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra service --extra sql --extra spark --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade -o constraints.txt
+	$(BIN)/uv pip compile pyproject.toml --extra service --extra postgresql --extra spark --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade -o constraints.txt
 
 .PHONY: clean
 clean: ## remove what make made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Table(Enum):
@@ -57,12 +57,30 @@ class StoreClosed(StoreError):
     """The store was closed, or failed before; this call did nothing."""
 
 
+class Fence(NamedTuple):
+    """A lease as it must stand for a write to happen: whoever takes the resource over raises the epoch."""
+
+    resource: bytes
+    """What is served by one process at a time: a topic, the transaction service, the journal."""
+    epoch: int
+
+
+class StoreFenced(StoreError):
+    """Leases that the write stood on are somebody else's now. Nothing was written, and the store goes on."""
+
+    def __init__(self, lost: frozenset[Fence]) -> None:
+        super().__init__(f"taken over by another process: {', '.join(sorted(repr(each.resource) for each in lost))}")
+        self.lost = lost
+
+
 class Batch:
     """Changes that become durable together or not at all. Collects; touches nothing."""
 
-    __slots__ = ("deletes", "puts", "runs")
+    __slots__ = ("deletes", "fences", "puts", "runs")
 
     def __init__(self) -> None:
+        self.fences: set[Fence] = set()
+        """The leases that must stand; a store that is one process's has none."""
         self.runs: list[tuple[Table, bytes, Sequence[bytes], Sequence[bytes]]] = []
         self.puts: list[tuple[Table, bytes, bytes]] = []
         self.deletes: list[tuple[Table, bytes]] = []
@@ -99,7 +117,10 @@ class Store(Protocol):
     def write(self, batches: Sequence[Batch]) -> None:
         """Apply the batches in their order, as one atomic change, and return when it is synced to disk.
 
+        The fences of the batches are checked in the same change.
+
         Raises:
+            StoreFenced: nothing was written, since a fence does not stand; the store goes on.
             StoreError: it may or may not be on disk. The store refuses everything from here on, until opened anew.
         """
         ...
