@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oncelog.errors import OncelogError
+from oncelog.wire.models import TopicAsked
 from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.session import ERROR, FAILED, Session, command
 from oncelog_service.cli.values import parse_pairs
@@ -31,7 +34,10 @@ Topics = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics.", sh
 Path_ = Annotated[str, typer.Argument(metavar="PATH", help="Directory of Parquet files.", show_default=False)]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Directory of Parquet files.", show_default=False)]
 Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", metavar="PATH", help="Where Spark keeps its position.", show_default=False)
+    str | None,
+    typer.Option(
+        "--checkpoint", metavar="PATH", help="Where Spark keeps its position; else in _checkpoint there.", show_default=False
+    ),
 ]
 AvailableNow = Annotated[bool, typer.Option("--available-now", help="End when what is there now is done; else go on.")]
 Every = Annotated[str, typer.Option("--every", help="Time between two batches.")]
@@ -41,20 +47,23 @@ Conf = Annotated[
 ]
 
 _MASTER = "local[*]"
+_QUIET = {"spark.log.level": "FATAL"}
+"""What a command says when it fails, or is interrupted, is a sentence; Spark would print its stacks beside it."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FEW_PARTITIONS = {"spark.sql.shuffle.partitions": "4"}
 """Each has a state of its own in every micro-batch; Spark's 200 are for clusters."""
 Told = Callable[["dict[str, Progress]"], None]
+Spark = Callable[[], AbstractContextManager[SparkSession]]
+"""Starts Spark, which takes long: what can be refused before is."""
 
 
 def job(name: str, usual: Mapping[str, str] = NOTHING) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that is given a Spark session after its Session: as ``--master`` and ``--conf`` say, else as ``usual`` does."""
+    """A command that is given, after its Session, what starts Spark: as ``--master`` and ``--conf`` say, else ``usual``."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def run(session: Session, master: str, conf: list[str] | None, **given: Any) -> None:
             settings = parse_pairs(conf or [], "a setting is NAME=VALUE", "--conf")
-            with _spark(session, f"oncelog pipeline {name}", master, {**usual, **settings}) as spark:
-                function(session, spark, **given)
+            function(session, partial(_spark, session, f"oncelog pipeline {name}", master, {**usual, **settings}), **given)
 
         first, _, *own = inspect.signature(function, eval_str=True).parameters.values()
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -73,7 +82,7 @@ def job(name: str, usual: Mapping[str, str] = NOTHING) -> Callable[[Callable[...
 @job("archive")
 def archive(
     session: Session,
-    spark: SparkSession,
+    spark: Spark,
     topics: Topics,
     to: To,
     available_now: AvailableNow = False,
@@ -83,21 +92,24 @@ def archive(
     checkpoint: Checkpoint = None,
 ) -> None:
     """Keep Parquet files, by day, a copy of topics: each message once, whatever is killed."""
-    from oncelog.spark.jobs.archive import archive as start
-    from oncelog.spark.jobs.progress import follow
+    if starting not in ("earliest", "latest"):
+        raise typer.BadParameter("earliest or latest", param_hint="--from")
+    _ask_for(session, topics)
+    with spark() as running, _shown(session) as told:
+        from oncelog.spark.jobs.archive import archive as start
+        from oncelog.spark.jobs.progress import follow
 
-    query = start(
-        spark,
-        topics,
-        to,
-        **_service(session),
-        available_now=available_now,
-        every=every,
-        starting=starting,
-        max_offsets=max_offsets,
-        checkpoint=checkpoint,
-    )
-    with _shown(session) as told:
+        query = start(
+            running,
+            topics,
+            to,
+            **_service(session),
+            available_now=available_now,
+            every=every,
+            starting=starting,
+            max_offsets=max_offsets,
+            checkpoint=checkpoint,
+        )
         done = follow({", ".join(topics): query}, told)
     _result(session, {"path": to}, done)
 
@@ -105,7 +117,7 @@ def archive(
 @job("backfill")
 def backfill(
     session: Session,
-    spark: SparkSession,
+    spark: Spark,
     path: Path_,
     topic: Annotated[
         str | None, typer.Option("--topic", help="Where all rows go; else where their column `topic` says.", show_default=False)
@@ -127,12 +139,13 @@ def backfill(
     checkpoint: Checkpoint = None,
 ) -> None:
     """Publish Parquet files, such as an archive's: each row once, however often this is killed and begun again."""
-    from oncelog.spark.jobs.backfill import backfill as run
+    _ask_for(session, [] if topic is None else [topic])
+    with spark() as running, _shown(session) as told:
+        from oncelog.spark.jobs.backfill import backfill as run
 
-    try:
-        with _shown(session) as told:
+        try:
             done = run(
-                spark,
+                running,
                 path,
                 topic,
                 **_service(session),
@@ -144,8 +157,8 @@ def backfill(
                 checkpoint=checkpoint,
                 told=told,
             )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
     again = " more" if done.resumed else ""
     session.out.result(asdict(done), f"{done.rows:,}{again} rows in {done.commits} commits, as {done.name}")
 
@@ -153,7 +166,7 @@ def backfill(
 @job("audit")
 def audit(
     session: Session,
-    spark: SparkSession,
+    spark: Spark,
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; of an archive: else all in it.")] = None,
     of_archive: Annotated[
         str | None, typer.Option("--archive", metavar="PATH", help="Audit these Parquet files.", show_default=False)
@@ -166,26 +179,33 @@ def audit(
     ] = None,
 ) -> None:
     """Look for duplicates, gaps, disorder and what the service's maps say otherwise. Exits with 1 on a violation."""
-    from oncelog.spark.jobs.audit import audit as audit_topics
-    from oncelog.spark.jobs.audit import audit_archive
-
     if of_archive is None:
         if not topics:
             raise typer.BadParameter("name topics, or an archive with --archive", param_hint="TOPIC")
         if offline or allow_holes:
             raise typer.BadParameter("goes with --archive", param_hint="--offline" if offline else "--allow-holes")
-        found = audit_topics(spark, topics, **_service(session), no_gaps=no_gaps, report=report)
-    else:
-        found = audit_archive(
-            spark,
-            of_archive,
-            topics or None,
-            **_service(session),
-            offline=offline,
-            no_gaps=no_gaps,
-            allow_holes=allow_holes,
-            report=report,
-        )
+        _ask_for(session, topics)
+    elif not offline:
+        _ask_for(session, [])  # a topic that the archive has and the service does not is a finding
+    if report is not None and not report.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {report.parent}", param_hint="--report")
+    with spark() as running:
+        from oncelog.spark.jobs.audit import audit as audit_topics
+        from oncelog.spark.jobs.audit import audit_archive
+
+        if of_archive is None:
+            found = audit_topics(running, topics or [], **_service(session), no_gaps=no_gaps, report=report)
+        else:
+            found = audit_archive(
+                running,
+                of_archive,
+                topics or None,
+                **_service(session),
+                offline=offline,
+                no_gaps=no_gaps,
+                allow_holes=allow_holes,
+                report=report,
+            )
     _tell(session, found, report)
     if not found.ok:
         raise typer.Exit(ERROR)
@@ -206,7 +226,7 @@ def _tell(session: Session, found: Audit, report: Path | None) -> None:
 @job("flights", FEW_PARTITIONS)
 def flights(
     session: Session,
-    spark: SparkSession,
+    spark: Spark,
     to: To,
     flights_topic: Annotated[str, typer.Option("--flights", metavar="TOPIC", help="Lines of flights.csv.")] = "flights",
     weather_topic: Annotated[str, typer.Option("--weather", metavar="TOPIC", help="Lines of weather.csv.")] = "weather",
@@ -216,17 +236,22 @@ def flights(
     max_offsets: Annotated[int, typer.Option("--max-offsets", min=1, help="Messages of one batch at most.")] = 20_000,
 ) -> None:
     """Delays by airport and hour, and flights beside their weather, as streams. With --available-now: compared with a batch."""
-    from oncelog.spark.jobs.flights import compare_with_batch
-    from oncelog.spark.jobs.flights import flights as start
-    from oncelog.spark.jobs.progress import follow
+    names: dict[str, Any] = {"flights_topic": flights_topic, "weather_topic": weather_topic, "delays_topic": delays_topic}
+    _ask_for(session, names.values())
+    with spark() as running:
+        from oncelog.spark.jobs.flights import compare_with_batch
+        from oncelog.spark.jobs.flights import flights as start
+        from oncelog.spark.jobs.progress import follow
 
-    names = {"flights_topic": flights_topic, "weather_topic": weather_topic, "delays_topic": delays_topic}
-    queries = start(spark, to, **_service(session), **names, available_now=available_now, every=every, max_offsets=max_offsets)
-    with _shown(session) as told:
-        done = follow(queries, told)
-    if not available_now:
-        return
-    rows, problems = compare_with_batch(spark, to, **_service(session), **names)
+        with _shown(session) as told:
+            queries = start(
+                running, to, **_service(session), **names, available_now=available_now, every=every, max_offsets=max_offsets
+            )
+            done = follow(queries, told)
+        if not available_now:
+            return
+        session.out.note("comparing with a batch …")
+        rows, problems = compare_with_batch(running, to, **_service(session), **names)
     value = {"rows": rows, "problems": problems, **{name: asdict(each) for name, each in done.items()}}
     session.out.table(value, ("query", "rows as in the batch"), list(rows.items()))
     for problem in problems:
@@ -248,9 +273,11 @@ def _spark(session: Session, name: str, master: str, conf: Mapping[str, str]) ->
         raise _refused(session, "spark_missing", f"{error}") from None
     session.out.note("starting Spark …")
     try:
-        spark = make(name, master, **conf)
+        spark = make(name, master, **{**_QUIET, **conf})
     except JavaNotFound as error:
         raise _refused(session, "java_missing", f"{error}") from None
+    except Exception as error:
+        raise _refused(session, "spark_failed", f"Spark does not start: {_in_short(error)}") from error
     try:
         yield spark
     except Exception as error:
@@ -261,15 +288,27 @@ def _spark(session: Session, name: str, master: str, conf: Mapping[str, str]) ->
         spark.stop()
 
 
+def _ask_for(session: Session, topics: Iterable[str]) -> None:
+    """Raises OncelogError: the service does not answer, or has no such topics. Spark would say so late and at length."""
+    session.client.offsets({topic: TopicAsked() for topic in topics}, session.namespace)
+
+
 def _refused(session: Session, code: str, detail: str) -> typer.Exit:
     session.out.failure({"title": "The pipeline has ended", "code": code, "detail": detail}, f"error: {detail}")
     return typer.Exit(ERROR)
 
 
+_PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*)(?:: ((?:.*\n?)+?))?(?=\s*(?:SQLSTATE|\Z))", re.MULTILINE)
+
+
 def _in_short(error: Exception) -> str:
-    """What Spark says, without the JVM's stack."""
+    """What Spark says, without the JVM's stack; of an error in one of its Python processes, what that one said."""
     text = str(error).partition("\n\tat ")[0].partition("JVM stacktrace")[0].strip()
-    return text[:2_000] or type(error).__name__
+    _, traceback, tail = text.rpartition("Traceback (most recent call last):\n")
+    if traceback and (raised := _PYTHON_ERROR.search(tail)):
+        kind, said = raised.groups()
+        text = said.strip() if said and kind.startswith(("oncelog.", "ValueError")) else raised[0]
+    return text.strip()[:2_000] or type(error).__name__
 
 
 def _service(session: Session) -> dict[str, Any]:
