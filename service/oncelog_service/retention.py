@@ -40,6 +40,7 @@ _BY_GENERATION = (
     Table.TRIM,
     Table.GROUP,
     Table.CHUNK,
+    Table.SUBSCRIPTION,
 )
 
 

@@ -37,6 +37,7 @@ from oncelog_service.storage.rows import (
     JournalMetaRow,
     NamespaceRow,
     ProducerRow,
+    SubscriptionRow,
     TopicRow,
     TrimRow,
 )
@@ -98,7 +99,7 @@ def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalMetaRow, GroupProducerRow],
+    [TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalMetaRow, GroupProducerRow, SubscriptionRow],
     ids=lambda row: row.__name__,
 )
 def test_the_small_tables_are_drawn_as_they_are_written(row: type) -> None:

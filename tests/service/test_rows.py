@@ -30,6 +30,7 @@ from oncelog_service.storage.rows import (
     ProducerRow,
     Row,
     RowDamaged,
+    SubscriptionRow,
     T,
     TopicRow,
     TrimRow,
@@ -217,6 +218,8 @@ RECORDS = {
         key_places={"k": 1},
     ),
     "journal_meta_v1": JournalMetaRow(2, 1_790_000_000_000_000_000, [0, 1_000]),
+    "subscription_v1": SubscriptionRow(7, [("nonce-1", 6), ("nonce-2", 7)], 336_776),
+    "subscription_deleted_v1": SubscriptionRow(8),
     "group_producer_v1": GroupProducerRow(4, "2026-09-21", "t-4", 336_776, "c0ffee"),
 }
 
@@ -230,10 +233,13 @@ def test_the_layout_of_a_record_never_changes(name: str) -> None:
 
 def listed(record: Any) -> Any:
     """JSON knows no tuples: what is read back holds lists."""
-    return replace(record, opens=[list(each) for each in record.opens]) if isinstance(record, ProducerRow) else record
+    opened = isinstance(record, ProducerRow | SubscriptionRow)
+    return replace(record, opens=[list(each) for each in record.opens]) if opened else record
 
 
-@pytest.mark.parametrize("kind", [TopicRow, NamespaceRow, ProducerRow, TrimRow, ChunkRow, JournalMetaRow, GroupProducerRow])
+@pytest.mark.parametrize(
+    "kind", [TopicRow, NamespaceRow, ProducerRow, TrimRow, ChunkRow, JournalMetaRow, GroupProducerRow, SubscriptionRow]
+)
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b"null", b"[]", b"{}", b"1", b'{"version":2}', b'{"version":1,"surprise":0}', b"\xff", b'{"version":null}'],

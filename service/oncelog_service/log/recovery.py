@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from oncelog.errors import TopicDamaged
 from oncelog_dedup import Entry, Fold, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
@@ -17,7 +18,18 @@ from oncelog_service.log.key_index import KeyIndex, KeyMarks, group_key_marks, k
 from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from, stored_under
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import ProducerRow, Row, RowDamaged, decode_payload_row, decode_record, decode_row, intact
+from oncelog_service.storage.rows import (
+    ProducerRow,
+    Row,
+    RowDamaged,
+    SubscriptionRow,
+    decode_payload_row,
+    decode_record,
+    decode_row,
+    intact,
+)
+
+N = TypeVar("N", ProducerRow, SubscriptionRow)
 
 
 @dataclass(slots=True)
@@ -33,6 +45,7 @@ class Recovered:
     keys: KeyIndex | None = None
     """Where the topic checks expectations."""
     key_snapshots: list[int | None] | None = None
+    subscriptions: dict[str, SubscriptionRow] = field(default_factory=dict)
 
 
 def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
@@ -65,6 +78,7 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         replayed=replayed.entries,
         keys=keys,
         key_snapshots=key_snapshots,
+        subscriptions=read_subscriptions(store, prefix),
     )
 
 
@@ -164,10 +178,18 @@ def forgotten(producers: Mapping[str, ProducerRow]) -> dict[str, int]:
 
 def read_producers(store: Store, prefix: bytes) -> dict[str, ProducerRow]:
     """Every producer row of the topic. Raises TopicDamaged if one cannot be read."""
+    return _by_name(store, prefix, Table.PRODUCER, ProducerRow)
+
+
+def read_subscriptions(store: Store, prefix: bytes) -> dict[str, SubscriptionRow]:
+    """Every subscription of the topic, deleted ones too. Raises TopicDamaged if one cannot be read."""
+    return _by_name(store, prefix, Table.SUBSCRIPTION, SubscriptionRow)
+
+
+def _by_name(store: Store, prefix: bytes, table: Table, kind: type[N]) -> dict[str, N]:
     try:
         return {
-            key[len(prefix) :].decode(): decode_record(ProducerRow, data)
-            for key, data in store.scan(Table.PRODUCER, prefix, prefix_end(prefix))
+            key[len(prefix) :].decode(): decode_record(kind, data) for key, data in store.scan(table, prefix, prefix_end(prefix))
         }
     except RowDamaged as damage:
         raise TopicDamaged(str(damage)) from damage

@@ -33,6 +33,7 @@ class Table(Enum):
     ATOMIC_ID = b"a"
     ATOMIC_OUTCOME = b"c"
     GROUP_PRODUCER = b"d"
+    SUBSCRIPTION = b"u"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__

@@ -54,6 +54,7 @@ The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_de
                 "expected_offset": int | null, "expected_last_message_id": hex | null,
                 "expected_key_offsets": {key: int | null} | null, "key_places": {key: int}}
     JOURNAL_META    {"version": 1, "partitions": int, "numbers": int, "begins": [int, ...]}
+    SUBSCRIPTION    {"version": 1, "epoch": int, "opens": [[nonce, epoch], ...], "cursor": offset | null}
     GROUP_PRODUCER  {"version": 1, "sequence_id": int, "incarnation": str | null, "transaction": str, "messages": int,
                      "checksum": str | null}
 """
@@ -673,8 +674,32 @@ class GroupProducerRow:
     checksum: str | None
 
 
-Record: TypeAlias = TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow | ChunkRow | JournalMetaRow | GroupProducerRow
-R = TypeVar("R", TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalMetaRow, GroupProducerRow)
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """A subscription on one generation of a topic. It outlives being deleted: a fenced epoch stays fenced for ever."""
+
+    epoch: int
+    opens: list[tuple[str, int]] = field(default_factory=list)
+    """(nonce, epoch) of the latest opens and seeks, oldest first: a repeated one is told from a new one."""
+    cursor: int | None = None
+    """Every message below this offset is acknowledged; None: the subscription is deleted."""
+
+
+Record: TypeAlias = (
+    TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow | ChunkRow | JournalMetaRow | GroupProducerRow | SubscriptionRow
+)
+R = TypeVar(
+    "R",
+    TopicRow,
+    NamespaceRow,
+    ProducerRow,
+    TrimRow,
+    GroupRow,
+    ChunkRow,
+    JournalMetaRow,
+    GroupProducerRow,
+    SubscriptionRow,
+)
 
 
 def encode_record(record: Record) -> bytes:
