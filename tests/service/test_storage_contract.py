@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -19,24 +20,31 @@ from oncelog_service.storage.leveldb import LevelDBStore
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Store, StoreClosed, StoreDamaged, StoreError, Table
+from tests.postgres import postgres_server
 
 M, S = Table.MESSAGE, Table.SNAPSHOT
 END = b"\xff" * 8
+KINDS = ["memory", "leveldb", "sqlite", "postgresql"]
 
 
 class Opener:
     """One place to store, opened again and again."""
 
     def __init__(self, kind: str, path: Path) -> None:
-        self._path = path / "data"
         self._disk = Disk()
         self._kind = kind
+        self._open = self._opener(path / "data")
         self._opened: list[Store] = []
+
+    def _opener(self, path: Path) -> Callable[[], Store]:
+        if self._kind == "memory":
+            return lambda: MemoryStore(self._disk)
+        return store_opener(postgres_server().fresh_schema() if self._kind == "postgresql" else f"{self._kind}://{path}")
 
     def __call__(self) -> Store:
         """Open it; an opening before this one is closed first, as a service does."""
         self.close()
-        self._opened.append(MemoryStore(self._disk) if self._kind == "memory" else LevelDBStore(self._path))
+        self._opened.append(self._open())
         return self._opened[-1]
 
     def fail_write(self, store: Store, batch: Batch) -> None:
@@ -44,6 +52,8 @@ class Opener:
         behind = Batch()
         if self._kind == "memory":
             self._disk.before_sync = refuse
+        elif self._kind == "postgresql":
+            behind.put(M, os.urandom(10_000), b"longer than an index takes")
         else:
             behind.put(M, b"no bytes", None)  # type: ignore[arg-type]
         with pytest.raises(StoreError):
@@ -60,7 +70,7 @@ def refuse(_: object) -> None:
     raise OSError("no space left on device")
 
 
-@pytest.fixture(params=["memory", "leveldb"])
+@pytest.fixture(params=KINDS)
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     opener = Opener(request.param, tmp_path)
     yield opener
@@ -147,7 +157,7 @@ def test_a_scan_that_began_does_not_see_later_writes(store: Store) -> None:
     assert store.get(M, b"49") is None
 
 
-@pytest.mark.parametrize("kind", ["memory", "leveldb"])
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_history_of_writes_reads_like_a_dict(
@@ -491,7 +501,19 @@ def test_a_leveldb_url_names_a_path_that_may_hold_spaces(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "url",
-    ["", "oncelog-data", "leveldb://", "leveldb:///data?sync=no", "leveldb:///data#x", "memory://x", "memory:///x", "redis://h"],
+    [
+        *(
+            "",
+            "oncelog-data",
+            "leveldb://",
+            "leveldb:///data?sync=no",
+            "leveldb:///data#x",
+            "memory://x",
+            "memory:///x",
+            "redis://h",
+        ),
+        *("sqlite://", "sqlite:///data?mode=ro", "postgresql://h", "postgresql://h:x/d", "postgresql+asyncpg://h/d"),
+    ],
 )
 def test_a_url_that_names_no_store_is_refused_with_the_ones_that_do(url: str) -> None:
     with pytest.raises(ValueError, match="leveldb:///absolute/path"):

@@ -12,15 +12,15 @@ What was measured decides the settings (docs/guarantees.md has the figures):
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import plyvel
 
+from oncelog_service.storage.directory import sync_directory
 from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreDamaged, StoreError, Table
+from oncelog_service.storage.reads import RunningReads
 
 _WRITE_BUFFER = 16 * 2**20
 """LevelDB's default is 4 MiB; a group of requests can be half of that. Two buffers at most are held in memory."""
@@ -48,14 +48,14 @@ class LevelDBStore:
                 max_file_size=_MAX_FILE_SIZE,
                 bloom_filter_bits=10,
             )
-            _sync_directory(path)
-            _sync_directory(path.parent)
+            sync_directory(path)
+            sync_directory(path.parent)
         except plyvel.CorruptionError as error:
             raise StoreDamaged(f"{path}: {error}") from error
         except (plyvel.Error, OSError) as error:
             raise StoreError(f"{path} cannot be opened: {error}") from error
         self._failed = False
-        self._reads = _ReadCount()
+        self._reads = RunningReads()  # plyvel's iterators die with the database
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         with self._reading():
@@ -100,6 +100,9 @@ class LevelDBStore:
             self._failed = True
             raise StoreError(f"{self._path}: the write failed: {error}") from error
 
+    def lease_table(self) -> None:
+        return None
+
     def close(self) -> None:
         self._failed = True
         self._reads.close()
@@ -129,36 +132,3 @@ class LevelDBStore:
                 raise StoreDamaged(f"{self._path}: {error}") from error
             except plyvel.Error as error:
                 raise StoreError(f"{self._path}: {error}") from error
-
-
-class _ReadCount:
-    """Counts running reads, so that the database is not closed under one of them (plyvel's iterators die with it)."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._running = 0
-        self._closed = False
-
-    def __enter__(self) -> None:
-        with self._changed:
-            if self._closed:
-                raise StoreClosed("the store is closed")
-            self._running += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._running -= 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.wait_for(lambda: self._running == 0)
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -4,32 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from oncelog_service.storage.port import Store
+from oncelog_service.storage.port import Store, StoreError
+
+_IN_FILES = ("leveldb", "sqlite")
+_POSTGRESQL = ("postgresql+psycopg", "postgresql")
+_KNOWN = (
+    "use leveldb:///absolute/path, leveldb://relative/path, sqlite:///absolute/path, sqlite://relative/path, "
+    "postgresql+psycopg://user:password@host:port/database or memory://"
+)
 
 
 def store_opener(url: str) -> Callable[[], Store]:
-    """What opens the store at ``url``, now and again after a failure. Opens nothing yet.
+    """What opens the store at ``url``, now and again after a failure. Opens nothing yet, and loads no driver.
 
-    ``leveldb:///absolute/path`` or ``leveldb://relative/path``; ``memory://`` for tests: gone with the process.
+    ``leveldb:///absolute/path`` or ``leveldb://relative/path``; ``sqlite:`` in the same way (and with SQLAlchemy's four slashes);
+    ``postgresql+psycopg://user:password@host:port/database``, also without ``+psycopg``, with libpq's settings as its query;
+    ``memory://`` for tests: gone with the process.
 
     Raises:
         ValueError: the URL names no store that is known here.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "leveldb" and (parts.netloc or parts.path) and not parts.query and not parts.fragment:
-        path = Path(unquote(parts.netloc + parts.path))
-        return lambda: _open_leveldb(path)
-    if parts.scheme == "memory" and not parts.netloc and not parts.path:
+    parts = _split(url)
+    path = path_of(url)
+    if parts is not None and path is not None:
+        return lambda: _open_leveldb(path) if parts.scheme == "leveldb" else _open_sqlite(path)
+    if parts is not None and parts.scheme in _POSTGRESQL and parts.path.strip("/") and not parts.fragment:
+        return lambda: _open_postgresql(url)
+    if parts is not None and parts.scheme == "memory" and not parts.netloc and not parts.path:
         from oncelog_service.storage.memory import Disk, MemoryStore
 
         disk = Disk()
         return lambda: MemoryStore(disk)
-    raise ValueError(f"--store {url!r} names no store; use leveldb:///absolute/path, leveldb://relative/path or memory://")
+    raise ValueError(f"--store {shown(url)!r} names no store; {_KNOWN}")
+
+
+def path_of(url: str) -> Path | None:
+    """Where a store in files lies; None for any other."""
+    parts = _split(url)
+    if parts is None or parts.scheme not in _IN_FILES or parts.query or parts.fragment or not parts.netloc + parts.path:
+        return None
+    path = unquote(parts.netloc + parts.path)
+    # Four slashes are SQLAlchemy's way to write an absolute path.
+    return Path("/" + path.lstrip("/")) if path.startswith("//") else Path(path)
+
+
+def shown(url: str) -> str:
+    """The URL as it may be printed and logged: without a password, wherever in it one may be."""
+    parts = _split(url)
+    if "@" not in url and "password" not in url:
+        return url
+    if parts is None or parts.scheme not in _POSTGRESQL or "@" in parts.path + parts.query + parts.fragment:
+        return url.partition(":")[0] + "://…"
+    user, at, address = parts.netloc.rpartition("@")
+    return f"{parts.scheme}://{user.partition(':')[0]}{at}{address}{parts.path}"
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port if parts.scheme in _POSTGRESQL else None
+    except ValueError:
+        return None
+    return parts
 
 
 def _open_leveldb(path: Path) -> Store:
     from oncelog_service.storage.leveldb import LevelDBStore
 
     return LevelDBStore(path)
+
+
+def _open_sqlite(path: Path) -> Store:
+    try:
+        from oncelog_service.storage.sql import SqlStore
+        from oncelog_service.storage.sql_sqlite import SqliteDatabase
+    except ImportError as error:
+        raise _missing("SQLite needs SQLAlchemy", "service,sql") from error
+    return SqlStore(SqliteDatabase(path))
+
+
+def _open_postgresql(url: str) -> Store:
+    try:
+        from oncelog_service.storage.sql import SqlStore
+        from oncelog_service.storage.sql_postgresql import PostgresqlDatabase
+    except ImportError as error:
+        raise _missing("PostgreSQL needs SQLAlchemy and psycopg", "service,postgresql") from error
+    return SqlStore(PostgresqlDatabase(url, shown(url)))
+
+
+def _missing(what: str, extras: str) -> StoreError:
+    return StoreError(f'a store on {what}: pip install "oncelog[{extras}]"')

@@ -1,0 +1,182 @@
+"""The store on a SQL database, through SQLAlchemy Core: SQLite for one process, PostgreSQL for more than one machine.
+
+What both have in common. All rows lie in one table, sorted by key (sql_tables.py); a group of batches becomes one set of changes,
+the last change of a key counting; a scan is read page by page. What differs is in sql_sqlite.py and sql_postgresql.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import Engine, bindparam, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from oncelog_service.cluster.lease_table import LeaseTable
+from oncelog_service.storage.port import Batch, Fence, Rows, StoreClosed, StoreDamaged, StoreError, StoreFenced, Table
+from oncelog_service.storage.reads import RunningReads
+from oncelog_service.storage.sql_tables import METADATA, ROW
+
+PAGES = ((32, 2**16), (512, 2**19), (8_192, 2**22))
+"""Pages of a scan: so many rows, but none behind the one that reaches so many bytes. The last repeats, most want few."""
+
+_VALUE = select(ROW.c.value).where(ROW.c.key == bindparam("key"))
+
+
+class Changes(NamedTuple):
+    """What a group of batches comes to. No key is in both."""
+
+    puts: dict[bytes, bytes]
+    deletes: set[bytes]
+    fences: frozenset[Fence]
+
+
+class Database(Protocol):
+    """What differs between databases. Its methods raise what SQLAlchemy and the driver raise."""
+
+    where: str
+    """For people; without a password."""
+    engine: Engine
+    """Every connection of it is in autocommit."""
+    shared: bool
+    """Whether several processes may use it at the same time."""
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What the driver raises, where SQLAlchemy does not stand between."""
+        ...
+
+    def check(self, writer: Connection) -> None:
+        """Raises StoreError for a database that would lose what it has confirmed, or cannot be written."""
+        ...
+
+    def write(self, writer: Connection, changes: Changes) -> frozenset[Fence]:
+        """Make the changes in one synced transaction. Not if some of the fences do not stand: then those."""
+        ...
+
+    def pages(self, start: bytes, stop: bytes, reverse: bool) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """The rows with start <= key < stop as of the first step, with pages as PAGES says.
+
+        Lets go of its connection when the last page is read, and on close().
+        """
+        ...
+
+    def damaged(self, error: BaseException) -> bool:
+        """Whether the driver's error says that what is stored is damaged."""
+        ...
+
+    def close(self) -> None:
+        """Let go of all connections and of the lock, if there is one."""
+        ...
+
+
+class SqlStore:
+    """A SQL database. See :class:`~oncelog_service.storage.port.Store`."""
+
+    def __init__(self, database: Database) -> None:
+        """Open it and create what tables are missing. Raises StoreError (in use, out of reach, unsafe) or StoreDamaged."""
+        self._database = database
+        self._failed = False
+        self._reads = RunningReads()
+        self._writer: Connection | None = None
+        try:
+            with self._telling("it cannot be opened"):
+                self._writer = database.engine.connect()
+                database.check(self._writer)
+                _create_tables(database.engine)
+        except BaseException:
+            self.close()
+            raise
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        with self._reading(), self._database.engine.connect() as connection:
+            value: bytes | None = connection.scalar(_VALUE, {"key": table.value + key})
+            return value
+
+    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        with self._reading(), closing(self._database.pages(table.value + start, table.value + stop, reverse)) as pages:  # type: ignore[type-var]
+            for page in pages:
+                for key, value in page:
+                    yield key[1:], value
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        if self._failed or self._writer is None:
+            raise StoreClosed(f"{self._database.where} is closed")
+        try:
+            changes = changes_of(batches)
+            lost = frozenset[Fence]()
+            if any(changes):
+                with self._telling("the write failed"):
+                    lost = self._database.write(self._writer, changes)
+        except StoreError:
+            self._failed = True
+            raise
+        except Exception as error:
+            self._failed = True
+            raise StoreError(f"{self._database.where}: the write failed: {error}") from error
+        if lost:
+            raise StoreFenced(lost)
+
+    def lease_table(self) -> LeaseTable | None:
+        # Its transactions are of several statements, and see what was committed while they waited for a row.
+        engine = self._database.engine.execution_options(isolation_level="READ COMMITTED")
+        return LeaseTable(engine) if self._database.shared else None
+
+    def close(self) -> None:
+        self._failed = True
+        self._reads.close()
+        if self._writer is not None:
+            self._writer.invalidate()  # not back into the pool: what it began may never have ended
+            self._writer.close()
+            self._writer = None
+        self._database.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        if self._failed:
+            raise StoreClosed(f"{self._database.where} is closed")
+        with self._reads, self._telling("it cannot be read"):
+            yield
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Errors of SQLAlchemy and the driver as the port's. Their statements and parameters are nobody's business."""
+        known: tuple[type[Exception], ...] = (SQLAlchemyError, *self._database.errors)
+        try:
+            yield
+        except known as error:
+            cause = getattr(error, "orig", None) or error
+            if self._database.damaged(cause):
+                raise StoreDamaged(f"{self._database.where}: {cause}") from error
+            raise StoreError(f"{self._database.where}: {what}: {cause}") from error
+
+
+def changes_of(batches: Sequence[Batch]) -> Changes:
+    """What the batches come to, applied in their order: runs, puts and deletes of each."""
+    puts: dict[bytes, bytes] = {}
+    deletes: set[bytes] = set()
+    fences: set[Fence] = set()
+    for batch in batches:
+        fences |= batch.fences
+        for table, prefix, suffixes, values in batch.runs:
+            start = table.value + prefix
+            run = dict(zip([start + suffix for suffix in suffixes], values, strict=True))
+            puts.update(run)
+            if deletes:
+                deletes.difference_update(run)
+        for table, key, value in batch.puts:
+            puts[table.value + key] = value
+            deletes.discard(table.value + key)
+        for table, key in batch.deletes:
+            puts.pop(table.value + key, None)
+            deletes.add(table.value + key)
+    return Changes(puts, deletes, frozenset(fences))
+
+
+def _create_tables(engine: Engine) -> None:
+    try:
+        METADATA.create_all(engine)
+    except SQLAlchemyError:
+        METADATA.create_all(engine)  # another instance created one of them just then

@@ -1,0 +1,259 @@
+"""PostgreSQL under the SQL store: many processes on many machines, each writing what it holds the leases of.
+
+A write is one statement in autocommit, so one round trip: leases checked and locked, rows put, rows deleted. What in it only
+PostgreSQL and what speaks its protocol understands is named in docs/decisions/0020-store-on-sql.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain, repeat
+from typing import Any
+
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+from sqlalchemy import Integer, bindparam, create_engine, event, func, make_url, select
+from sqlalchemy.engine import Connection
+
+from oncelog_service.storage.port import Fence, StoreError
+from oncelog_service.storage.sql import PAGES, Changes
+from oncelog_service.storage.sql_tables import ROW
+
+_STATEMENT_BYTES = 32 * 2**20
+"""More than this goes in several statements of one transaction: the server holds each whole, more than once."""
+_NETWORK = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    "application_name": "oncelog",
+}
+"""What of libpq's settings is not in the URL. A server that vanished is noticed after 20 to 25 s."""
+_POOL = 8
+
+# Read committed: a fence must see what was committed while it waited for the lease. Rows are always wanted in the order of the
+# key, and plans made while the table was small are kept, so that no plan may read the whole of it.
+_SET_UP = """
+SELECT set_config(name, wanted, false) FROM (VALUES
+  ('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END),
+  ('default_transaction_isolation', 'read committed'),
+  ('statement_timeout', coalesce(nullif(current_setting('statement_timeout'), '0'), '60s')),
+  ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('jit', 'off')
+) AS setting (name, wanted) WHERE current_setting(name, true) IS NOT NULL
+"""
+_SERVER = (
+    "SELECT current_setting('fsync', true), current_setting('full_page_writes', true), current_setting('transaction_read_only')"
+)
+_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+def _page(reverse: bool) -> Any:
+    """A page of a range: so many rows, and none behind the one that reaches so many bytes."""
+    order = ROW.c.key.desc() if reverse else ROW.c.key
+    before = func.sum(func.length(ROW.c.value)).over(order_by=order, rows=(None, -1))
+    rows = (
+        select(ROW.c.key, ROW.c.value, before.label("before"))
+        .where(ROW.c.key >= bindparam("start"), ROW.c.key < bindparam("stop"))
+        .order_by(order)
+        .limit(bindparam("most", type_=Integer))
+        .subquery("page")
+    )
+    enough = func.coalesce(rows.c.before, 0) < bindparam("largest", type_=Integer)
+    return select(rows.c.key, rows.c.value).where(enough).order_by(rows.c.key.desc() if reverse else rows.c.key)
+
+
+_PAGE = {reverse: _page(reverse) for reverse in (False, True)}
+
+
+class PostgresqlDatabase:
+    """A database of a server. See :class:`~oncelog_service.storage.sql.Database`."""
+
+    errors = (psycopg.Error,)
+    shared = True
+
+    def __init__(self, url: str, where: str) -> None:
+        parsed = make_url(url).set(drivername="postgresql+psycopg")
+        self.where = where
+        self._warnings: list[str] = []
+        self.engine = create_engine(
+            parsed,
+            isolation_level="AUTOCOMMIT",
+            pool_size=_POOL,
+            max_overflow=-1,
+            hide_parameters=True,
+            use_native_hstore=False,
+            connect_args={name: value for name, value in _NETWORK.items() if name not in parsed.query},
+        )
+        event.listen(self.engine, "connect", _set_up)
+        event.listen(self.engine, "do_execute", _in_snapshot)
+
+    def check(self, writer: Connection) -> None:
+        fsync, full_page_writes, read_only = writer.exec_driver_sql(_SERVER).one()
+        for name, setting in (("fsync", fsync), ("full_page_writes", full_page_writes)):
+            if setting == "off":
+                raise StoreError(
+                    f"the server of {self.where} runs with {name} = off and may lose what it has confirmed; "
+                    f"set it on there: ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+                )
+        if read_only == "on":
+            raise StoreError(f"{self.where} is read-only: a standby, or default_transaction_read_only is on there")
+        driver: Any = writer.connection.driver_connection
+        driver.add_notice_handler(self._noticed)
+
+    def write(self, writer: Connection, changes: Changes) -> frozenset[Fence]:
+        self._warnings.clear()
+        pieces = list(_pieces(changes))
+        if len(pieces) > 1:
+            writer.exec_driver_sql("BEGIN")
+        for piece in pieces:
+            lost = _execute(writer, piece)
+            if lost:
+                if len(pieces) > 1:
+                    writer.exec_driver_sql("ROLLBACK")
+                return lost
+        if len(pieces) > 1:
+            writer.exec_driver_sql("COMMIT")
+        if self._warnings:
+            # Such as "canceling wait for synchronous replication": it is committed, but not where it should be by now.
+            raise StoreError(f"{self.where}: the write may not be safe: {'; '.join(self._warnings)}")
+        return frozenset()
+
+    def pages(self, start: bytes, stop: bytes, reverse: bool) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        with self.engine.connect() as connection:
+            for most, largest in chain(PAGES, repeat(PAGES[-1])):
+                found = connection.execute(
+                    _PAGE[reverse],
+                    {"start": start, "stop": stop, "most": most, "largest": largest},
+                    execution_options={"oncelog_snapshot": (most, largest) == PAGES[0]},
+                )
+                page = found.cursor.fetchall()
+                found.close()
+                if len(page) < most and sum(len(value) for _, value in page) < largest:
+                    break
+                yield page
+                if reverse:
+                    stop = page[-1][0]
+                else:
+                    start = page[-1][0] + b"\x00"
+        yield page
+
+    def damaged(self, error: BaseException) -> bool:
+        # data_corrupted, index_corrupted
+        return getattr(error, "sqlstate", None) in ("XX001", "XX002")
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self._warnings.append(notice.message_primary or "")
+
+
+def _pieces(changes: Changes) -> Iterator[Changes]:
+    """The changes in pieces of a size for one statement; the fences are in the first."""
+    size = sum(map(len, changes.puts.values()))
+    if size <= _STATEMENT_BYTES:
+        yield changes
+        return
+    fences, deletes = changes.fences, changes.deletes
+    puts: dict[bytes, bytes] = {}
+    size = 0
+    for key, value in changes.puts.items():
+        puts[key] = value
+        size += len(value)
+        if size > _STATEMENT_BYTES:
+            yield Changes(puts, deletes, fences)
+            fences, deletes, puts, size = frozenset(), set(), {}, 0
+    if puts:
+        yield Changes(puts, deletes, fences)
+
+
+def _execute(writer: Connection, changes: Changes) -> frozenset[Fence]:
+    """One statement; the fences that do not stand."""
+    puts, deletes, fences = changes
+    parameters: dict[str, object] = {}
+    if fences:
+        parameters["resources"] = _Bytes([fence.resource for fence in fences])
+        parameters["epochs"] = [fence.epoch for fence in fences]
+    if puts:
+        parameters["keys"], parameters["values"] = _Bytes(puts), _Bytes(puts.values())
+    if deletes:
+        parameters["deletes"] = _Bytes(sorted(deletes))
+    result = writer.exec_driver_sql(_statement(bool(fences), bool(puts), bool(deletes)), parameters)
+    return fences - {Fence(*row) for row in result} if fences else fences
+
+
+@cache
+def _statement(fences: bool, puts: bool, deletes: bool) -> str:
+    """Everything that a write does. Its parts see one state; the lease rows are locked against a change of hands until the end,
+    and whoever has changed one while this waited for it is seen."""
+    standing = "(SELECT count(*) FROM fence) = cardinality(%(resources)s::bytea[])" if fences else "true"
+    parts = []
+    if fences:
+        parts.append(
+            "fence AS (SELECT lease.resource, lease.epoch FROM oncelog_lease AS lease"
+            " JOIN unnest(%(resources)s::bytea[], %(epochs)s::bigint[]) AS wanted (resource, epoch)"
+            " ON lease.resource = wanted.resource AND lease.epoch = wanted.epoch"
+            " WHERE lease.instance IS NOT NULL ORDER BY lease.resource FOR SHARE OF lease)"
+        )
+    if puts:
+        parts.append(
+            "put AS (INSERT INTO oncelog_row (key, value)"
+            " SELECT key, value FROM unnest(%(keys)s::bytea[], %(values)s::bytea[]) AS changed (key, value)"
+            f" WHERE {standing} ON CONFLICT (key) DO UPDATE SET value = excluded.value)"
+        )
+    if deletes:
+        parts.append(f"deleted AS (DELETE FROM oncelog_row WHERE key = ANY (%(deletes)s::bytea[]) AND {standing})")
+    return f"WITH {', '.join(parts)} SELECT {'resource, epoch FROM fence' if fences else '1'}"
+
+
+class _Bytes:
+    """A bytea[] for a statement."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Iterable[bytes]) -> None:
+        self.items = list(items)
+
+
+class _BytesDumper(Dumper):
+    """In PostgreSQL's binary form, joined in one go: psycopg's own looks at each item more than once."""
+
+    format = Format.BINARY
+    oid = 1001
+    _head = struct.Struct(">iiIii").pack
+    _length = struct.Struct(">i").pack
+
+    def dump(self, obj: _Bytes) -> bytes:
+        items = obj.items
+        lengths = map(self._length, map(len, items))
+        return self._head(1, 0, 17, len(items), 1) + b"".join(chain.from_iterable(zip(lengths, items, strict=True)))
+
+
+def _set_up(connection: Any, _: object) -> None:
+    """A new connection: safe, in autocommit, answering in binary."""
+    connection.autocommit = True
+    connection.cursor_factory = _BinaryCursor
+    connection.adapters.register_dumper(_Bytes, _BytesDumper)
+    connection.execute(_SET_UP)
+
+
+class _BinaryCursor(psycopg.Cursor[Any]):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.format = Format.BINARY
+
+
+def _in_snapshot(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+    """The first page of a scan begins its transaction in the same round trip."""
+    if not context.execution_options.get("oncelog_snapshot"):
+        return False
+    with cursor.connection.pipeline():
+        cursor.connection.execute(_BEGIN)
+        cursor.execute(statement, parameters)
+    return True
