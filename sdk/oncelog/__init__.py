@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from oncelog import errors
 from oncelog.atomic import AtomicBatch, AtomicBranch
 from oncelog.client import Client
+from oncelog.consumer import Consumer
 from oncelog.errors import OncelogError
 from oncelog.expectation import UNCHECKED
 from oncelog.message import Message
@@ -36,6 +37,7 @@ __all__ = [
     "Client",
     "Message",
     "MessageId",
+    "Consumer",
     "OncelogError",
     "Producer",
     "Reader",

@@ -15,8 +15,8 @@ from oncelog.calls import RETRY_SECONDS as RETRY_SECONDS
 from oncelog.calls import decoded, parse, quoted, topic_path
 from oncelog.errors import InvalidRequest, OncelogError, TopicExists, TransactionConflict
 from oncelog.journal_calls import DEFAULT_GROUP
-from oncelog.range_calls import RangeCalls
 from oncelog.retry import pause
+from oncelog.subscription_calls import SubscriptionCalls
 from oncelog.transaction_calls import BUFFER_BYTES
 from oncelog.wire.codec import (
     decode_consume_response,
@@ -61,7 +61,7 @@ _LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 PropertyValue = str | int | bool
 
 
-class Client(RangeCalls):
+class Client(SubscriptionCalls):
     """A service, by its URL. Thread-safe; a context manager.
 
     Every call tries again what is safe to try again, for ``retry`` seconds, and raises an OncelogError then.

@@ -135,6 +135,17 @@ class NotFound(OncelogError):
 class TopicNotFound(NotFound):
     """There is no such topic; create it first."""
 
+class ConsumerFenced(OncelogError):
+    """Another consumer holds this subscription, or it was moved or deleted; this one may not receive or acknowledge any more."""
+
+    code = "consumer_fenced"
+    status = 403
+    values = ("subscription", "epoch", "current_epoch")
+    subscription: str
+    epoch: int
+    current_epoch: int
+
+
     code = "topic_not_found"
 
 
@@ -152,6 +163,12 @@ class TransactionNotFound(NotFound):
     write_pointer: int
     transaction: str
     """Of a journaled transaction: its id."""
+
+
+class SubscriptionNotFound(NotFound):
+    """The topic has no subscription of this name; a consumer that is opened makes one."""
+
+    code = "subscription_not_found"
 
 
 class GroupProducerNotFound(NotFound):
@@ -440,6 +457,12 @@ class SequenceIdNotRising(OncelogError):
     """Sequence ids must strictly rise from one message of a producer to the next."""
 
     code = "sequence_id_not_rising"
+class ConsumerClosed(OncelogError):
+    """The consumer is closed; open a new one."""
+
+    code = "consumer_closed"
+
+
     values = ("last", "received")
     last: int
     received: int

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from oncelog.client import Client
 from oncelog.codecs import codec_for
 from oncelog.message import Message
 from oncelog.message_id import MessageId
+from oncelog.start import Start as Start
+from oncelog.start import milliseconds, no_start
+from oncelog.stream import PAGE, Stream
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction
@@ -19,16 +20,8 @@ from oncelog.wire.transaction import Transaction
 if TYPE_CHECKING:
     from oncelog.transaction import TransactionContext
 
-Start = Literal["earliest", "latest"] | MessageId | int | datetime
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PAGE = 5_000
-"""Messages fetched at once; the service ends a page by bytes too."""
-_WAIT_MS = 20_000
-"""How long one poll is held on the service when there is nothing yet."""
-
-
-class Reader:
+class Reader(Stream):
     """Iterates over the messages of a topic, each once, in the order that every consumer sees.
 
     ``position`` is the id of the last message *delivered*; messages fetched ahead do not count. Not thread-safe: one reader a
@@ -54,7 +47,7 @@ class Reader:
         url: str | None = None,
         client: Client | None = None,
         codec: Any = None,
-        page_size: int = _PAGE,
+        page_size: int = PAGE,
         transaction: TransactionContext | Transaction | bytes | None = None,
     ) -> None:
         """
@@ -71,15 +64,13 @@ class Reader:
         """
         if page_size < 1:
             raise ValueError(f"page_size is at least 1, not {page_size}")
+        super().__init__(timeout, codec_for(codec))
         self._owns_client = client is None
         self._client = Client(url) if client is None else client
         self._topic = topic
         self._namespace = namespace
-        self._timeout = timeout
-        self._codec = codec_for(codec)
         self._page_size = page_size
         self._transaction = transaction.to_bytes() if isinstance(transaction, Transaction) else transaction
-        self._buffer: deque[dict[str, Any]] = deque()
         try:
             self._request, self._position = self._first_request(start, inclusive)
         except BaseException:
@@ -113,30 +104,7 @@ class Reader:
         Raises:
             OncelogError: nothing was delivered, and reading again goes on where it stood.
         """
-        if limit < 1:
-            raise ValueError(f"limit is at least 1, not {limit}")
-        end = None if timeout is None else time.monotonic() + timeout
-        while not self._buffer:
-            left = _WAIT_MS / 1000 if end is None else max(0.0, end - time.monotonic())
-            undecided = self._fetch(min(_WAIT_MS, int(left * 1000)))
-            if not self._buffer and (undecided or (end is not None and time.monotonic() >= end)):
-                return []
-        delivered = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
-        self._position = MessageId.from_bytes(delivered[-1]["id"])
-        return [Message(record, self._codec) for record in delivered]
-
-    def __iter__(self) -> Iterator[Message]:
-        buffer, codec = self._buffer, self._codec
-        while True:
-            if not buffer:
-                first = self.read(1, self._timeout)
-                if not first:
-                    return
-                yield first[0]
-                continue
-            record = buffer.popleft()
-            self._position = MessageId.from_bytes(record["id"])
-            yield Message(record, codec)
+        return self._deliver(limit, timeout)
 
     def close(self) -> None:
         """Let go of the connection. Twice is as once."""
@@ -177,12 +145,9 @@ class Reader:
         elif start == "latest":
             request.start_offset = self._client.stats(self._topic, self._namespace).upcoming_offset
         elif isinstance(start, datetime):
-            if start.tzinfo is None:
-                raise ValueError(f"start {start} has no time zone; use datetime.now(UTC) or .astimezone()")
-            # Rounded up: the first millisecond that is not before it. Exact, as start.timestamp() * 1000 is not.
-            request.start_from = max(0, -((_EPOCH - start) // timedelta(milliseconds=1)))
+            request.start_from = milliseconds(start)
         elif type(start) is int and start >= 0:
             request.start_offset = start
         elif start != "earliest":
-            raise ValueError(f"start is 'earliest', 'latest', a MessageId, an offset or a datetime, not {start!r}")
+            raise no_start(start)
         return request, position

@@ -27,6 +27,7 @@ ANY = {
     "transaction": "a",
     "chunk": "0",
     "group": "g",
+    "subscription": "s",
 }
 """Something good for each name in an address."""
 

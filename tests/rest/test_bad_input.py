@@ -81,6 +81,8 @@ def test_a_bad_namespace_is_refused_on_every_address(topic: Topic, route: Route,
 )
 def test_a_topic_that_does_not_exist_is_not_found_on_every_address(topic: Topic, route: Route) -> None:
     by_end = dict.fromkeys(("publish", "{chunk}"), b'{"messages":["a"]}') | {"producers": b'{"nonce":"n"}'}
+    by_end |= {"subscriptions": b'{"name":"s","nonce":"n"}', "seek": b'{"to":{"offset":0},"nonce":"n"}'}
+    by_end |= dict.fromkeys(("receive", "ack"), b'{"epoch":1}')
     body = by_end.get(route.path.rsplit("/", 1)[-1], b"{}")
     path = address(route, topic="missing") + ("?sequenceId=1" if route.path.endswith("/why") else "")
     assert_problem(send(topic, route.method, path, body if route.request else b""), 404, "topic_not_found")

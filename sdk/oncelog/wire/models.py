@@ -15,6 +15,7 @@ from oncelog.message_id import MessageId
 
 NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9_]{1,249}", re.ASCII)
 TOPIC_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,249}", re.ASCII)
+SUBSCRIPTION_PATTERN = TOPIC_PATTERN
 PRODUCER_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
 
 Gaps = Literal["allow", "refuse"]
@@ -100,6 +101,98 @@ class Producer(Resource):
     last_persisted: int | None
     last_message_id: MessageIdText | None
     last_offset: int | None
+
+
+class Place(Resource):
+    """A place in a topic: exactly one of ``at``, ``offset``, ``message_id``, ``timestamp``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    at: Literal["earliest", "latest"] | None = None
+    """``latest``: behind all that a consumer can have seen by now."""
+    offset: int | None = Field(default=None, ge=0)
+    """The message with this offset is the next one."""
+    message_id: MessageIdText | None = None
+    """The message behind this one is the next, or with ``inclusive`` this one."""
+    inclusive: bool = False
+    timestamp: int | None = Field(default=None, ge=0)
+    """The first message that was published at this time, ms, or later is the next one."""
+
+
+class OpenSubscription(Resource):
+    """What opens a subscription for a consumer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    nonce: str = Field(min_length=1, max_length=100)
+    """Drawn by the consumer; a repeated open with the same nonce answers the same epoch and fences nobody."""
+    start: Place = Place(at="earliest")
+    """Where a new subscription begins; one that is there goes on where it stands."""
+
+
+class SeekSubscription(Resource):
+    """What moves a subscription."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: Place
+    nonce: str = Field(min_length=1, max_length=100)
+    """As when it is opened: repeated, it moves nothing again."""
+    epoch: int | None = None
+    """Of the consumer that seeks; null: an operator does, whoever consumes."""
+
+
+class ReceiveMessages(Resource):
+    """What a consumer is to be given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    epoch: int
+    generation: int | None = None
+    """Of the topic, as the open answered it; refused when it is another."""
+    after: MessageIdText | None = None
+    """The last message that it was given; null: from the cursor on."""
+    limit: int | None = Field(default=None, gt=0)
+    wait: int = Field(default=0, ge=0)
+    """Milliseconds to hold an empty answer."""
+
+
+class Acknowledge(Resource):
+    """What a consumer is done with: everything up to and including one message, named by its offset or by its id."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    epoch: int
+    generation: int | None = None
+    """As in :class:`ReceiveMessages`; an offset cannot do without it."""
+    offset: int | None = Field(default=None, ge=0)
+    message_id: MessageIdText | None = None
+
+
+class Acknowledged(Resource):
+    """Where the cursor stands now, on disk."""
+
+    cursor: int
+
+
+class Subscription(Resource):
+    """A subscription: how far it has come, and what is before it."""
+
+    name: str
+    generation: int
+    """Of the topic; offsets and epochs are of one generation."""
+    epoch: int
+    """The number of its newest consumer; of an open or a seek: the number that this one was given."""
+    cursor: int
+    """Every message below this offset is acknowledged."""
+    lag: int
+    """Offsets between the cursor and the end of the log that are still there, undecided and rolled back messages included."""
+    lost: int
+    """Offsets at and behind the cursor that have expired before they were acknowledged."""
+    upcoming_offset: int
+    settled_offset: int
+    """Consumers are given messages up to here; what follows waits for a transaction that is not decided."""
 
 
 class Why(Resource):

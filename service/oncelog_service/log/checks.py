@@ -8,7 +8,7 @@ from operator import lt
 
 from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
 from oncelog.message_id import SIZE
-from oncelog.wire.models import PRODUCER_PATTERN
+from oncelog.wire.models import PRODUCER_PATTERN, SUBSCRIPTION_PATTERN, Acknowledge, Place
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
 
@@ -115,6 +115,32 @@ def check_consume(request: ConsumeRequest, max_wait: int) -> None:
             raise InvalidRequest(f"startOffset is 0 or more, not {request.start_offset}")
     if isinstance(request.start_from, int) and not 0 <= request.start_from <= MAX_TIMESTAMP:
         raise InvalidRequest(f"startFrom as a timestamp is ms since 1970, 0 to {MAX_TIMESTAMP}, not {request.start_from}")
+
+
+def check_subscription_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    if not SUBSCRIPTION_PATTERN.fullmatch(name) or name in (".", ".."):
+        raise InvalidRequest(
+            f"a subscription is 1 to 249 of the characters A-Z a-z 0-9 _ . -, but not . or .., not {name[:100]!r}"
+        )
+
+
+def check_place(place: Place) -> None:
+    """Raises InvalidRequest unless it is one place, and can be one."""
+    if sum(each is not None for each in (place.at, place.offset, place.message_id, place.timestamp)) != 1:
+        raise InvalidRequest("a place is exactly one of at, offset, messageId and timestamp")
+    if place.inclusive and place.message_id is None:
+        raise InvalidRequest("inclusive goes with messageId; an offset or a time includes the message there")
+    if place.timestamp is not None and place.timestamp > MAX_TIMESTAMP:
+        raise InvalidRequest(f"timestamp is ms since 1970, 0 to {MAX_TIMESTAMP}, not {place.timestamp}")
+
+
+def check_acknowledge(asked: Acknowledge) -> None:
+    """Raises InvalidRequest unless it names one message."""
+    if (asked.offset is None) == (asked.message_id is None):
+        raise InvalidRequest("what is acknowledged is named by its offset or by its messageId, one of them")
+    if asked.offset is not None and asked.generation is None:
+        raise InvalidRequest("an offset is one of a generation of the topic: generation is missing")
 
 
 def first_gap(expected: int | None, sequence_ids: Sequence[int]) -> tuple[int, int] | None:

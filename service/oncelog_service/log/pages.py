@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from enum import Enum, auto
+from itertools import takewhile
 from typing import NamedTuple
 
 from oncelog.wire.transaction import Transaction
@@ -46,6 +47,10 @@ class Encoding(NamedTuple):
 
 AS_ONCELOG = Encoding(message_of, stored_message_of)
 AS_TMS = Encoding(tms_message_of, tms_stored_message_of)
+
+
+SETTLED = Transaction(transaction_id=0, read_pointer=2**63 - 1)
+"""What sees everything that is not rolled back. Of the settled part of a log, that is what is committed."""
 
 
 class Page(NamedTuple):
@@ -92,11 +97,26 @@ def sight(transaction: Transaction, pointer: int) -> Sight:
 
 
 def read_page(
-    store: Store, prefix: bytes, start: bytes, bounds: Bounds, encoding: Encoding, transaction: Transaction | None
+    store: Store,
+    prefix: bytes,
+    start: bytes,
+    bounds: Bounds,
+    encoding: Encoding,
+    transaction: Transaction | None,
+    last_row: bytes | None = None,
 ) -> Page:
-    """The deliverable messages from the place ``start`` on, read from the store. Raises TopicDamaged."""
+    """The deliverable messages from the place ``start`` on, read from the store. Raises TopicDamaged.
+
+    ``last_row``: id of the last row that counts, None for all.
+    """
     with closing(rows_from(store, prefix, start[:ROW_ID_SIZE])) as rows:
-        return collect(rows, start, bounds, encoding, transaction, lambda row, within: stored_in(store, prefix, row, within))
+        upto = through(rows, last_row)
+        return collect(upto, start, bounds, encoding, transaction, lambda row, within: stored_in(store, prefix, row, within))
+
+
+def through(rows: Iterable[tuple[bytes, bytes]], last_row: bytes | None) -> Iterable[tuple[bytes, bytes]]:
+    """The rows up to the one with this id, or all."""
+    return rows if last_row is None else takewhile(lambda each: each[0] <= last_row, rows)
 
 
 def collect(

@@ -55,6 +55,21 @@ class Ranges:
         """Behind the last message before which everything is durable and decided."""
         return self._dedup.fold.settled.position.upcoming_offset
 
+    @property
+    def last_settled_id(self) -> bytes | None:
+        """Id of that message; None if there is none."""
+        return self._dedup.fold.settled.position.last_message_id
+
+    @property
+    def earliest_offset(self) -> int:
+        """Where the log begins, since retention has deleted what was before."""
+        return self._earliest_offset()
+
+    @property
+    def generation(self) -> int:
+        """Of the topic."""
+        return self._row().generation
+
     async def offsets(self, asked: TopicAsked) -> TopicOffsets:
         """Where the log begins, up to where it is settled, and what else is asked. Raises TopicDamaged."""
         self.check_open()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.avro_parts import decode_long, encode_long_run
-from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, pointer_key, split_row_id
+from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, pointer_key, split_row_id
 from oncelog_service.storage.port import Rows, Store, Table
 from oncelog_service.storage.rows import (
     GROUP,
@@ -264,6 +264,27 @@ def find_offset(store: Store, prefix: bytes, offset: int) -> bytes | None:
     if payload is None:
         raise TopicDamaged(f"payload {place} of the group at {row_id.hex()} is missing")
     return row_id + payload[0]
+
+
+def offset_behind(store: Store, prefix: bytes, message_id: bytes) -> tuple[int, bool]:
+    """The offset behind all messages up to this id, and whether there is a message with it. Raises TopicDamaged.
+
+    Of an id that sorts before all that is there: the offset at which the log begins.
+    """
+    row_id, within = message_id[:ROW_ID_SIZE], message_id[ROW_ID_SIZE:]
+    found = row_before(store, prefix, following(row_id))
+    if found is None:
+        return earliest_offset(store, prefix), False
+    at, row = found
+    if not intact(row):
+        raise _damaged(at)
+    if at != row_id or not row[1] & GROUP:
+        return end_of(row), at == row_id and within == FIRST_PAYLOAD_ID
+    base = pointer_key(prefix, payloads_under(row))
+    payload = _last_payload(store, base, base + after(within))
+    if payload is None:
+        return offset_of(row), False
+    return offset_of(row) + payload_place_of(payload) + 1, payload_id_of(payload) == within
 
 
 def _first_where(store: Store, table: Table, prefix: bytes, holds: Callable[[bytes], bool]) -> tuple[bytes, bytes] | None:

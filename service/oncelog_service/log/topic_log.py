@@ -34,7 +34,7 @@ from oncelog_service.log.journaled import Journaled
 from oncelog_service.log.judge import Judge, Known
 from oncelog_service.log.key_index import key_marks
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.pages import Bounds, Encoding, Page, collect, read_page
+from oncelog_service.log.pages import SETTLED, Bounds, Encoding, Page, collect, read_page, through
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.ranges import Ranges
@@ -45,6 +45,7 @@ from oncelog_service.log.scan import Expired, after, find_offset, following
 from oncelog_service.log.snapshots import Snapshots
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.log.transactional import Transactional, columns_of
+from oncelog_service.log.subscriptions import Subscriptions
 from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_mode, live_from
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, split_row_id, timestamp_prefix
@@ -171,6 +172,21 @@ class TopicLog:
             self._check_open,
         )
         self._transactions = transactions
+        self.subscriptions = Subscriptions(
+            prefix,
+            recovered.subscriptions,
+            store,
+            writer,
+            clock,
+            limits,
+            self.ranges,
+            lambda: self.position,
+            lambda start, limit, encoding: self._page(start, limit, encoding, SETTLED, settled=True),
+            self._start_at_offset,
+            self._start_at_id,
+            self.settle_ended,
+            self._check_open,
+        )
         self._store = store
         self._writer = writer
         self.cache = cache
@@ -406,18 +422,22 @@ class TopicLog:
             self._transaction = data, transaction
         return transaction
 
-    async def _page(self, start: bytes, limit: int, encoding: Encoding, transaction: Transaction | None) -> Page:
+    async def _page(
+        self, start: bytes, limit: int, encoding: Encoding, transaction: Transaction | None, settled: bool = False
+    ) -> Page:
+        """``settled``: only of that part of the log."""
         now_ms, begin = self._living()
         start = max(start, begin)
-        last_id = self.position.last_message_id
+        last_id = (self.dedup.fold.settled.position if settled else self.position).last_message_id
         if last_id is None or last_id < start:
             return Page([], None)
         bounds = Bounds(limit, self._limits.max_poll_bytes, now_ms)
         row_id = start[:ROW_ID_SIZE]
         cached_from = self.position.upcoming_offset - self.cache.messages
         if self.cache.covers(row_id) or (self._cached_from_the_first_row and cached_from <= self.earliest_offset):
-            return collect(self.cache.rows(row_id), start, bounds, encoding, transaction)
-        return await read(read_page, self._store, self.prefix, start, bounds, encoding, transaction)
+            return collect(through(self.cache.rows(row_id), last_row), start, bounds, encoding, transaction)
+        return await read(read_page, self._store, self.prefix, start, bounds, encoding, transaction, last_row)
+        last_row = last_id[:ROW_ID_SIZE] if settled else None
 
     def _living(self) -> tuple[int, bytes]:
         """Now, ms, and the key of the first row that lives."""

@@ -21,6 +21,9 @@ _DEFAULTS: dict[type[BaseModel], BaseModel] = {kind: kind() for kind in (StartTr
 _LARGEST_INT = 19
 """Digits of 2^63 - 1."""
 
+MAX_LISTED = 10_000
+_LISTED = 1_000
+
 
 def json_answer(value: Any, status: int = 200) -> Answer:
     """A JSON body."""
@@ -62,3 +65,11 @@ def query_int(call: Call, name: str, default: int | None = None) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _LARGEST_INT):
         raise InvalidRequest(f"the query parameter {name} must be a whole number, not {text[:50]!r}")
     return int(text)
+
+
+def query_limit(call: Call) -> int:
+    """How many a list is to hold at most. Raises InvalidRequest."""
+    limit = query_int(call, "limit", _LISTED)
+    if not 1 <= limit <= MAX_LISTED:
+        raise InvalidRequest(f"limit is 1 to {MAX_LISTED}, not {limit}")
+    return limit

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from oncelog.errors import InvalidRequest
 from oncelog.wire.models import OpenProducer
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.rest.bodies import json_answer, query_int, read_model
+from oncelog_service.rest.bodies import json_answer, query_int, query_limit, read_model
 from oncelog_service.rest.routes import Answer, Call
-
-MAX_LISTED = 10_000
 
 
 async def _log(call: Call) -> TopicLog:
@@ -31,9 +28,7 @@ async def open_(call: Call) -> Answer:
 
 async def list_(call: Call) -> Answer:
     """Producers sorted by name, behind `after`, at most `limit`."""
-    limit = query_int(call, "limit", 1_000)
-    if not 1 <= limit <= MAX_LISTED:
-        raise InvalidRequest(f"limit is 1 to {MAX_LISTED}, not {limit}")
+    limit = query_limit(call)
     log = await _log(call)
     names = log.producers.names(call.query.get("after", ""), limit)
     return json_answer([log.producers.show(name).to_wire() for name in names])

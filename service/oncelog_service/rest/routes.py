@@ -65,6 +65,7 @@ TRANSACTION = "/v1/transactions/{writePointer}"
 PARTICIPANT = TRANSACTION + "/participants/{participant}"
 """A participant's name holds slashes: the rest of the address."""
 
+SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
 JOURNAL = "/v1/journal"
 ATOMIC = JOURNAL + "/{transaction}"
 STAGE = TOPIC + "/stage/{transaction}/{chunk}"

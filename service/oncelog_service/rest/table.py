@@ -6,6 +6,8 @@ from oncelog import errors
 from oncelog.wire.codec import media_types_of
 from oncelog.wire.media import JSON, NDJSON, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
+    Acknowledge,
+    Acknowledged,
     AskOffsets,
     AtomicOutcome,
     BeginAtomic,
@@ -14,10 +16,14 @@ from oncelog.wire.models import (
     NamespacePolicies,
     OpenedProducer,
     OpenProducer,
+    OpenSubscription,
     Producer,
     PruneInvalid,
+    ReceiveMessages,
+    SeekSubscription,
     Settlement,
     StartTransaction,
+    Subscription,
     Topic,
     TopicOffsets,
     TopicStats,
@@ -25,7 +31,7 @@ from oncelog.wire.models import (
     Verification,
     Why,
 )
-from oncelog_service.rest import journal, messages, producers, ranges, status, topics, transactions, verification
+from oncelog_service.rest import journal, messages, producers, ranges, status, subscriptions, topics, transactions, verification
 from oncelog_service.rest.routes import (
     ATOMIC,
     GROUP_PRODUCER,
@@ -33,6 +39,7 @@ from oncelog_service.rest.routes import (
     PARTICIPANT,
     PRODUCER,
     STAGE,
+    SUBSCRIPTION,
     TOPIC,
     TRANSACTION,
     TRANSACTIONS,
@@ -190,6 +197,45 @@ JOURNAL_ROUTES = (
 )  # fmt: skip
 """Atomic commits over several topics."""
 
+_PLACED = (errors.InvalidMessageId, errors.StaleMessageId, errors.OffsetOutOfRange)
+_CONSUMING = (errors.ConsumerFenced, errors.SubscriptionNotFound)
+
+SUBSCRIPTION_ROUTES = (
+    Route(
+        "POST", TOPIC + "/subscriptions", subscriptions.open_, "Open a subscription for a consumer",
+        request={JSON: OpenSubscription}, response={JSON: Subscription}, errors=(*_BODY, *_PLACED, *_ON_TOPIC, *_STORE),
+    ),
+    Route(
+        "GET", TOPIC + "/subscriptions", subscriptions.list_, "List subscriptions",
+        response={JSON: {"type": "array", "items": Subscription}}, errors=(errors.InvalidRequest, *_ON_TOPIC, *_STORE),
+        query={"after": "names behind this one", "limit": "at most so many, 1 to 10000"},
+    ),
+    Route(
+        "GET", SUBSCRIPTION, subscriptions.get, "Show a subscription",
+        response={JSON: Subscription}, errors=(errors.SubscriptionNotFound, *_ON_TOPIC, *_STORE),
+    ),
+    Route(
+        "POST", SUBSCRIPTION + "/receive", subscriptions.receive, "Receive the next messages of a subscription",
+        request={JSON: ReceiveMessages}, response={JSON: "ConsumeResponse", ONCELOG_AVRO: "ConsumeResponse"},
+        errors=(*_BODY, errors.StaleMessageId, *_CONSUMING, *_ON_TOPIC, *_STORE),
+    ),
+    Route(
+        "POST", SUBSCRIPTION + "/ack", subscriptions.acknowledge, "Acknowledge messages of a subscription",
+        request={JSON: Acknowledge}, response={JSON: Acknowledged},
+        errors=(*_BODY, *_PLACED, *_CONSUMING, *_ON_TOPIC, *_SERVED),
+    ),
+    Route(
+        "POST", SUBSCRIPTION + "/seek", subscriptions.seek, "Move a subscription anywhere",
+        request={JSON: SeekSubscription}, response={JSON: Subscription},
+        errors=(*_BODY, *_PLACED, *_CONSUMING, *_ON_TOPIC, *_STORE),
+    ),
+    Route(
+        "DELETE", SUBSCRIPTION, subscriptions.delete, "Delete a subscription",
+        response=_NOTHING, errors=(errors.SubscriptionNotFound, *_ON_TOPIC, *_STORE),
+    ),
+)  # fmt: skip
+"""Durable consumers."""
+
 ROUTES = (
     Route("GET", "/v1/namespaces", topics.namespaces, "List namespaces", response=_NAMES),
     Route(
@@ -291,6 +337,7 @@ ROUTES = (
         "GET", PRODUCER + "/why", producers.why, "Say why a sequence id was or would be dropped",
         response={JSON: Why}, errors=(errors.InvalidRequest, *_ON_TOPIC), query={"sequenceId": "0 to 2^63-1"},
     ),
+    *SUBSCRIPTION_ROUTES,
     *TRANSACTION_ROUTES,
     *JOURNAL_ROUTES,
     *STATUS_ROUTES,

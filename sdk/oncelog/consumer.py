@@ -1,0 +1,347 @@
+"""A durable consumer: its position lies on the service, and it goes on there whatever was killed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+from oncelog.client import Client
+from oncelog.codecs import codec_for
+from oncelog.errors import (
+    ConsumerClosed,
+    ConsumerFenced,
+    OncelogError,
+    StaleMessageId,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from oncelog.message import Message
+from oncelog.message_id import MessageId
+from oncelog.retry import may_retry
+from oncelog.start import Start
+from oncelog.stream import PAGE, Stream
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.models import Acknowledge, ReceiveMessages, Subscription
+
+ACK_SECONDS = 1.0
+"""How long what :meth:`Consumer.ack_async` took may wait: so much is delivered again at most after a crash, besides what was
+under way. (Kafka's auto.commit.interval.ms is 5 s.)"""
+
+_FOR_EVER = (ConsumerFenced, SubscriptionNotFound, StaleMessageId, TopicNotFound)
+"""After these this consumer will never move the subscription again."""
+
+
+class _Upto(NamedTuple):
+    """The last message that is acknowledged."""
+
+    message_id: MessageId
+    offset: int | None
+    """Where it is certain that it is of this generation; the service looks an id up otherwise."""
+
+
+class Consumer(Stream):
+    """Delivers a topic's messages to one subscription, at least once and in order, from where it was acknowledged. A context
+    manager.
+
+        with Consumer("flights", "billing") as consumer:
+            for message in consumer:
+                charge(message)
+                consumer.ack_async(message)
+
+    :meth:`ack` is cumulative: the message and everything before it. What was acknowledged when it returned is never delivered to
+    this subscription again, whatever is killed when; what was not, is delivered again to the next consumer. Only :meth:`seek`
+    goes back.
+
+    It is exclusive: opening a second consumer of the subscription fences the first, whose every call then raises
+    :class:`~oncelog.errors.ConsumerFenced`. Messages it had fetched ahead may be delivered until it hears of that.
+
+    Of transactions it delivers what is committed; behind a message that is undecided it waits.
+
+    Receive and seek in one thread; acknowledge in any.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        start: Start = "earliest",
+        inclusive: bool = False,
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
+        client: Client | None = None,
+        codec: Any = None,
+        page_size: int = PAGE,
+        ack_interval: float = ACK_SECONDS,
+    ) -> None:
+        """Open the subscription, and make it if it is not there.
+
+        Args:
+            start: where a new subscription begins, as of a :class:`oncelog.Reader`; ``latest`` is behind all that could be
+                delivered by now. One that is there goes on behind its last acknowledged message.
+            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
+            ack_interval: seconds that :meth:`ack_async` may wait for company.
+
+        Raises:
+            TopicNotFound, InvalidRequest, ConnectionFailed. OffsetOutOfRange, InvalidMessageId, StaleMessageId: there is no such
+                ``start``.
+        """
+        if page_size < 1:
+            raise ValueError(f"page_size is at least 1, not {page_size}")
+        if ack_interval <= 0:
+            raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
+        super().__init__(timeout, codec_for(codec))
+        self._owns_client = client is None
+        self._client = Client(url) if client is None else client
+        self._topic = topic
+        self._namespace = namespace
+        self._page_size = page_size
+        self._ack_interval = ack_interval
+        try:
+            self._opened = self._client.open_subscription(
+                topic, subscription, start=start, inclusive=inclusive, namespace=namespace
+            )
+        except BaseException:
+            if self._owns_client:
+                self._client.close()
+            raise
+        self._after: MessageId | None = None
+        self._first: MessageId | None = None
+        """Of the messages that were fetched since it was opened."""
+        self._acknowledged = self._opened.cursor
+        self._sending = threading.RLock()
+        """Held while an acknowledgement or a seek is under way: one after the other."""
+        self._changed = threading.Condition()
+        self._pending: _Upto | None = None
+        self._failure: OncelogError | None = None
+        self._untold = False
+        """The failure was met in the background, and nobody was told yet."""
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def topic(self) -> str:
+        """What it reads."""
+        return self._topic
+
+    @property
+    def namespace(self) -> str:
+        """The topic's namespace."""
+        return self._namespace
+
+    @property
+    def subscription(self) -> str:
+        """Name of the subscription."""
+        return self._opened.name
+
+    @property
+    def epoch(self) -> int:
+        """The number of this consumer among those of the subscription; a seek begins a new one."""
+        return self._opened.epoch
+
+    @property
+    def position(self) -> MessageId | None:
+        """Id of the last message delivered by this consumer, or None."""
+        return self._position
+
+    @property
+    def acknowledged(self) -> int:
+        """Every message below this offset is acknowledged, on disk, as far as this consumer knows."""
+        return self._acknowledged
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what is acknowledged and the end of the log, as the service says now; see :meth:`status`.
+
+        Messages that are rolled back or undecided have offsets too.
+        """
+        return self.status().lag
+
+    def status(self) -> Subscription:
+        """The subscription as it is on disk now: cursor, lag, what was lost to expiry, epoch. Raises SubscriptionNotFound."""
+        return self._client.subscription(self._topic, self.subscription, self._namespace)
+
+    # --- receiving
+
+    def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message]:
+        """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
+
+        Raises:
+            ConsumerFenced, ConsumerClosed, SubscriptionNotFound: for ever. Any other OncelogError: nothing was delivered, and
+                receiving again goes on where it stood.
+        """
+        return self._deliver(limit, timeout)
+
+    def has_message_available(self) -> bool:
+        """Whether :meth:`receive` would deliver something without waiting. Delivers nothing itself."""
+        if not self._buffer or self._interrupted:
+            self._fetch(0)
+        return bool(self._buffer)
+
+    def seek(self, start: Start, *, inclusive: bool = False) -> None:
+        """Go on from somewhere else, also from before what is acknowledged: this moves the cursor on the service, at once.
+
+        ``start`` as when the subscription is made. What was fetched ahead is dropped; what :meth:`ack_async` has not sent too.
+
+        Raises:
+            ConsumerFenced, ConsumerClosed, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId, StaleMessageId: nothing has
+                moved. Where an error is not definite, open a new consumer.
+        """
+        with self._sending:
+            self._check()
+            self._opened = self._client.seek_subscription(
+                self._topic, self.subscription, start, inclusive=inclusive, epoch=self.epoch, namespace=self._namespace
+            )
+            with self._changed:
+                self._pending = None
+            self._buffer.clear()
+            self._after = self._first = self._position = None
+            self._acknowledged = self._opened.cursor
+
+    def _fetch(self, wait_ms: int) -> bool:
+        self._check()
+        asked = ReceiveMessages(
+            epoch=self.epoch, generation=self._opened.generation, after=self._after, limit=self._page_size, wait=wait_ms
+        )
+        try:
+            records, position = self._client.receive(self._topic, self.subscription, asked, self._namespace)
+        except OncelogError as error:
+            self._note(error)
+            raise
+        if position is not None:
+            self._after = MessageId.from_bytes(position)
+        if records and self._first is None:
+            self._first = MessageId.from_bytes(records[0]["id"])
+        self._buffer.extend(records)
+        return False
+
+    # --- acknowledging
+
+    def ack(self, upto: Message | MessageId) -> None:
+        """Acknowledge a message and everything before it; on disk when this returns. What is acknowledged already stays so.
+
+        Raises:
+            ConsumerFenced, ConsumerClosed, SubscriptionNotFound; OffsetOutOfRange, InvalidMessageId, StaleMessageId: it is no
+                message that a consumer was given. ConnectionFailed: perhaps done; acknowledge again.
+        """
+        with self._sending:
+            self._check()
+            self._acknowledge(self._upto(upto))
+
+    def ack_async(self, upto: Message | MessageId) -> None:
+        """The same later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
+
+        Until then a crash has the messages delivered again. While the service does not answer, the acknowledgement waits.
+
+        Raises:
+            ConsumerFenced, ConsumerClosed, SubscriptionNotFound, or whatever else one acknowledged before met.
+        """
+        self._check()
+        wanted = self._upto(upto)
+        with self._changed:
+            if self._pending is None or self._pending.message_id < wanted.message_id:
+                self._pending = wanted
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"oncelog-consumer-{self.subscription}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Return when all that is acknowledged is on disk. Raises as :meth:`ack` does."""
+        self._check()
+        self._send_pending()
+
+    def close(self) -> None:
+        """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = self._interrupted = True
+            self._changed.notify_all()
+        try:
+            if self._thread is not None:
+                self._thread.join()
+            self._send_pending()
+            if self._untold and self._failure is not None:
+                raise self._failure
+        finally:
+            if self._owns_client:
+                self._client.close()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except OncelogError:
+            if kind is None:
+                raise  # else the error that ends the block says more
+
+    def _upto(self, upto: Message | MessageId) -> _Upto:
+        if isinstance(upto, MessageId):
+            return _Upto(upto, None)
+        if not isinstance(upto, Message):
+            raise TypeError(f"what is acknowledged is a Message or a MessageId, not {type(upto).__name__}")
+        message_id, position = upto.message_id, self._position
+        given = self._first is not None and position is not None and self._first <= message_id <= position
+        return _Upto(message_id, upto.offset if given else None)
+
+    def _acknowledge(self, upto: _Upto) -> None:
+        message_id = None if upto.offset is not None else upto.message_id
+        asked = Acknowledge(epoch=self.epoch, generation=self._opened.generation, offset=upto.offset, message_id=message_id)
+        try:
+            cursor = self._client.acknowledge(self._topic, self.subscription, asked, self._namespace)
+        except OncelogError as error:
+            self._note(error)
+            raise
+        self._acknowledged = cursor
+        with self._changed:
+            if self._pending is not None and self._pending.message_id <= upto.message_id:
+                self._pending = None
+
+    def _send_pending(self) -> None:
+        """Acknowledge what waits. It waits on if that fails, unless it never could succeed."""
+        with self._sending:
+            pending = self._pending
+            if pending is None:
+                return
+            try:
+                self._acknowledge(pending)
+            except OncelogError as error:
+                if not may_retry(error, idempotent=True):
+                    with self._changed:
+                        self._pending = None
+                raise
+
+    def _run(self) -> None:
+        """The thread that sends what waits."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._pending is not None)
+                self._changed.wait_for(lambda: self._closed, self._ack_interval)
+                if self._closed:
+                    return
+            try:
+                self._send_pending()
+            except OncelogError as error:
+                if not may_retry(error, idempotent=True):
+                    self._failure, self._untold, self._interrupted = error, True, True
+
+    def _note(self, error: OncelogError) -> None:
+        """This consumer has ended, if it has."""
+        if isinstance(error, _FOR_EVER):
+            self._failure, self._interrupted = error, True
+
+    def _check(self) -> None:
+        """Raises what ended this consumer; once, what one acknowledged in the background met."""
+        if self._closed:
+            raise ConsumerClosed
+        failure = self._failure
+        if failure is not None:
+            self._untold = False
+            if not isinstance(failure, _FOR_EVER):
+                self._failure, self._interrupted = None, False
+            raise failure

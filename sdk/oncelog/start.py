@@ -1,0 +1,39 @@
+"""Where reading begins, as callers say it. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from oncelog.message_id import MessageId
+from oncelog.wire.models import Place
+
+Start = Literal["earliest", "latest"] | MessageId | int | datetime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def milliseconds(start: datetime) -> int:
+    """Since 1970, rounded up: the first millisecond that is not before it. Raises ValueError without a time zone."""
+    if start.tzinfo is None:
+        raise ValueError(f"start {start} has no time zone; use datetime.now(UTC) or .astimezone()")
+    # Exact, as start.timestamp() * 1000 is not.
+    return max(0, -((_EPOCH - start) // timedelta(milliseconds=1)))
+
+
+def place_of(start: Start, inclusive: bool = False) -> Place:
+    """The same as it travels. Raises ValueError for what is none."""
+    if isinstance(start, MessageId):
+        return Place(message_id=start, inclusive=inclusive)
+    if isinstance(start, datetime):
+        return Place(timestamp=milliseconds(start))
+    if start == "earliest" or start == "latest":
+        return Place(at=start)
+    if type(start) is int and start >= 0:
+        return Place(offset=start)
+    raise no_start(start)
+
+
+def no_start(start: object) -> ValueError:
+    """What is raised for it."""
+    return ValueError(f"start is 'earliest', 'latest', a MessageId, an offset or a datetime, not {start!r}")

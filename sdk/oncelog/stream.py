@@ -1,0 +1,61 @@
+"""Messages that are fetched ahead and delivered one after the other: what readers and consumers share."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from oncelog.codecs import Codec
+from oncelog.message import Message
+from oncelog.message_id import MessageId
+
+PAGE = 5_000
+"""Messages fetched at once; the service ends a page by bytes too."""
+_WAIT_MS = 20_000
+"""How long one request is held on the service when there is nothing yet."""
+
+
+class Stream:
+    """Not thread-safe: one a thread."""
+
+    def __init__(self, timeout: float | None, codec: Codec[Any] | None) -> None:
+        """``timeout``: of iteration."""
+        self._timeout = timeout
+        self._codec = codec
+        self._buffer: deque[dict[str, Any]] = deque()
+        self._position: MessageId | None = None
+        self._interrupted = False
+        """What is fetched ahead is not to be delivered any more; why, the next :meth:`_fetch` says."""
+
+    def _fetch(self, wait_ms: int) -> bool:
+        """Ask once for more. Whether it is certain that asking again would bring nothing."""
+        raise NotImplementedError
+
+    def _deliver(self, limit: int, timeout: float | None) -> list[Message]:
+        """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
+        if limit < 1:
+            raise ValueError(f"limit is at least 1, not {limit}")
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._buffer or self._interrupted:
+            left = _WAIT_MS / 1000 if end is None else max(0.0, end - time.monotonic())
+            nothing_more = self._fetch(min(_WAIT_MS, int(left * 1000)))
+            if not self._buffer and (nothing_more or (end is not None and time.monotonic() >= end)):
+                return []
+        delivered = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
+        self._position = MessageId.from_bytes(delivered[-1]["id"])
+        return [Message(record, self._codec) for record in delivered]
+
+    def __iter__(self) -> Iterator[Message]:
+        buffer, codec = self._buffer, self._codec
+        while True:
+            if not buffer or self._interrupted:
+                first = self._deliver(1, self._timeout)
+                if not first:
+                    return
+                yield first[0]
+                continue
+            record = buffer.popleft()
+            self._position = MessageId.from_bytes(record["id"])
+            yield Message(record, codec)
