@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support import ManualClock, RunningService, running_service
+
+if TYPE_CHECKING:
+    from tests.postgres import PostgresServer
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("default")
@@ -48,6 +51,16 @@ def _turn(item: pytest.Item) -> int:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgresServer]:
+    """The PostgreSQL server of this process; a test may kill it, or start it with other settings."""
+    from tests.postgres import postgres_server
+
+    server = postgres_server()
+    yield server
+    server.restore()
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ class PostgresServer:
         (self._home / "owner").write_text(str(os.getpid()))
         self._give_away(self._home)
         self._process: subprocess.Popen[bytes] | None = None
+        self._settings: dict[str, str] = {}
         self._made = count(1)
         atexit.register(self.remove)
         self.binaries = self._reachable(binaries or find_binaries())
@@ -73,6 +74,11 @@ class PostgresServer:
         )
 
     @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self._home / "data"
+
+    @property
     def pid(self) -> int:
         """Of the postmaster."""
         assert self._process is not None
@@ -85,6 +91,7 @@ class PostgresServer:
     def start(self, **settings: str) -> None:
         """Start it and return when it answers. ``settings``: of the server, for this run."""
         assert not self.running
+        self._settings = settings
         command = [str(self.binaries / "postgres"), "-D", str(self._home / "data"), "-p", str(self.port)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
@@ -128,6 +135,13 @@ class PostgresServer:
         self.stop()
         self.start(**settings)
 
+    def restore(self) -> None:
+        """Have it running with its own settings, whatever was done to it."""
+        if self.running and self._settings:
+            self.stop()
+        if not self.running:
+            self.start()
+
     def remove(self) -> None:
         """End it and delete everything it has written. Twice is as once."""
         self.kill()
@@ -142,7 +156,7 @@ class PostgresServer:
         password.write_text(PASSWORD)
         self._give_away(password)
         command = [str(self.binaries / "initdb"), "-D", str(self._home / "data"), "-U", USER, "-A", "scram-sha-256"]
-        command += ["--pwfile", str(password), "-E", "UTF8", "--locale=C", "--no-sync"]
+        command += ["--pwfile", str(password), "-E", "UTF8", "--locale=C", "--no-sync", "-k"]
         made = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **self._account)
         if made.returncode != 0:
             raise RuntimeError(f"initdb failed: {made.stdout}{made.stderr}")

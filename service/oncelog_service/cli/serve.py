@@ -10,9 +10,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Annotated, Any, Optional
-from urllib.parse import unquote, urlsplit
 
 import typer
 from pydantic import ValidationError
@@ -23,6 +21,7 @@ from oncelog_service.cli.output import Output
 from oncelog_service.cli.session import ERROR, Json, as_command
 from oncelog_service.cli.values import Switch
 from oncelog_service.config import Settings
+from oncelog_service.storage.open import path_of, shown
 from oncelog_service.storage.port import StoreDamaged, StoreError
 
 
@@ -67,9 +66,9 @@ def flag(name: str) -> str:
 
 
 def data_of(store: str) -> str:
-    """Where a store lies, for people: the absolute path of its directory."""
-    parts = urlsplit(store)
-    return str(Path(unquote(parts.netloc + parts.path)).absolute()) if parts.scheme == "leveldb" else store
+    """Where a store lies, for people: the absolute path of its files, or its URL without the password."""
+    path = path_of(store)
+    return shown(store) if path is None else str(path.absolute())
 
 
 def why_not_open(error: Exception, store: str) -> str:
@@ -79,9 +78,9 @@ def why_not_open(error: Exception, store: str) -> str:
     where = data_of(store)
     if isinstance(error, StoreDamaged | RowDamaged | TopicDamaged):
         return f"the store {where} is damaged: {error}"
-    if "/LOCK: " in str(error):
+    if "/LOCK: " in str(error) or str(error).endswith("in use by another process"):
         return f"the store {where} is in use by another process"
-    return f"the store {where} cannot be opened: {error}"
+    return f"the store {where} cannot be opened: {str(error).removeprefix(f'{where} cannot be opened: ')}"
 
 
 def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
@@ -120,7 +119,9 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
 
 def _announce(url: str, settings: Settings, as_json: bool) -> None:
     data = data_of(settings.store)
-    line = json.dumps({"url": url, "store": settings.store, "data": data}) if as_json else f"oncelog serves {url}, data in {data}"
+    line = f"oncelog serves {url}, data in {data}"
+    if as_json:
+        line = json.dumps({"url": url, "store": shown(settings.store), "data": data})
     try:
         print(line, flush=True)
     except OSError as error:

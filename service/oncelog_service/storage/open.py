@@ -53,10 +53,10 @@ def path_of(url: str) -> Path | None:
 def shown(url: str) -> str:
     """The URL as it may be printed and logged: without a password, wherever in it one may be."""
     parts = _split(url)
-    if "@" not in url and "password" not in url:
-        return url
-    if parts is None or parts.scheme not in _POSTGRESQL or "@" in parts.path + parts.query + parts.fragment:
+    if parts is None or "@" in parts.path + parts.query + parts.fragment:
         return url.partition(":")[0] + "://…"
+    if not parts.scheme.startswith("postgres") and "@" not in parts.netloc:
+        return url
     user, at, address = parts.netloc.rpartition("@")
     return f"{parts.scheme}://{user.partition(':')[0]}{at}{address}{parts.path}"
 
@@ -64,7 +64,7 @@ def shown(url: str) -> str:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-        _ = parts.port if parts.scheme in _POSTGRESQL else None
+        _ = parts.port if parts.scheme in _POSTGRESQL else None  # raises for what is none
     except ValueError:
         return None
     return parts

@@ -82,7 +82,7 @@ class SqlStore:
         self._reads = RunningReads()
         self._writer: Connection | None = None
         try:
-            with self._telling("it cannot be opened"):
+            with self._telling("cannot be opened"):
                 self._writer = database.engine.connect()
                 database.check(self._writer)
                 _create_tables(database.engine)
@@ -108,14 +108,14 @@ class SqlStore:
             changes = changes_of(batches)
             lost = frozenset[Fence]()
             if any(changes):
-                with self._telling("the write failed"):
+                with self._telling("could not be written"):
                     lost = self._database.write(self._writer, changes)
         except StoreError:
             self._failed = True
             raise
         except Exception as error:
             self._failed = True
-            raise StoreError(f"{self._database.where}: the write failed: {error}") from error
+            raise StoreError(f"{self._database.where} could not be written: {error}") from error
         if lost:
             raise StoreFenced(lost)
 
@@ -137,7 +137,7 @@ class SqlStore:
     def _reading(self) -> Iterator[None]:
         if self._failed:
             raise StoreClosed(f"{self._database.where} is closed")
-        with self._reads, self._telling("it cannot be read"):
+        with self._reads, self._telling("cannot be read"):
             yield
 
     @contextmanager
@@ -150,7 +150,7 @@ class SqlStore:
             cause = getattr(error, "orig", None) or error
             if self._database.damaged(cause):
                 raise StoreDamaged(f"{self._database.where}: {cause}") from error
-            raise StoreError(f"{self._database.where}: {what}: {cause}") from error
+            raise StoreError(f"{self._database.where} {what}: {' '.join(str(cause).split())}") from error
 
 
 def changes_of(batches: Sequence[Batch]) -> Changes:
@@ -176,7 +176,9 @@ def changes_of(batches: Sequence[Batch]) -> Changes:
 
 
 def _create_tables(engine: Engine) -> None:
-    try:
-        METADATA.create_all(engine)
-    except SQLAlchemyError:
-        METADATA.create_all(engine)  # another instance created one of them just then
+    for _ in METADATA.tables:
+        try:
+            return METADATA.create_all(engine)
+        except SQLAlchemyError:
+            continue  # another instance created one of them just then
+    return METADATA.create_all(engine)

@@ -97,11 +97,11 @@ class PostgresqlDatabase:
         for name, setting in (("fsync", fsync), ("full_page_writes", full_page_writes)):
             if setting == "off":
                 raise StoreError(
-                    f"the server of {self.where} runs with {name} = off and may lose what it has confirmed; "
+                    f"{self.where} cannot be opened: its server runs with {name} = off and may lose what it has confirmed; "
                     f"set it on there: ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
                 )
         if read_only == "on":
-            raise StoreError(f"{self.where} is read-only: a standby, or default_transaction_read_only is on there")
+            raise StoreError(f"{self.where} cannot be opened: it is read-only, as a standby is")
         driver: Any = writer.connection.driver_connection
         driver.add_notice_handler(self._noticed)
 
@@ -120,7 +120,7 @@ class PostgresqlDatabase:
             writer.exec_driver_sql("COMMIT")
         if self._warnings:
             # Such as "canceling wait for synchronous replication": it is committed, but not where it should be by now.
-            raise StoreError(f"{self.where}: the write may not be safe: {'; '.join(self._warnings)}")
+            raise StoreError(f"{self.where}: what was written may not be safe: {'; '.join(self._warnings)}")
         return frozenset()
 
     def pages(self, start: bytes, stop: bytes, reverse: bool) -> Iterator[Sequence[tuple[bytes, bytes]]]:
