@@ -125,16 +125,6 @@ class ProducerFenced(OncelogError):
     current_incarnation: str
 
 
-class NotFound(OncelogError):
-    """There is nothing at this address."""
-
-    code = "not_found"
-    status = 404
-
-
-class TopicNotFound(NotFound):
-    """There is no such topic; create it first."""
-
 class ConsumerFenced(OncelogError):
     """Another consumer holds this subscription, or it was moved or deleted; this one may not receive or acknowledge any more."""
 
@@ -146,6 +136,16 @@ class ConsumerFenced(OncelogError):
     current_epoch: int
 
 
+class NotFound(OncelogError):
+    """There is nothing at this address."""
+
+    code = "not_found"
+    status = 404
+
+
+class TopicNotFound(NotFound):
+    """There is no such topic; create it first."""
+
     code = "topic_not_found"
 
 
@@ -153,6 +153,12 @@ class ProducerNotFound(NotFound):
     """No producer of this name is known on the topic."""
 
     code = "producer_not_found"
+
+
+class SubscriptionNotFound(NotFound):
+    """The topic has no subscription of this name; a consumer that is opened makes one."""
+
+    code = "subscription_not_found"
 
 
 class TransactionNotFound(NotFound):
@@ -163,12 +169,6 @@ class TransactionNotFound(NotFound):
     write_pointer: int
     transaction: str
     """Of a journaled transaction: its id."""
-
-
-class SubscriptionNotFound(NotFound):
-    """The topic has no subscription of this name; a consumer that is opened makes one."""
-
-    code = "subscription_not_found"
 
 
 class GroupProducerNotFound(NotFound):
@@ -447,6 +447,12 @@ class ProducerStopped(OncelogError):
     code = "producer_stopped"
 
 
+class ConsumerClosed(OncelogError):
+    """The consumer is closed; open a new one."""
+
+    code = "consumer_closed"
+
+
 class MixedSequenceIds(OncelogError):
     """A producer either numbers its messages itself or lets the SDK do it, not both."""
 
@@ -457,12 +463,6 @@ class SequenceIdNotRising(OncelogError):
     """Sequence ids must strictly rise from one message of a producer to the next."""
 
     code = "sequence_id_not_rising"
-class ConsumerClosed(OncelogError):
-    """The consumer is closed; open a new one."""
-
-    code = "consumer_closed"
-
-
     values = ("last", "received")
     last: int
     received: int

@@ -44,8 +44,8 @@ from oncelog_service.log.recovery import Recovered
 from oncelog_service.log.scan import Expired, after, find_offset, following
 from oncelog_service.log.snapshots import Snapshots
 from oncelog_service.log.stamps import Stamps
-from oncelog_service.log.transactional import Transactional, columns_of
 from oncelog_service.log.subscriptions import Subscriptions
+from oncelog_service.log.transactional import Transactional, columns_of
 from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_mode, live_from
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, split_row_id, timestamp_prefix
@@ -171,7 +171,6 @@ class TopicLog:
             self._living,
             self._check_open,
         )
-        self._transactions = transactions
         self.subscriptions = Subscriptions(
             prefix,
             recovered.subscriptions,
@@ -187,6 +186,7 @@ class TopicLog:
             self.settle_ended,
             self._check_open,
         )
+        self._transactions = transactions
         self._store = store
         self._writer = writer
         self.cache = cache
@@ -431,13 +431,13 @@ class TopicLog:
         last_id = (self.dedup.fold.settled.position if settled else self.position).last_message_id
         if last_id is None or last_id < start:
             return Page([], None)
+        last_row = last_id[:ROW_ID_SIZE] if settled else None
         bounds = Bounds(limit, self._limits.max_poll_bytes, now_ms)
         row_id = start[:ROW_ID_SIZE]
         cached_from = self.position.upcoming_offset - self.cache.messages
         if self.cache.covers(row_id) or (self._cached_from_the_first_row and cached_from <= self.earliest_offset):
             return collect(through(self.cache.rows(row_id), last_row), start, bounds, encoding, transaction)
         return await read(read_page, self._store, self.prefix, start, bounds, encoding, transaction, last_row)
-        last_row = last_id[:ROW_ID_SIZE] if settled else None
 
     def _living(self) -> tuple[int, bytes]:
         """Now, ms, and the key of the first row that lives."""

@@ -60,12 +60,12 @@ TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 """Begins every address of a topic, exactly as in the TMS page."""
 
 PRODUCER = TOPIC + "/producers/{producer}"
+SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
 TRANSACTIONS = "/v1/transactions"
 TRANSACTION = "/v1/transactions/{writePointer}"
 PARTICIPANT = TRANSACTION + "/participants/{participant}"
 """A participant's name holds slashes: the rest of the address."""
 
-SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
 JOURNAL = "/v1/journal"
 ATOMIC = JOURNAL + "/{transaction}"
 STAGE = TOPIC + "/stage/{transaction}/{chunk}"
