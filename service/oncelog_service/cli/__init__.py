@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 import oncelog
-from oncelog_service.cli import journal, namespace, pipeline, producer, publish, read, serve, status, topic, tx, tx_serve, verify
+from oncelog_service.cli import (
+    journal,
+    namespace,
+    pipeline,
+    producer,
+    publish,
+    read,
+    serve,
+    status,
+    subscription,
+    topic,
+    tx,
+    tx_serve,
+    verify,
+)
 
 app = typer.Typer(
     name="oncelog",
@@ -38,6 +52,7 @@ app.add_typer(topic.group, name="topic")
 publish.register(app)
 read.register(app)
 app.add_typer(producer.group, name="producer")
+app.add_typer(subscription.group, name="subscription")
 app.add_typer(namespace.group, name="namespace")
 app.add_typer(tx.group, name="tx")
 app.add_typer(journal.group, name="journal")

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from oncelog import Message, Reader
+from oncelog import Consumer, Message, Reader
 from oncelog.client import RETRY_SECONDS
+from oncelog.reader import Start
 from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Topic, command
 from oncelog_service.cli.values import parse_start
@@ -32,6 +33,15 @@ def read(
     ] = "earliest",
     inclusive: Annotated[bool, typer.Option("--inclusive", help="Begin with the message of that id, not after it.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Messages at most.", show_default=False)] = None,
+    subscription: Annotated[
+        str | None,
+        typer.Option(
+            "--subscription",
+            metavar="NAME",
+            help="Go on where this subscription stands, and acknowledge what is printed; --from says where a new one begins.",
+            show_default=False,
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="At the end, wait for more.")] = False,
 ) -> None:
     """Print a topic's messages in order: each payload and a line end; with --json one object a line."""
@@ -39,16 +49,26 @@ def read(
     count, last = 0, None
     session.so_far = lambda: _so_far(count, last)
     form = _as_json if session.out.as_json else _as_line
-    with Reader(topic, start=begin, inclusive=inclusive, namespace=session.namespace, client=session.client) as reader:
+    with _source(session, topic, begin, inclusive, subscription) as source:
         while limit is None or count < limit:
             wanted = _PAGE if limit is None else min(_PAGE, limit - count)
-            messages = reader.read(wanted, timeout=None if follow else 0)
+            timeout = None if follow else 0
+            messages = source.read(wanted, timeout) if isinstance(source, Reader) else source.receive(wanted, timeout)
             if not messages:
                 return
             sys.stdout.buffer.write(b"".join(map(form, messages)))
             sys.stdout.buffer.flush()
+            if isinstance(source, Consumer):
+                source.ack(messages[-1])
             count, last = count + len(messages), messages[-1]
             session.facts.update(read=count, last_message_id=str(last.message_id), last_offset=last.offset)
+
+
+def _source(session: Session, topic: str, start: Start, inclusive: bool, subscription: str | None) -> Reader | Consumer:
+    namespace, client = session.namespace, session.client
+    if subscription is None:
+        return Reader(topic, start=start, inclusive=inclusive, namespace=namespace, client=client)
+    return Consumer(topic, subscription, start=start, inclusive=inclusive, namespace=namespace, client=client)
 
 
 def _so_far(count: int, last: Message | None) -> str:

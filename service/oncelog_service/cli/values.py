@@ -47,9 +47,9 @@ def parse_pairs(texts: Sequence[str], rule: str, option: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def parse_start(text: str, inclusive: bool) -> Start:
+def parse_start(text: str, inclusive: bool, option: str = "--from") -> Start:
     """``earliest``, ``latest``, a message id of 40 hex digits, an offset, or an ISO time. Raises BadParameter."""
-    start = _start(text)
+    start = _start(text, option)
     if inclusive and not isinstance(start, MessageId):
         raise typer.BadParameter(
             "goes with a message id; an offset or a time includes the message there", param_hint="--inclusive"
@@ -57,7 +57,7 @@ def parse_start(text: str, inclusive: bool) -> Start:
     return start
 
 
-def _start(text: str) -> Start:
+def _start(text: str, option: str) -> Start:
     if text == "earliest":
         return "earliest"
     if text == "latest":
@@ -66,7 +66,7 @@ def _start(text: str) -> Start:
         return MessageId.parse(text)
     if re.fullmatch(r"[0-9]{1,19}", text) and int(text) < 2**63:
         return int(text)
-    return parse_time(text, "--from", "neither earliest, latest, a message id of 40 hex digits, an offset, nor")
+    return parse_time(text, option, "neither earliest, latest, a message id of 40 hex digits, an offset, nor")
 
 
 def parse_time(text: str, option: str, instead: str = "not") -> datetime:

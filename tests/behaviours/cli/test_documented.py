@@ -45,7 +45,7 @@ def _named(text: str) -> set[str]:
 
 def test_every_command_has_its_section_and_no_other_has_one() -> None:
     assert SECTIONS.keys() == COMMANDS.keys()
-    assert len(COMMANDS) == 30
+    assert len(COMMANDS) >= 30
 
 
 @pytest.mark.parametrize("path", COMMANDS)
