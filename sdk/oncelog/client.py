@@ -26,6 +26,7 @@ from oncelog.wire.codec import (
 )
 from oncelog.wire.media import DEFAULT_NAMESPACE, JSON, ONCELOG_AVRO
 from oncelog.wire.models import (
+    Cluster,
     Gaps,
     NamespacePolicies,
     OpenedProducer,
@@ -56,6 +57,7 @@ _PRODUCER = TypeAdapter(Producer)
 _WHY = TypeAdapter(Why)
 _POLICIES = TypeAdapter(NamespacePolicies)
 _VERIFICATION = TypeAdapter(Verification)
+_CLUSTER = TypeAdapter(Cluster)
 _LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 PropertyValue = str | int | bool
@@ -117,6 +119,12 @@ class Client(SubscriptionCalls):
             if "of" in progress:
                 yield int(progress["messages"]), int(progress["of"])
         yield parse(_VERIFICATION, line)
+
+    # --- instances
+
+    def cluster(self) -> Cluster:
+        """The instances over the service's store, and who serves what. Raises NotSupported: it has its store for itself."""
+        return parse(_CLUSTER, self._get("/v1/cluster"))
 
     # --- namespaces
 

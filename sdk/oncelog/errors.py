@@ -60,6 +60,16 @@ def _rebuild(kind: type[OncelogError], detail: str, definite: bool, values: dict
 # --- what the service answers -------------------------------------------------------------------------------------------
 
 
+class NotServedHere(OncelogError):
+    """Another instance of the service serves this; nothing was done here. The SDK asks there."""
+
+    code = "not_served_here"
+    status = 307
+    values = ("url",)
+    url: str
+    """Of the instance that does."""
+
+
 class InvalidRequest(OncelogError):
     """The request cannot be understood or contradicts itself; correct it before sending it again."""
 
@@ -491,6 +501,42 @@ class CheckpointConflict(OncelogError):
     name: str
     expected: str
     actual: str
+
+
+class OutboxBehind(OncelogError):
+    """More was published under the outbox's name than its database knows of: an older state of it, or a second one of that name."""
+
+    code = "outbox_behind"
+    values = ("outbox", "topic", "next_number", "last_sequence_id")
+    outbox: str
+    topic: str
+    """`namespace/topic`."""
+    next_number: int
+    """The lowest that the database has not given to a row."""
+    last_sequence_id: int
+
+
+class OutboxBlocked(OncelogError):
+    """A row of the outbox cannot be published; it and those behind it for its topic wait until that is mended."""
+
+    code = "outbox_blocked"
+    values = ("outbox", "topic", "row", "cause")
+    outbox: str
+    topic: str
+    """`namespace/topic`."""
+    row: int
+    """Its id in the table."""
+    cause: str
+    """The code of the error that it was refused with."""
+
+
+class OutboxBusy(OncelogError):
+    """Another relay publishes this outbox; nothing was done here."""
+
+    code = "outbox_busy"
+    values = ("outbox", "holder")
+    outbox: str
+    holder: str
 
 
 class DataLost(OncelogError):

@@ -26,9 +26,14 @@ _SWITCH_SECONDS = 0.001
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def build_service(settings: Settings, clock: Clock | None = None, open_store: Callable[[], Store] | None = None) -> Service:
-    """A service from its settings; tests hand in a clock or a store of their own."""
-    return Service(settings, open_store or store_opener(settings.store), clock or SystemClock())
+def build_service(
+    settings: Settings,
+    clock: Clock | None = None,
+    open_store: Callable[[], Store] | None = None,
+    url: str | None = None,
+) -> Service:
+    """A service from its settings; tests hand in a clock or a store of their own. ``url``: where it listens."""
+    return Service(settings, open_store or store_opener(settings.store), clock or SystemClock(), url)
 
 
 def check_exposure(settings: Settings) -> None:
@@ -46,7 +51,9 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     check_exposure(settings)
     sys.setswitchinterval(_SWITCH_SECONDS)
     listener = _listen(settings)
-    service = build_service(settings)
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    service = build_service(settings, url=settings.advertised_url or url)
     try:
         await service.start()
         server = _Server(_uvicorn_config(service, settings))
@@ -55,8 +62,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if server.started:
-            host, port = listener.getsockname()[:2]
-            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            on_ready(url)
         await task
     finally:
         listener.close()

@@ -21,7 +21,13 @@ DEFAULT_TRANSACTIONS_DATA = "oncelog-transactions"
 class Settings(BaseSettings):
     """How a service runs."""
 
-    model_config = SettingsConfigDict(env_prefix="ONCELOG_", extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(
+        env_prefix="ONCELOG_",
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # passwords and tokens
+    )
 
     only_transactions: ClassVar[bool] = False
     """Whether it answers for transactions only, as `oncelog tx-serve` does."""
@@ -31,7 +37,8 @@ class Settings(BaseSettings):
     port: int = Field(default=7070, ge=0, le=65_535)
     """Port to listen on; 0 takes a free one."""
     store: str = Field(default_factory=lambda: f"leveldb://{Path(DEFAULT_DATA).absolute()}")
-    """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, memory://. Default: ./oncelog-data."""
+    """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, sqlite:///absolute/path,
+    postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-data."""
     token: str | None = Field(default=None, min_length=1)
     """Bearer token that every request must carry; required to listen on more than this machine."""
     deduplication: bool = True
@@ -61,6 +68,10 @@ class Settings(BaseSettings):
     """… or after so many seconds with at least one."""
     retention_seconds: float = Field(default=30.0, gt=0)
     """Pause between two rounds that delete what has expired."""
+    advertised_url: str | None = None
+    """Where clients, and the other services over the same store, find this one; without it the address it listens on."""
+    lease_seconds: float = Field(default=3.0, ge=0.5, le=3_600)
+    """A service over a shared store that is not heard of for so long is taken for dead, and others serve its topics."""
     transactions_url: str | None = None
     """URL of a transaction service that runs alone (`oncelog tx-serve`); without one it runs in this process."""
     transactions_token: str | None = Field(default=None, min_length=1)
@@ -88,7 +99,7 @@ class Settings(BaseSettings):
         store_opener(url)
         return url
 
-    @field_validator("transactions_url")
+    @field_validator("transactions_url", "advertised_url")
     @classmethod
     def _known_url(cls, url: str | None) -> str | None:
         if url is not None and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", url):
@@ -140,4 +151,5 @@ class TransactionServiceSettings(Settings):
     port: int = Field(default=7071, ge=0, le=65_535)
     """Port to listen on; 0 takes a free one."""
     store: str = Field(default_factory=lambda: f"leveldb://{Path(DEFAULT_TRANSACTIONS_DATA).absolute()}")
-    """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, memory://. Default: ./oncelog-transactions."""
+    """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, sqlite:///absolute/path,
+    postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-transactions."""

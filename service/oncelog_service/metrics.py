@@ -6,11 +6,12 @@ Read from the live objects when asked: counting costs the hot path nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from oncelog.errors import StorageUnavailable
+from oncelog.errors import NotServedHere, NotSupported, StorageUnavailable
 from oncelog_service.journal.coordinator import Journal
 from oncelog_service.service import Service
 from oncelog_service.transactions.edits import Aborted, Committed, Started
@@ -45,8 +46,12 @@ class _Collector:
         yield CounterMetricFamily(
             "oncelog_replayed", "Messages replayed when the open topics were opened", sum(log.replayed for log in logs)
         )
-        yield from _of_transactions(service.transactions)
-        yield from _of_atomic_commits(service.journal)
+        with suppress(NotServedHere, StorageUnavailable):  # it counts for all where it is served
+            yield from _of_transactions(service.transactions)
+        with suppress(NotServedHere, StorageUnavailable):
+            yield from _of_atomic_commits(service.journal)
+        with suppress(NotSupported):  # the store is this process's alone
+            yield GaugeMetricFamily("oncelog_leases", "Leases that this instance holds", service.membership.held)
 
 
 def _of_transactions(transactions: TransactionManager | RemoteTransactions) -> Iterator[Metric]:

@@ -12,15 +12,13 @@ from contextlib import closing
 from functools import partial
 from itertools import islice
 
-from oncelog.errors import OncelogError
+from oncelog.errors import NotServedHere, OncelogError
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock
-from oncelog_service.journal.coordinator import Journal
 from oncelog_service.log.payloads import Outdated, branch_keys, outdated_branches, outdated_groups, payload_keys
 from oncelog_service.log.reading import read
 from oncelog_service.log.scan import expired_rows
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.log.writer import Writer
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import generation_key, topic_key
 from oncelog_service.storage.port import Batch, Store, Table
@@ -50,17 +48,16 @@ class Retention:
     def __init__(
         self,
         topics: Topics,
-        journal: Journal,
+        needs: Callable[[int], bool],
         store: Store,
-        writer: Writer,
         clock: Clock,
         every_seconds: float,
         max_transaction_lifetime_ms: int,
     ) -> None:
+        """``needs``: whether what is staged under this number must stay."""
         self._topics = topics
-        self._journal = journal
+        self._needs = needs
         self._store = store
-        self._writer = writer
         self._clock = clock
         self._every_seconds = every_seconds
         self._max_transaction_lifetime_ms = max_transaction_lifetime_ms
@@ -81,11 +78,15 @@ class Retention:
             log.snapshots.begin_if_due()
             await self._settle_outlived(log)
         for name, row in await read(lambda: list(self._topics.rows())):
+            if not self._topics.belongs_here(name):
+                continue
             try:
                 deleted += await self._old_generations(name, row)
                 if not row.deleted:
                     deleted += await self._expired(name, row)
                     deleted += await self._payloads(name, row)
+            except NotServedHere:
+                continue  # whoever serves it sees to it
             except OncelogError as error:
                 _log.warning("retention of %s/%s failed and will be tried again: %s", *name, error)
         return deleted
@@ -121,10 +122,10 @@ class Retention:
         for group in await read(outdated_groups, self._store, prefix, begin, self._oldest_pointer()):
             if group.unpublished and not await self._expire_stored(name, prefix, group):
                 continue
-            deleted += await self._delete(partial(payload_keys, self._store, group, SLICE))
+            deleted += await self._delete(name, partial(payload_keys, self._store, group, SLICE))
         for branch in await read(outdated_branches, self._store, prefix, begin):
-            if branch.published or not self._journal.needs(branch.number):
-                deleted += await self._delete(partial(branch_keys, self._store, branch.key, SLICE))
+            if branch.published or not self._needs(branch.number):
+                deleted += await self._delete(name, partial(branch_keys, self._store, branch.key, SLICE))
         return deleted
 
     async def _expire_stored(self, name: TopicName, prefix: bytes, group: Outdated) -> bool:
@@ -140,20 +141,20 @@ class Retention:
         start, stop = generation_key(topic_key(*name), 0), generation_key(topic_key(*name), first_kept)
         deleted = 0
         for table in _BY_GENERATION:
-            deleted += await self._delete(partial(self._keys, table, start, stop))
+            deleted += await self._delete(name, partial(self._keys, table, start, stop))
         return deleted
 
     def _keys(self, table: Table, start: bytes, stop: bytes) -> list[tuple[Table, bytes]]:
         with closing(self._store.scan(table, start, stop)) as rows:
             return [(table, key) for key, _ in islice(rows, SLICE)]
 
-    async def _delete(self, next_keys: Callable[[], list[tuple[Table, bytes]]]) -> int:
-        """Delete slice after slice, until there is none."""
+    async def _delete(self, name: TopicName, next_keys: Callable[[], list[tuple[Table, bytes]]]) -> int:
+        """Delete slice after slice, until there is none. Raises NotServedHere."""
         deleted = 0
         while keys := await read(next_keys):
             batch = Batch()
             for table, key in keys:
                 batch.delete(table, key)
-            await self._writer.submit(batch, lambda: None)
+            await (await self._topics.writer(name)).submit(batch, lambda: None)
             deleted += len(keys)
         return deleted

@@ -10,17 +10,22 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from oncelog.errors import OncelogError, StorageUnavailable
+from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageUnavailable
 from oncelog_service.clock import Clock
+from oncelog_service.cluster.leases import JOURNAL, SETUP, TOPIC_PREFIX, TRANSACTIONS, Alone, Lease, Leases
+from oncelog_service.cluster.led import Led
+from oncelog_service.cluster.membership import Membership
 from oncelog_service.config import Settings
 from oncelog_service.journal.coordinator import Journal
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.writer import Writer
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
-from oncelog_service.storage.port import Store, StoreError
+from oncelog_service.storage.keys import split_topic_key
+from oncelog_service.storage.port import Fence, Store, StoreError
 from oncelog_service.topics import Topics
-from oncelog_service.transactions.instance import instance_of
+from oncelog_service.transactions.instance import find_instance, instance_of
+from oncelog_service.transactions.leased import LeasedTransactions
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
 
@@ -30,20 +35,67 @@ _REOPEN_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before each attempt to reopen a store that failed; the last one repeats."""
 
 
+class _Opened:
+    """What belongs to one opening of the store."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self.store = store
+        self.writer = writer
+        self.leases: Alone | Membership = Alone()
+        self.topics: Topics | None = None
+        self.led_transactions: Led[TransactionManager] | None = None
+        self.remote: RemoteTransactions | LeasedTransactions | None = None
+        self.journal: Led[Journal] | None = None
+
+    async def close(self) -> None:
+        """Finish what is in hand, leave snapshots, let the others take over, close the store."""
+        try:
+            if self.journal is not None and self.journal.present is not None:
+                await self.journal.present.close()
+            if self.topics is not None:
+                await self.topics.close()
+            if self.led_transactions is not None and self.led_transactions.component is not None:
+                await self.led_transactions.component.close()
+            if self.remote is not None:
+                await self.remote.close()
+        finally:
+            await self.writer.close()
+            if isinstance(self.leases, Membership):
+                await self.leases.leave()
+            await asyncio.to_thread(self.store.close)
+
+    def abandon(self) -> None:
+        """After the store has failed: whoever waits for something is told."""
+        if self.topics is not None:
+            self.topics.abandon()
+        for led in (self.led_transactions, self.journal):
+            if led is not None:
+                led.end()
+        if self.remote is not None:
+            self.remote.release()
+        if isinstance(self.leases, Membership):
+            self.leases.abandon()
+
+
 class Service:
     """One service over one store. Everything runs on the event loop that :meth:`start` was called on."""
 
-    def __init__(self, settings: Settings, open_store: Callable[[], Store], clock: Clock) -> None:
+    def __init__(self, settings: Settings, open_store: Callable[[], Store], clock: Clock, url: str | None = None) -> None:
+        """``url``: where the other processes over the same store, and their clients, find this one."""
         self.settings = settings
+        self.url = url or settings.advertised_url or f"http://{settings.host}:{settings.port}"
         self.clock = clock
         self.failures = 0
         """How often the store had to be reopened."""
         self._open_store = open_store
+        self._opened: _Opened | None = None
         self._store: Store | None = None
         self._writer: Writer | None = None
         self._topics: Topics | None = None
-        self._transactions: TransactionManager | RemoteTransactions | None = None
-        self._journal: Journal | None = None
+        self._leases: Alone | Membership = Alone()
+        self._transactions: TransactionManager | RemoteTransactions | LeasedTransactions | None = None
+        self._led_transactions: Led[TransactionManager] | None = None
+        self._journal: Led[Journal] | None = None
         self.cache = RecentMessages(settings.cache_bytes)
         self._background: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
@@ -58,6 +110,8 @@ class Service:
         if self._topics is not None:
             for log in self._topics.opened.values():
                 log.release()
+        if self._led_transactions is not None:
+            self._led_transactions.end()
         if self._transactions is not None:
             self._transactions.release()
 
@@ -68,17 +122,9 @@ class Service:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        topics, transactions, writer, store = self._topics, self._transactions, self._writer, self._store
-        journal = self._journal
-        self._topics = self._transactions = self._writer = self._store = self._journal = None
-        if topics is not None and transactions is not None and writer is not None and store is not None and journal is not None:
-            try:
-                await journal.close()
-                await topics.close()
-                await transactions.close()
-            finally:
-                await writer.close()
-                await asyncio.to_thread(store.close)
+        opened = self._let_go()
+        if opened is not None:
+            await opened.close()
 
     @property
     def topics(self) -> Topics:
@@ -89,17 +135,30 @@ class Service:
 
     @property
     def transactions(self) -> TransactionManager | RemoteTransactions:
-        """The transaction service, wherever it runs. Raises StorageUnavailable while the store is not open."""
-        if self._transactions is None:
+        """The transaction service, as it answers its addresses here.
+
+        Raises StorageUnavailable while the store is not open; NotServedHere: another process serves it.
+        """
+        transactions = self._transactions
+        if transactions is None:
             raise StorageUnavailable(self._reason)
-        return self._transactions
+        return transactions.here if isinstance(transactions, LeasedTransactions) else transactions
 
     @property
     def journal(self) -> Journal:
-        """The coordinator of atomic commits. Raises StorageUnavailable while the store is not open."""
+        """The coordinator of atomic commits. Raises StorageUnavailable while the store is not open; NotServedHere."""
         if self._journal is None:
             raise StorageUnavailable(self._reason)
-        return self._journal
+        return self._journal.here
+
+    @property
+    def membership(self) -> Membership:
+        """This process among those over the same store. Raises NotSupported: it has the store for itself. StorageUnavailable."""
+        if self._store is None:
+            raise StorageUnavailable(self._reason)
+        if isinstance(self._leases, Alone):
+            raise NotSupported("this service has its store for itself; several can share one on PostgreSQL")
+        return self._leases
 
     @property
     def writer(self) -> Writer:
@@ -118,89 +177,166 @@ class Service:
     @property
     def retention(self) -> Retention:
         """A retention over the present store, to run a round by hand."""
-        settings = self.settings
+        settings, journal = self.settings, self._journal
         lifetime_ms = settings.limits.max_transaction_lifetime_ms
-        return Retention(self.topics, self.journal, self.store, self.writer, self.clock, settings.retention_seconds, lifetime_ms)
+
+        def needs(number: int) -> bool:
+            present = None if journal is None else journal.present
+            return present is None or present.needs(number)
+
+        return Retention(self.topics, needs, self.store, self.clock, settings.retention_seconds, lifetime_ms)
 
     async def _open(self) -> None:
         settings = self.settings
         store = await asyncio.to_thread(self._open_store)
-        writer: Writer | None = None
+        opened = _Opened(store, Writer(store, self._on_failure, self._on_fenced))
         try:
-            instance = await asyncio.to_thread(instance_of, store)
-            writer = Writer(store, self._on_failure)
+            leases = opened.leases = await self._join(store)
+            instance = await self._instance(store, leases)
             self.cache = RecentMessages(settings.cache_bytes)
-            transactions = await self._open_transactions(store, writer, instance)
-            topics = await asyncio.to_thread(
+            transactions = await self._open_transactions(opened, instance)
+            topics = opened.topics = await asyncio.to_thread(
                 Topics,
                 store,
-                writer,
+                opened.writer,
                 self.clock,
                 self.cache,
                 settings.limits,
                 settings.deduplication,
                 transactions,
                 instance,
+                leases,
             )
-            journal = await Journal.recover(store, writer, topics, self.clock, settings.journal_limits)
+
+            async def recover_journal(lease: Lease) -> Journal:
+                return await Journal.recover(store, opened.writer.under(lease), topics, self.clock, settings.journal_limits)
+
+            journal = opened.journal = Led(JOURNAL, leases, recover_journal)
+            await journal.begin()
         except BaseException:
-            if writer is not None:
-                await writer.close()
-            await asyncio.to_thread(store.close)
+            await opened.close()
             raise
-        self._store, self._writer, self._topics, self._transactions = store, writer, topics, transactions
-        self._journal = journal
-        running = (
+        self._opened, self._leases = opened, leases
+        self._store, self._writer, self._topics, self._transactions = store, opened.writer, topics, transactions
+        self._led_transactions, self._journal = opened.led_transactions, journal
+        running = [
             self.retention.run(),
-            transactions.run(),
             journal.run(),
-            self._forget_outcomes(transactions, journal),
+            transactions.run() if opened.led_transactions is None else opened.led_transactions.run(),
+            self._forget_outcomes(opened),
             SettlementTask(topics, transactions).run(),
-        )
+        ]
+        if isinstance(leases, Membership):
+            running.append(self._keep_house(leases, topics))
         self._background = [asyncio.ensure_future(each) for each in running]
 
-    async def _open_transactions(self, store: Store, writer: Writer, instance: str) -> TransactionManager | RemoteTransactions:
+    async def _join(self, store: Store) -> Alone | Membership:
         settings = self.settings
-        if settings.transactions_url is None:
-            return await TransactionManager.recover(store, writer, self.clock, settings.transaction_limits, instance)
-        token = settings.transactions_token or settings.token
-        return RemoteTransactions(settings.transactions_url, token, instance, self.clock)
+        table = store.lease_table()
+        if table is None:
+            return Alone()
+        membership = Membership(
+            table, self.url, settings.token, settings.lease_seconds, self.clock, self._on_failure, self._on_lost
+        )
+        await membership.join()
+        return membership
 
-    async def _forget_outcomes(self, transactions: TransactionManager | RemoteTransactions, journal: Journal) -> None:
+    async def _instance(self, store: Store, leases: Leases) -> str:
+        """The store's name, drawn by one process where there is none yet."""
+        while True:
+            try:
+                lease = await leases.take(SETUP)
+            except NotServedHere:
+                name = await asyncio.to_thread(find_instance, store)
+                if name is not None:
+                    return name
+                await asyncio.sleep(0.1)
+            else:
+                name = await asyncio.to_thread(instance_of, store, lease.fence)
+                await leases.pass_on(SETUP, None)
+                return name
+
+    async def _open_transactions(
+        self, opened: _Opened, instance: str
+    ) -> TransactionManager | RemoteTransactions | LeasedTransactions:
+        settings = self.settings
+        if settings.transactions_url is not None:
+            token = settings.transactions_token or settings.token
+            remote = opened.remote = RemoteTransactions(settings.transactions_url, token, instance, self.clock)
+            return remote
+
+        async def recover(lease: Lease) -> TransactionManager:
+            writer = opened.writer.under(lease)
+            return await TransactionManager.recover(opened.store, writer, self.clock, settings.transaction_limits, instance)
+
+        led = opened.led_transactions = Led(TRANSACTIONS, opened.leases, recover)
+        await led.begin()
+        if isinstance(opened.leases, Alone):
+            return led.here
+        leased = opened.remote = LeasedTransactions(led, settings.token, instance, self.clock)
+        return leased
+
+    async def _keep_house(self, membership: Membership, topics: Topics) -> None:
+        """What several processes have to tell each other now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(self.settings.lease_seconds / 4)
+            try:
+                await topics.reread_policies()
+                for resource, to in membership.misplaced():
+                    await topics.hand_over(*split_topic_key(resource.removeprefix(TOPIC_PREFIX)), to)
+            except OncelogError as error:
+                _log.warning("topics are moved to where they belong later: %s", error)
+
+    async def _forget_outcomes(self, opened: _Opened) -> None:
         while True:
             await asyncio.sleep(self.settings.retention_seconds)
+            transactions = None if opened.led_transactions is None else opened.led_transactions.present
+            journal = None if opened.journal is None else opened.journal.present
             try:
-                while isinstance(transactions, TransactionManager) and await transactions.forget_outcomes():
+                while transactions is not None and await transactions.forget_outcomes():
                     pass
-                while await journal.forget_outcomes():
+                while journal is not None and await journal.forget_outcomes():
                     pass
             except OncelogError as error:
                 _log.warning("outcomes of old transactions are forgotten later: %s", error)
 
+    def _on_fenced(self, lost: frozenset[Fence]) -> None:
+        if isinstance(self._leases, Membership):
+            self._leases.lost(lost)
+
+    def _on_lost(self, resource: bytes) -> None:
+        _log.warning("%s is served by another process now", resource.decode())
+        if self._topics is not None and resource.startswith(TOPIC_PREFIX):
+            self._topics.drop(split_topic_key(resource.removeprefix(TOPIC_PREFIX)))
+
     def _on_failure(self, error: Exception) -> None:
-        """A write failed: from this moment nothing is answered from memory."""
+        """A write failed, or others may have taken everything over: from this moment nothing is answered from memory."""
         _log.error("the store failed and is closed until it has been read back: %s", error)
         self.failures += 1
         self._reason = f"the store failed and is being reopened: {error}"
-        topics, transactions, writer, store = self._topics, self._transactions, self._writer, self._store
-        self._topics = self._transactions = self._writer = self._store = self._journal = None
         for task in self._background:
             task.cancel()
-        if topics is not None and transactions is not None and writer is not None and store is not None:
-            topics.abandon()
-            transactions.release()
-            self._reopening = asyncio.ensure_future(self._reopen(writer, store))
+        opened = self._let_go()
+        if opened is not None:
+            opened.abandon()
+            self._reopening = asyncio.ensure_future(self._reopen(opened))
 
-    async def _reopen(self, writer: Writer, store: Store) -> None:
-        await writer.close()
-        await asyncio.to_thread(store.close)
+    def _let_go(self) -> _Opened | None:
+        opened, self._opened = self._opened, None
+        self._topics = self._transactions = self._led_transactions = self._writer = self._store = self._journal = None
+        self._leases = Alone()
+        return opened
+
+    async def _reopen(self, opened: _Opened) -> None:
+        await opened.writer.close()
+        await asyncio.to_thread(opened.store.close)
         attempt = 0
         while True:
             await asyncio.sleep(_REOPEN_SECONDS[min(attempt, len(_REOPEN_SECONDS) - 1)])
             attempt += 1
             try:
                 await self._open()
-            except StoreError as error:
+            except (StoreError, StorageUnavailable) as error:
                 self._reason = f"the store failed and cannot be reopened yet: {error}"
                 _log.error("%s", self._reason)
             else:

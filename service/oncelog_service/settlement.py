@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from oncelog.errors import OncelogError, StorageUnavailable, TransactionsUnavailable
+from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable, TransactionsUnavailable
 from oncelog.wire.models import Settlement
 from oncelog_service.topics import Topics
 from oncelog_service.transactions.port import Transactions
@@ -54,6 +54,8 @@ class SettlementTask:
     async def _settle(self, each: Settlement) -> bool:
         try:
             await self._topics.settle(each.participant, each.write_pointer, each.state == "committed")
+        except NotServedHere:
+            return False  # whoever serves the topic asks too
         except OncelogError as error:
             _log.warning(
                 "transaction %d cannot be settled on %s now; it will be: %s", each.write_pointer, each.participant, error

@@ -22,6 +22,7 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic
 from oncelog_service.clock import Clock
+from oncelog_service.cluster.leases import Alone, Leases, topic_resource
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.reading import read
@@ -74,9 +75,10 @@ class Topics:
         deduplication: bool,
         transactions: Transactions,
         instance: str,
+        leases: Leases | None = None,
     ) -> None:
-        """``deduplication``: what holds where neither topic nor namespace says. ``instance``: this service among those that
-        share a transaction service."""
+        """``deduplication``: what holds where neither topic nor namespace says. ``instance``: this store among those that share a
+        transaction service. ``leases``: who serves which topic; without them this process serves all."""
         self._store = store
         self._writer = writer
         self._clock = clock
@@ -85,8 +87,9 @@ class Topics:
         self._deduplication = deduplication
         self._transactions = transactions
         self._instance = instance
+        self._leases = leases or Alone()
         self._policies = _read_policies(store)
-        self._opening: dict[TopicName, asyncio.Task[TopicLog]] = {}
+        self._opening: dict[tuple[TopicName, bool], asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
         self._settling: set[asyncio.Task[None]] = set()
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
@@ -98,16 +101,19 @@ class Topics:
         check_topic_name(namespace, topic)
         kept = check_properties(properties)
         async with self._locked((namespace, topic)):
+            writer = await self._writer_of((namespace, topic))
             before = await self._row(namespace, topic)
             if before is not None and not before.deleted:
                 raise TopicExists(f"topic {namespace}/{topic} exists already")
             generation, floor = (1, 0) if before is None else (before.generation + 1, before.last_timestamp + 1)
             created = max(self._clock.now_ms(), floor)
-            await self._write(namespace, topic, TopicRow(generation, created, kept))
+            await self._write(writer, namespace, topic, TopicRow(generation, created, kept))
 
     async def update(self, namespace: str, topic: str, properties: object) -> None:
         """Replace all properties. Raises InvalidRequest, TopicNotFound."""
         async with self._locked((namespace, topic)):
+            row = await self._existing(namespace, topic)
+            writer = await self._writer_of((namespace, topic))
             row = await self._existing(namespace, topic)
             kept = check_properties(properties, row.generation)
             expired_before = max(row.expired_before, self._clock.now_ms() - ttl_ms(row.properties) + 1)
@@ -115,7 +121,7 @@ class Topics:
             row = replace(row, properties=kept, expired_before=expired_before)
             if self._checks_expectations(row) != checked:
                 await self._close((namespace, topic))  # so that one routine builds the index of keys: recovery
-            await self._write(namespace, topic, row)
+            await self._write(writer, namespace, topic, row)
             log = self._open.get((namespace, topic))
             if log is not None:
                 log.row = row
@@ -143,6 +149,8 @@ class Topics:
         """The topic and its messages are gone at once; their rows leave by and by. Raises InvalidRequest, TopicNotFound."""
         name = (namespace, topic)
         async with self._locked(name):
+            await self._existing(namespace, topic)
+            writer = await self._writer_of(name)
             row = await self._existing(namespace, topic)
             # No recovery is under way: it would hold the lock. One that waits for it will find the topic deleted.
             log = self._open.pop(name, None)
@@ -153,28 +161,38 @@ class Topics:
                 prefix = generation_key(topic_key(*name), row.generation)
                 last = await read(last_timestamp, self._store, prefix)
             last = max(last, row.created)
-            await self._write(namespace, topic, replace(row, deleted=True, properties={}, last_timestamp=last, expired_before=0))
+            gone = replace(row, deleted=True, properties={}, last_timestamp=last, expired_before=0)
+            await self._write(writer, namespace, topic, gone)
 
-    async def open(self, namespace: str, topic: str) -> TopicLog:
+    async def open(self, namespace: str, topic: str, *, claim: bool = False) -> TopicLog:
         """The topic's log, recovered when it is first used; everyone who asks meanwhile waits for the same recovery.
 
+        ``claim``: also where another process serves it, which is asked to hand it over.
+
         Raises:
-            InvalidRequest, TopicNotFound; TopicDamaged: its log cannot be recovered.
+            InvalidRequest, TopicNotFound; NotServedHere: another process serves it; TopicDamaged: its log cannot be recovered.
         """
         name = (namespace, topic)
         log = self._open.get(name)
-        if log is not None:
+        if log is not None and log.stands:
+            if claim:
+                self._leases.keep(topic_resource(topic_key(*name)))
             return log
-        opening = self._opening.get(name)
+        opening = self._opening.get((name, claim))
         if opening is None:
-            opening = asyncio.ensure_future(self._recover(name))
-            self._opening[name] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(name, None))
+            opening = asyncio.ensure_future(self._recover(name, claim))
+            self._opening[name, claim] = opening
+            opening.add_done_callback(lambda _: self._opening.pop((name, claim), None))
         return await asyncio.shield(opening)
 
-    async def _recover(self, name: TopicName) -> TopicLog:
+    async def _recover(self, name: TopicName, claim: bool) -> TopicLog:
         async with self._locked(name):
-            row = await self._existing(*name)
+            await self._existing(*name)
+            writer = await self._writer_of(name, claim)
+            present = self._open.get(name)
+            if present is not None:
+                return present
+            row = await self._existing(*name)  # as whoever served it before has left it
             prefix = generation_key(topic_key(*name), row.generation)
             recovered = await read(recover, self._store, prefix, self._checks_expectations(row))
             log = TopicLog(
@@ -182,7 +200,7 @@ class Topics:
                 row,
                 recovered,
                 self._store,
-                self._writer,
+                writer,
                 self._cache.topic(),
                 self._clock,
                 self._limits,
@@ -193,6 +211,37 @@ class Topics:
             self._open[name] = log
         await self._settle_ended(log)
         return log
+
+    async def _writer_of(self, name: TopicName, claim: bool = False) -> Writer:
+        """What writes to the topic, whose lock is held, as long as it is served here. A log of an earlier lease is let go of."""
+        lease = await self._leases.take(topic_resource(topic_key(*name)), claim=claim)
+        log = self._open.get(name)
+        if log is not None and not log.stands:
+            self.drop(name)
+        return self._writer.under(lease)
+
+    async def writer(self, name: TopicName) -> Writer:
+        """What writes to the topic as long as it is served here. Raises NotServedHere, StorageUnavailable."""
+        async with self._locked(name):
+            return await self._writer_of(name)
+
+    def belongs_here(self, name: TopicName) -> bool:
+        """Whether this process serves it, or would."""
+        return self._leases.belongs_here(topic_resource(topic_key(*name)))
+
+    def drop(self, name: TopicName) -> None:
+        """Let go of a topic that is served elsewhere now; whoever waits for something of it is told to ask again."""
+        log = self._open.pop(name, None)
+        if log is not None:
+            log.release()
+
+    async def hand_over(self, namespace: str, topic: str, to: str) -> None:
+        """Have the instance ``to`` serve it from now on. What is in flight is finished before. Raises StorageUnavailable."""
+        name = (namespace, topic)
+        check_topic_name(*name)
+        async with self._locked(name):
+            await self._close(name)
+            await self._leases.pass_on(topic_resource(topic_key(*name)), to)
 
     async def _settle_ended(self, log: TopicLog) -> None:
         """Tell it how the transactions ended that it found unsettled; if their service does not answer soon, it learns later."""
@@ -222,6 +271,10 @@ class Topics:
             await log.settle(pointer, committed)
 
     # --- policies of namespaces
+
+    async def reread_policies(self) -> None:
+        """As other processes have set them. Raises StorageUnavailable, TopicDamaged."""
+        self._policies = await read(_read_policies, self._store)
 
     def policies(self, namespace: str) -> NamespacePolicies:
         """Raises InvalidRequest."""
@@ -284,10 +337,10 @@ class Topics:
         data = await read(self._store.get, Table.TOPIC, topic_key(namespace, topic))
         return None if data is None else _topic_row(data)
 
-    async def _write(self, namespace: str, topic: str, row: TopicRow) -> None:
+    async def _write(self, writer: Writer, namespace: str, topic: str, row: TopicRow) -> None:
         batch = Batch()
         batch.put(Table.TOPIC, topic_key(namespace, topic), encode_record(row))
-        await self._writer.submit(batch, lambda: None)
+        await writer.submit(batch, lambda: None)
 
     @asynccontextmanager
     async def _locked(self, name: TopicName) -> AsyncIterator[None]:

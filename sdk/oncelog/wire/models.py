@@ -328,6 +328,41 @@ class Verification(Resource):
     problems: list[str]
 
 
+# --- several instances over one store ---------------------------------------------------------------------------------
+
+
+class ClusterInstance(Resource):
+    """An instance of the service that is alive."""
+
+    id: str
+    url: str
+    expires_in_ms: int
+    """When it is taken for dead if it is not heard of before, by the database's clock."""
+
+
+class ClusterLease(Resource):
+    """Who serves what."""
+
+    resource: str
+    """``topic``, ``transactions`` or ``journal``."""
+    namespace: str | None = None
+    topic: str | None = None
+    epoch: int
+    """Rises with every change of hands."""
+    instance: str
+    url: str | None = None
+    """None: that instance is not alive any more, and nobody has taken this over yet."""
+
+
+class Cluster(Resource):
+    """The instances over one store."""
+
+    instance: str
+    """Id of the one that answered."""
+    instances: list[ClusterInstance]
+    leases: list[ClusterLease]
+
+
 # --- atomic commits -----------------------------------------------------------------------------------------------------
 
 AtomicState = Literal["in_progress", "prepared", "committed", "duplicate", "aborted"]

@@ -8,8 +8,10 @@ import typer
 
 import oncelog
 from oncelog_service.cli import (
+    cluster,
     journal,
     namespace,
+    outbox,
     pipeline,
     producer,
     publish,
@@ -56,10 +58,12 @@ app.add_typer(subscription.group, name="subscription")
 app.add_typer(namespace.group, name="namespace")
 app.add_typer(tx.group, name="tx")
 app.add_typer(journal.group, name="journal")
+app.add_typer(outbox.group, name="outbox")
 app.add_typer(pipeline.group, name="pipeline")
 tx_serve.register(app)
 verify.register(app)
 status.register(app)
+cluster.register(app)
 
 
 def main() -> None:

@@ -146,7 +146,7 @@ class Journal:
             StorageUnavailable: definite. StorageFailed: not definite; send the same chunk again.
         """
         check_stage(chunk, request, self._limits)
-        log = await self._topics.open(namespace, topic)
+        log = await self._topics.open(namespace, topic, claim=True)
         log.check_staged(request)
         number = self._ledger.numbers.get(id)
         if number is None:
@@ -233,7 +233,7 @@ class Journal:
         transaction = None if number is None else self._ledger.find(number)
         parts = []
         for part in request.parts:
-            log = await self._topics.open(part.namespace, part.topic)
+            log = await self._topics.open(part.namespace, part.topic, claim=True)
             log.check_staged(part.request)
             topic = _ref(log, part.namespace, part.topic)
             parts.append((log, topic, part.request, None if number is None else await self._staged(log, topic, number)))
@@ -461,6 +461,9 @@ class Journal:
     async def close(self) -> None:
         """Wait for what is being deleted."""
         await self._endings.close()
+
+    def release(self) -> None:
+        """Nobody waits here for long."""
 
     @asynccontextmanager
     async def _changing(self, id: str) -> AsyncIterator[None]:  # noqa: A002

@@ -1,6 +1,8 @@
 """How one journaled transaction ends: judged, prepared, copied to its topics, finished; or aborted.
 
-From the verdict to the last record nothing awaits; each record is a write of its own, and the writer keeps their order.
+From the verdict to the last record nothing awaits, and from the first record that prepares it to the last one all are one write:
+whoever reads the journal after a crash finds a commit finished or not prepared. (Journals written before this was so may hold one
+that is prepared only; it is applied when the journal is read back.)
 """
 
 from __future__ import annotations
@@ -175,7 +177,7 @@ class Endings:
 
     async def open(self, topic: TopicRef) -> TopicLog:
         """The log of this generation of the topic. Raises TopicNotFound."""
-        log = await self._topics.open(topic.namespace, topic.topic)
+        log = await self._topics.open(topic.namespace, topic.topic, claim=True)
         if log.row.generation != topic.generation:
             raise TopicNotFound(f"topic {topic.namespace}/{topic.topic} was deleted and created again meanwhile")
         return log
@@ -185,6 +187,20 @@ class Endings:
     ) -> AtomicOutcome:
         """From the verdict, which is right behind us, to the last record nothing awaits."""
         transaction = self._ledger.find(number)
+        with self._writer.together():
+            self._submit_prepared(transaction, request, branches, work)
+            for topic, each in work.items():
+                if each.ready.staged:
+                    self.copy(number, topic, each.log, each.ready.staged)
+            finished = self.finish(number)
+        outcome = self._ledger.ended[transaction.id].outcome
+        await finished
+        return outcome
+
+    def _submit_prepared(
+        self, transaction: Transaction, request: CommitRequest, branches: tuple[int, ...], work: dict[TopicRef, _Work]
+    ) -> None:
+        number = transaction.number
         if transaction.commit is None:
             self._ledger.submit_record(
                 Commit(number, branches, request.producer, request.sequence_id, request.incarnation, request.checksum)
@@ -201,18 +217,7 @@ class Endings:
             row = GroupProducerRow(request.sequence_id, request.incarnation, transaction.id, messages, request.checksum)
             self._ledger.producers[transaction.group, request.producer] = row
             batch.put(Table.GROUP_PRODUCER, group_producer_key(transaction.group, request.producer), encode_record(row))
-        prepared = self._ledger.submit(batch)
-        for topic, each in work.items():
-            if each.ready.staged:
-                self.copy(number, topic, each.log, each.ready.staged)
-        applied = self.finish(number)
-        outcome = self._ledger.ended[transaction.id].outcome
-        await prepared
-        try:
-            await applied
-        except OncelogError:  # it will be, as soon as the store has been read back
-            return outcome.model_copy(update={"state": "prepared", "topics": [], "messages": None})
-        return outcome
+        self._ledger.submit(batch)
 
     def copy(self, number: int, topic: TopicRef, log: TopicLog, staged: Iterable[Staged]) -> None:
         """Copy what was prepared for a topic into its log, and note it."""

@@ -189,6 +189,7 @@ class Journaled:
 
     def put(self, batch: Batch, staged: Staged, chunk: int, request: PublishRequest) -> None:
         """Add to ``batch`` what stages a chunk that is new."""
+        self._writer.fence(batch)
         group = staged.group
         keys = request.expected_key_offsets or {}
         row = ChunkRow(
@@ -370,6 +371,7 @@ class Journaled:
     def copy(self, batch: Batch, staged: Iterable[Staged]) -> Copied:
         """Add to ``batch`` what copies these into the log, in this order, one behind the other."""
         self._check_open()
+        self._writer.fence(batch)
         total, first_offset, first_id = 0, None, None
         written: list[Callable[[], None]] = []
         for each in staged:

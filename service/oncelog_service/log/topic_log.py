@@ -25,6 +25,7 @@ from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishRespons
 from oncelog.wire.transaction import Transaction
 from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
 from oncelog_service.clock import Clock
+from oncelog_service.cluster.leases import LOST
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
@@ -204,6 +205,11 @@ class TopicLog:
         self._closed = False
 
     # --- publish --------------------------------------------------------------------------------------------------------
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is known that nobody else serves the topic."""
+        return self._writer.stands
 
     @property
     def position(self) -> Position:
@@ -545,3 +551,5 @@ class TopicLog:
     def _check_open(self) -> None:
         if self._closed:
             raise StorageUnavailable("the topic was closed meanwhile; nothing was done, try again")
+        if not self._writer.stands:
+            raise StorageUnavailable(LOST)

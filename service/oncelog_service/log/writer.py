@@ -8,18 +8,23 @@ The invariants everything stands on:
 * Submissions become durable in the order in which they were submitted, and are reported in that order on the event loop.
 * After a failed write nothing is written any more. The submissions of that write may be on disk (not definite); those behind it
   were never written (definite).
+* What stands on a fence that is lost is not written, nor is anything behind it that shares a fence with what was not: it was
+  decided on memory that has not come true. The rest goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
-from oncelog_service.storage.port import Batch, Store, StoreClosed
+from oncelog_service.cluster.leases import LOST, Lease
+from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, StoreFenced
 
 LAZY_SECONDS = 0.05
 """How long a lazy submission waits for a write it can join."""
@@ -31,25 +36,72 @@ class _Submission(NamedTuple):
     done: asyncio.Future[None]
 
 
+_Unit: TypeAlias = Sequence[_Submission]
+"""What is written together or not at all."""
+
+
+class _State:
+    """What all views of one writer share. On the event loop, but for the queue."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[_Unit | None] = SimpleQueue()
+        self.unit: list[_Submission] | None = None
+        """Collected for :meth:`Writer.together`."""
+        self.lazy: list[_Submission] = []
+        self.last: asyncio.Future[None] | None = None
+        self.failure: Exception | None = None
+        self.closed = False
+        self.groups = 0
+        self.submissions = 0
+
+
 class Writer:
     """Belongs to one event loop and one opening of the store."""
 
-    def __init__(self, store: Store, on_failure: Callable[[Exception], None]) -> None:
-        """``on_failure`` is called once, on the event loop, before any waiting caller hears of the failure."""
+    def __init__(
+        self,
+        store: Store,
+        on_failure: Callable[[Exception], None],
+        on_fenced: Callable[[frozenset[Fence]], None] = lambda lost: None,
+    ) -> None:
+        """``on_failure`` is called once, on the event loop, before any waiting caller hears of the failure.
+
+        ``on_fenced``: likewise, with all fences so far under which nothing is written any more.
+        """
         self._store = store
         self._on_failure = on_failure
+        self._on_fenced = on_fenced
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[_Submission | None] = SimpleQueue()
-        self._lazy: list[_Submission] = []
-        self._last: asyncio.Future[None] | None = None
-        self._failure: Exception | None = None
-        self._closed = False
-        self.groups = 0
-        """Synced writes so far."""
-        self.submissions = 0
-        """Submissions that those writes carried."""
+        self._state = _State()
+        self._lease: Lease | None = None
         self._thread = threading.Thread(target=self._run, name="oncelog-writer", daemon=True)
         self._thread.start()
+
+    def under(self, lease: Lease) -> Writer:
+        """The same writer for whoever may write as long as this lease stands."""
+        view = copy(self)
+        view._lease = lease
+        return view
+
+    def fence(self, batch: Batch) -> None:
+        """Have the batch, which somebody else submits, stand on the lease of this view too."""
+        if self._lease is not None and self._lease.fence is not None:
+            batch.fences.add(self._lease.fence)
+
+    @property
+    def stands(self) -> bool:
+        """Whether the lease of this view is known to stand: what it has written is the newest there is."""
+        return self._lease is None or self._lease.stands
+
+    @property
+    def groups(self) -> int:
+        """Synced writes so far."""
+        return self._state.groups
+
+    @property
+    def submissions(self) -> int:
+        """Submissions that those writes carried."""
+        return self._state.submissions
 
     def submit(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
         """Queue a batch. ``on_written`` runs on the event loop once it is synced, in submission order, before anyone awakes.
@@ -57,26 +109,48 @@ class Writer:
         The future raises StorageFailed (it may be on disk) or StorageUnavailable (it is not).
         """
         self.check()
-        for lazy in self._lazy:
-            self._queue.put(lazy)
-        self._lazy.clear()
-        return self._enqueue(batch, on_written)
+        done = self._state.last = self._future()
+        submission = self._submission(batch, on_written, done)
+        if self._state.unit is None:
+            self._flush_lazy()
+            self._state.queue.put((submission,))
+        else:
+            self._state.unit.append(submission)
+        return done
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is submitted within becomes durable together or not at all. Nothing awaits within."""
+        assert self._state.unit is None  # units do not nest
+        self._flush_lazy()
+        self._state.unit = []
+        try:
+            yield
+        finally:  # also what was submitted before an error: memory has moved by it
+            unit, self._state.unit = self._state.unit, None
+            if unit:
+                self._state.queue.put(unit)
 
     def submit_lazily(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
         """The same for what nobody waits for: it joins the next write, or makes its own after a short while."""
         self.check()
-        done: asyncio.Future[None] = self._loop.create_future()
-        done.add_done_callback(_retrieve)
-        self._lazy.append(_Submission(batch, on_written, done))
+        done = self._future()
+        self._state.lazy.append(self._submission(batch, on_written, done))
         self._loop.call_later(LAZY_SECONDS, self._flush_lazy)
         return done
 
     async def settled(self) -> None:
-        """Return when everything submitted before this call is on disk. Raises StorageFailed if it may not be."""
-        if self._last is not None and not self._last.done():
-            await asyncio.wait([self._last])
-        if self._failure is not None:
-            raise StorageFailed(f"the store failed: {self._failure}")
+        """Return when everything submitted before this call is on disk.
+
+        Raises StorageFailed if it may not be, or is not the newest there is, since the lease is lost.
+        """
+        state = self._state
+        if state.last is not None and not state.last.done():
+            await asyncio.wait([state.last])
+        if state.failure is not None:
+            raise StorageFailed(f"the store failed: {state.failure}")
+        if not self.stands:
+            raise StorageFailed(LOST)
 
     async def synced(self) -> None:
         """Return when everything handed over before this call, lazily too, is on disk. Raises as the future of a submission."""
@@ -85,68 +159,93 @@ class Writer:
     async def close(self) -> None:
         """Write what is queued, then end the thread. Nothing may be submitted any more."""
         self._flush_lazy()
-        self._closed = True
-        self._queue.put(None)
+        self._state.closed = True
+        self._state.queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def check(self) -> None:
         """Raises StorageUnavailable if a submission would."""
-        if self._failure is not None:
-            raise StorageUnavailable(f"the store failed and is being reopened: {self._failure}")
-        if self._closed:
+        if self._state.failure is not None:
+            raise StorageUnavailable(f"the store failed and is being reopened: {self._state.failure}")
+        if self._state.closed:
             raise StorageUnavailable("the service is stopping")
+        if not self.stands:
+            raise StorageUnavailable(LOST)
 
-    def _enqueue(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
+    def _submission(self, batch: Batch, on_written: Callable[[], None], done: asyncio.Future[None]) -> _Submission:
+        self.fence(batch)
+        return _Submission(batch, on_written, done)
+
+    def _future(self) -> asyncio.Future[None]:
         done: asyncio.Future[None] = self._loop.create_future()
         done.add_done_callback(_retrieve)
-        self._last = done
-        self._queue.put(_Submission(batch, on_written, done))
         return done
 
     def _flush_lazy(self) -> None:
-        for lazy in self._lazy:
-            self._queue.put(lazy)
-        self._lazy.clear()
+        for lazy in self._state.lazy:
+            self._state.queue.put((lazy,))
+        self._state.lazy.clear()
 
     # --- on the writer thread
 
     def _run(self) -> None:
-        failed = False
-        while (first := self._queue.get()) is not None:
+        lost: set[Fence] = set()
+        while (first := self._state.queue.get()) is not None:
             group = [first]
             stop = self._drain(group)
-            failed = failed or not self._write(group)
-            if failed:
+            if not self._write(group, lost):
                 self._refuse_rest(stop)
                 return
             if stop:
                 return
 
-    def _drain(self, group: list[_Submission]) -> bool:
+    def _drain(self, group: list[_Unit]) -> bool:
         """Add everything queued to ``group``; whether the end of the queue was among it."""
         while True:
             try:
-                submission = self._queue.get_nowait()
+                unit = self._state.queue.get_nowait()
             except Empty:
                 return False
-            if submission is None:
+            if unit is None:
                 return True
-            group.append(submission)
+            group.append(unit)
 
-    def _write(self, group: list[_Submission]) -> bool:
-        try:
-            self._store.write([submission.batch for submission in group])
-        except Exception as error:
-            self._report(self._failed, group, error)
-            return False
-        self._report(self._written, group)
+    def _write(self, group: list[_Unit], lost: set[Fence]) -> bool:
+        """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on."""
+        while group := self._standing(group, lost):
+            submissions = [submission for unit in group for submission in unit]
+            try:
+                self._store.write([submission.batch for submission in submissions])
+            except StoreFenced as error:
+                lost |= error.lost
+            except Exception as error:
+                self._report(self._failed, submissions, error)
+                return False
+            else:
+                self._report(self._written, submissions)
+                return True
         return True
+
+    def _standing(self, group: list[_Unit], lost: set[Fence]) -> list[_Unit]:
+        """Those on no lost fence. What is not written takes its other fences with it, for whatever comes behind it."""
+        standing: list[_Unit] = []
+        fallen: list[_Submission] = []
+        for unit in group:
+            fences = set().union(*(submission.batch.fences for submission in unit))
+            if lost.isdisjoint(fences):
+                standing.append(unit)
+            else:
+                lost |= fences
+                fallen.extend(unit)
+        if fallen:
+            self._report(self._fenced, fallen, frozenset(lost))
+        return standing
 
     def _refuse_rest(self, stop: bool) -> None:
         while not stop:
-            submission = self._queue.get()
-            stop = submission is None
-            if submission is not None:
+            unit = self._state.queue.get()
+            stop = unit is None
+            for submission in unit or ():
                 self._report(_fail, submission.done, StorageUnavailable("the store failed before this was written"))
 
     def _report(self, call: Callable[..., None], *args: object) -> None:
@@ -158,22 +257,27 @@ class Writer:
     # --- back on the event loop
 
     def _written(self, group: list[_Submission]) -> None:
-        self.groups += 1
-        self.submissions += len(group)
+        self._state.groups += 1
+        self._state.submissions += len(group)
         for _, on_written, done in group:
             on_written()
             if not done.done():
                 done.set_result(None)
 
+    def _fenced(self, fallen: list[_Submission], lost: frozenset[Fence]) -> None:
+        self._on_fenced(lost)
+        for submission in fallen:
+            _fail(submission.done, StorageUnavailable(LOST))
+
     def _failed(self, group: list[_Submission], error: Exception) -> None:
-        self._failure = error
+        self._state.failure = error
         self._on_failure(error)
         never = isinstance(error, StoreClosed)
         for _, _, done in group:
             _fail(done, StorageUnavailable(str(error)) if never else StorageFailed(f"the write failed: {error}"))
-        for lazy in self._lazy:
+        for lazy in self._state.lazy:
             _fail(lazy.done, StorageUnavailable("the store failed before this was written"))
-        self._lazy.clear()
+        self._state.lazy.clear()
 
 
 def _fail(done: asyncio.Future[None], error: OncelogError) -> None:

@@ -8,15 +8,17 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from starlette.routing import Route as Address
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from oncelog.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, OncelogError, Unauthorized
+from oncelog.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, OncelogError, Unauthorized
+from oncelog.transport import READ_SECONDS
 from oncelog.wire.media import PROBLEM
 from oncelog_service.rest.docs import docs_answer, openapi_answer
+from oncelog_service.rest.forward import PROXY, ROUTE, Forwarder
 from oncelog_service.rest.limits import InFlight, read_body
 from oncelog_service.rest.routes import Answer, Call, Route
 from oncelog_service.rest.table import ROUTES
@@ -31,11 +33,13 @@ _OPEN_TO_ALL = ("/healthz",)
 def build_app(service: Service, routes: Sequence[Route] = ROUTES) -> ASGIApp:
     """The ASGI application over a service that answers these addresses."""
     in_flight = InFlight(service.settings.max_inflight_bytes)
+    settings = service.settings
+    forwarder = Forwarder(settings.token, settings.max_wait_ms / 1000 + READ_SECONDS)
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
     busiest_first = sorted(by_path, key=lambda path: not path.endswith(("/publish", "/poll", "}/commit")))
-    addresses = [Address(_pattern(path), _Endpoint(service, by_path[path], in_flight)) for path in busiest_first]
+    addresses = [Address(_pattern(path), _Endpoint(service, by_path[path], in_flight, forwarder)) for path in busiest_first]
     made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
     addresses += [Address(path, _Made(service, partial(make, routes))) for path, make in made.items()]
     return Router(addresses, default=_Missing(service), redirect_slashes=False)
@@ -60,7 +64,7 @@ class _Guarded:
             self._check_token(scope)
             await self._respond(scope, receive, send)
         except OncelogError as error:
-            await _send(send, _problem(error), _extra_headers(error))
+            await _send(send, _problem(error), _extra_headers(error, scope))
         except Exception:
             _log.exception("%s %s failed", scope["method"], scope["path"])
             await _send(send, _problem(InternalError()), {})
@@ -78,10 +82,11 @@ class _Guarded:
 
 
 class _Endpoint(_Guarded):
-    def __init__(self, service: Service, routes: Mapping[str, Route], in_flight: InFlight) -> None:
+    def __init__(self, service: Service, routes: Mapping[str, Route], in_flight: InFlight, forwarder: Forwarder) -> None:
         super().__init__(service)
         self._routes = routes
         self._in_flight = in_flight
+        self._forwarder = forwarder
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get("GET" if scope["method"] == "HEAD" else scope["method"])
@@ -93,8 +98,14 @@ class _Endpoint(_Guarded):
         try:
             query = _query(scope["query_string"]) if scope["query_string"] else {}
             content_type, accept = _header(scope, b"content-type"), _header(scope, b"accept")
-            call = Call(self._service, scope["path_params"], query, content_type, body, accept)
-            await _send(send, await route.handler(call), {})
+            call = Call(self._service, scope["path_params"], query, content_type, body, accept, self._forwarder)
+            try:
+                answer = await route.handler(call)
+            except NotServedHere as elsewhere:
+                if _header(scope, ROUTE).encode("latin-1") != PROXY:
+                    raise
+                answer = await self._forwarder.send(elsewhere.url, scope["method"], _target(scope), dict(scope["headers"]), body)
+            await _send(send, answer, {})
         finally:
             self._in_flight.give_back(len(body))
 
@@ -136,7 +147,17 @@ def _problem(error: OncelogError) -> Answer:
     return Answer(json.dumps(error.to_problem()).encode() + b"\n", PROBLEM, error.status or 500)
 
 
-def _extra_headers(error: OncelogError) -> dict[bytes, bytes]:
+def _target(scope: Scope) -> str:
+    """Path and query as they were sent."""
+    raw = scope.get("raw_path") or quote(scope["path"]).encode()
+    query = b"?" + scope["query_string"] if scope["query_string"] else b""
+    target: bytes = raw + query
+    return target.decode("latin-1")
+
+
+def _extra_headers(error: OncelogError, scope: Scope) -> dict[bytes, bytes]:
+    if isinstance(error, NotServedHere):
+        return {b"location": (error.url + _target(scope)).encode("latin-1")}
     if isinstance(error, MethodNotAllowed):
         return {b"allow": ", ".join(error.allowed).encode()}
     if error.status == 503:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
 
-from oncelog.errors import InvalidRequest
-from oncelog.wire.media import ONCELOG_AVRO
-from oncelog.wire.models import AskOffsets
+from oncelog.errors import InvalidRequest, NotServedHere, from_problem
+from oncelog.wire.media import JSON, ONCELOG_AVRO
+from oncelog.wire.models import AskOffsets, TopicAsked
 from oncelog_service.log.ranges import Ranges, wait_for_more
 from oncelog_service.rest.bodies import json_answer, query_int, read_model
 from oncelog_service.rest.routes import Answer, Call
@@ -27,10 +30,53 @@ async def offsets(call: Call) -> Answer:
         raise InvalidRequest(f"wait is 0 to {limits.max_wait_ms} ms, not {asked.wait}")
     if len(asked.topics) > MAX_TOPICS:
         raise InvalidRequest(f"at most {MAX_TOPICS} topics can be asked about at once, not {len(asked.topics)}")
-    found = {topic: (await _ranges(call, topic), about) for topic, about in asked.topics.items()}
-    await wait_for_more(found, asked.wait, call.service.clock)
+    found: dict[str, tuple[Ranges, TopicAsked]] = {}
+    elsewhere: dict[str, dict[str, TopicAsked]] = {}
+    for topic, about in asked.topics.items():
+        try:
+            found[topic] = (await _ranges(call, topic), about)
+        except NotServedHere as there:
+            elsewhere.setdefault(there.url, {})[topic] = about
+    if elsewhere and not found and len(elsewhere) == 1:
+        raise NotServedHere(url=next(iter(elsewhere)))
+    if not elsewhere:
+        await wait_for_more(found, asked.wait, call.service.clock)
+        return json_answer(await _here(found))
+    return json_answer(await _everywhere(call, found, elsewhere, asked.wait))
+
+
+async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, object]:
     answers = await asyncio.gather(*(ranges.offsets(about) for ranges, about in found.values()))
-    return json_answer({topic: answer.to_wire() for topic, answer in zip(found, answers, strict=True)})
+    return {topic: answer.to_wire() for topic, answer in zip(found, answers, strict=True)}
+
+
+async def _everywhere(
+    call: Call, found: Mapping[str, tuple[Ranges, TopicAsked]], elsewhere: Mapping[str, dict[str, TopicAsked]], wait_ms: int
+) -> dict[str, object]:
+    """Wait here and at the other instances until one of them has more; then ask all once more, without waiting."""
+
+    async def ask(url: str, topics: dict[str, TopicAsked], wait: int) -> dict[str, object]:
+        target = f"/v1/namespaces/{call.path['namespace']}/offsets"
+        body = json.dumps(AskOffsets(topics=topics, wait=wait).to_wire()).encode()
+        assert call.forwarder is not None  # every call that came by HTTP has one
+        answer = await call.forwarder.send(url, "POST", target, {b"content-type": JSON.encode()}, body)
+        value = json.loads(answer.body) if isinstance(answer.body, bytes) else {}
+        if answer.status != 200:
+            raise from_problem(value, answer.status)
+        return dict(value)
+
+    if wait_ms:
+        waiting: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(ask(url, topics, wait_ms)) for url, topics in elsewhere.items()
+        ]
+        if found:
+            waiting.append(asyncio.ensure_future(wait_for_more(found, wait_ms, call.service.clock)))
+        _, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for each in late:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    answers = await asyncio.gather(_here(found), *(ask(url, topics, 0) for url, topics in elsewhere.items()))
+    return {topic: each for answer in answers for topic, each in answer.items()}
 
 
 async def columns(call: Call) -> Answer:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oncelog.errors import OncelogError
 from oncelog_service.service import Service
+
+if TYPE_CHECKING:
+    from oncelog_service.rest.forward import Forwarder
 
 
 @dataclass(slots=True)
@@ -24,6 +27,8 @@ class Call:
     body: bytes
     accept: str = ""
     """What the Accept header says."""
+    forwarder: Forwarder | None = None
+    """Asks other instances, for what several of them have to answer together."""
 
 
 class Answer(NamedTuple):
@@ -70,3 +75,5 @@ JOURNAL = "/v1/journal"
 ATOMIC = JOURNAL + "/{transaction}"
 STAGE = TOPIC + "/stage/{transaction}/{chunk}"
 GROUP_PRODUCER = JOURNAL + "/groups/{group}/producers/{producer}"
+
+HAND_OVER = "/v1/cluster/hand-over"

@@ -12,6 +12,7 @@ from oncelog.wire.models import (
     AtomicOutcome,
     BeginAtomic,
     Changes,
+    Cluster,
     GroupProducer,
     NamespacePolicies,
     OpenedProducer,
@@ -31,10 +32,22 @@ from oncelog.wire.models import (
     Verification,
     Why,
 )
-from oncelog_service.rest import journal, messages, producers, ranges, status, subscriptions, topics, transactions, verification
+from oncelog_service.rest import (
+    cluster,
+    journal,
+    messages,
+    producers,
+    ranges,
+    status,
+    subscriptions,
+    topics,
+    transactions,
+    verification,
+)
 from oncelog_service.rest.routes import (
     ATOMIC,
     GROUP_PRODUCER,
+    HAND_OVER,
     JOURNAL,
     PARTICIPANT,
     PRODUCER,
@@ -135,6 +148,19 @@ STATUS_ROUTES = (
     Route("GET", "/metrics", status.metrics, "Prometheus metrics", response={"text/plain": {"type": "string"}}),
 )  # fmt: skip
 """How the process is doing."""
+
+CLUSTER_ROUTES = (
+    Route(
+        "GET", "/v1/cluster", cluster.show, "Show which instances are alive and who serves what",
+        response={JSON: Cluster}, errors=(errors.NotSupported, errors.StorageUnavailable),
+    ),
+    Route(
+        "POST", HAND_OVER, cluster.hand_over, "Have another instance serve a topic",
+        request={JSON: cluster.HandOver}, response=_NOTHING, errors=(*_BODY, errors.NotSupported, *_STORE),
+    ),
+)  # fmt: skip
+"""Several instances over one store."""
+
 _EXPECTING = (errors.InvalidMessageId, errors.ExpectationsNotChecked)
 _NUMBERED = (errors.ProducerFenced, errors.SequenceGap, errors.SequenceReused, errors.ProducerInTransaction)
 _JUDGED = (*_NUMBERED, errors.OffsetMismatch, errors.KeyInTransaction)
@@ -340,6 +366,7 @@ ROUTES = (
     *SUBSCRIPTION_ROUTES,
     *TRANSACTION_ROUTES,
     *JOURNAL_ROUTES,
+    *CLUSTER_ROUTES,
     *STATUS_ROUTES,
 )  # fmt: skip
 """Everything the service answers, but for /openapi.json and /docs, which are made from this."""

@@ -152,8 +152,9 @@ async def states(call: Call) -> Answer:
 async def enlist(call: Call) -> Answer:
     """Note that a participant is about to hold messages under the pointer. `enlisted` false: it was never handed out here."""
     pointer, participant = _pointer(call), read_model(call, Participant).participant
-    enlisted = await call.service.transactions.enlist(pointer, participant)
-    await call.service.writer.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
+    transactions = call.service.transactions
+    enlisted = await transactions.enlist(pointer, participant)
+    await transactions.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
     return json_answer({"enlisted": enlisted})
 
 

@@ -62,6 +62,9 @@ class MemoryStore:
             self._apply(batches)
             self.disk.writes += 1
 
+    def lease_table(self) -> None:
+        return None
+
     def close(self) -> None:
         with self._lock:
             self._open = False

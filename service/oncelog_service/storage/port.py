@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from oncelog_service.cluster.lease_table import LeaseTable
 
 
 class Table(Enum):
@@ -124,6 +127,10 @@ class Store(Protocol):
             StoreFenced: nothing was written, since a fence does not stand; the store goes on.
             StoreError: it may or may not be on disk. The store refuses everything from here on, until opened anew.
         """
+        ...
+
+    def lease_table(self) -> LeaseTable | None:
+        """Where several processes agree on who writes what; None: the store is one process's."""
         ...
 
     def close(self) -> None:

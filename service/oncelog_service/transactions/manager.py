@@ -355,6 +355,10 @@ class TransactionManager:
         await self._writer.submit(batch, lambda: None)
         return len(keys)
 
+    async def synced(self) -> None:
+        """Return when everything that was decided before this call is on disk. Raises StorageFailed, StorageUnavailable."""
+        await self._writer.synced()
+
     async def close(self, snapshot: bool = True) -> None:
         """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""
         self.release()

@@ -117,6 +117,9 @@ class RemoteTransactions:
         """Take nothing more. Calls under way end by themselves, in seconds."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    async def synced(self) -> None:
+        """What was answered is."""
+
     async def close(self, snapshot: bool = True) -> None:
         """Let go of the connections. There is no snapshot to take."""
         self.release()

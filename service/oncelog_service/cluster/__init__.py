@@ -1,0 +1,1 @@
+"""Several processes over one store: who serves what, by leases that each write is fenced with."""

@@ -1,0 +1,151 @@
+"""Instances and leases in the database that the rows lie in: each call is one transaction. Blocks; not for the event loop.
+
+Only the database's clock counts. An instance is alive as long as its row has not expired; whoever finds it expired and wants
+something that it has deletes the row, so that it cannot be renewed any more: it is dead for everybody, itself included. A lease
+changes hands by a new epoch in its locked row. A write that is fenced locks that row too, so it is either before the change and
+seen by whoever takes over, or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from sqlalchemy import BigInteger, Connection, Engine, cast, delete, extract, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_or_nothing
+from sqlalchemy.exc import SQLAlchemyError
+
+from oncelog_service.storage.port import Fence, StoreError
+from oncelog_service.storage.sql_tables import INSTANCE, LEASE
+
+_NOW_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+
+
+class Instance(NamedTuple):
+    """A process that serves a part of the store."""
+
+    id: str
+    url: str
+    expires_in_ms: int
+    """By the database's clock, as of the call."""
+
+
+class Held(NamedTuple):
+    """A lease that somebody has."""
+
+    resource: bytes
+    epoch: int
+    instance: str
+
+
+class Dead(StoreError):
+    """The others take this instance for dead: it has to begin anew, under another id."""
+
+
+class LeaseTable:
+    """Over an engine of the store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def join(self, id: str, url: str, ttl_ms: int) -> None:  # noqa: A002
+        """Begin to be alive. Raises StoreError."""
+        with self._transaction() as connection:
+            connection.execute(insert(INSTANCE).values(id=id, url=url, expires_ms=_NOW_MS + ttl_ms))
+
+    def renew(self, id: str, ttl_ms: int) -> Sequence[Instance]:  # noqa: A002
+        """Go on being alive; all that are. Raises Dead; StoreError: nobody knows."""
+        with self._transaction() as connection:
+            renewed = connection.execute(
+                update(INSTANCE).where(INSTANCE.c.id == id, INSTANCE.c.expires_ms > _NOW_MS).values(expires_ms=_NOW_MS + ttl_ms)
+            )
+            if not renewed.rowcount:
+                raise Dead("this instance was not heard of in time, and others may serve its topics by now")
+            return _alive(connection)
+
+    def leave(self, id: str) -> None:  # noqa: A002
+        """Give up every lease at once, and stop being alive: what it had can be taken without waiting. Raises StoreError."""
+        with self._transaction() as connection:
+            connection.execute(update(LEASE).where(LEASE.c.instance == id).values(instance=None))
+            connection.execute(delete(INSTANCE).where(INSTANCE.c.id == id))
+
+    def take(self, id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
+        """The fence to write under from now on, or who has the lease. Raises Dead, StoreError."""
+        with self._transaction() as connection:
+            row = connection.execute(select(LEASE.c.instance).where(LEASE.c.resource == resource).with_for_update()).one_or_none()
+            if row is None:
+                connection.execute(
+                    insert_or_nothing(LEASE).values(resource=resource, epoch=0, instance=None).on_conflict_do_nothing()
+                )
+                row = connection.execute(select(LEASE.c.instance).where(LEASE.c.resource == resource).with_for_update()).one()
+            if row.instance not in (None, id):
+                holder = _instance(connection, row.instance)
+                if holder is not None:
+                    if holder.expires_in_ms > 0:
+                        return holder
+                    connection.execute(delete(INSTANCE).where(INSTANCE.c.id == holder.id))
+            me = _instance(connection, id)
+            if me is None or me.expires_in_ms <= 0:
+                raise Dead("this instance was not heard of in time")
+            epoch = connection.execute(
+                update(LEASE)
+                .where(LEASE.c.resource == resource)
+                .values(epoch=LEASE.c.epoch + 1, instance=id)
+                .returning(LEASE.c.epoch)
+            ).scalar_one()
+            return Fence(resource, epoch)
+
+    def give_up(self, id: str, fence: Fence, to: str | None = None) -> None:  # noqa: A002
+        """Let go of a lease, in favour of the instance ``to``. Nothing happens if it is lost already. Raises StoreError."""
+        with self._transaction() as connection:
+            connection.execute(
+                update(LEASE)
+                .where(LEASE.c.resource == fence.resource, LEASE.c.epoch == fence.epoch, LEASE.c.instance == id)
+                .values(epoch=LEASE.c.epoch + 1, instance=to)
+            )
+
+    def holder(self, resource: bytes) -> Instance | None:
+        """Who has it and is alive. Raises StoreError."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS)
+                .join(LEASE, LEASE.c.instance == INSTANCE.c.id)
+                .where(LEASE.c.resource == resource, INSTANCE.c.expires_ms > _NOW_MS)
+            ).one_or_none()
+            return None if row is None else Instance(*row)
+
+    def instances(self) -> Sequence[Instance]:
+        """All that are alive. Raises StoreError."""
+        with self._transaction() as connection:
+            return _alive(connection)
+
+    def held(self) -> Mapping[bytes, Held]:
+        """Every lease that somebody has, alive or not. Raises StoreError."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                select(LEASE.c.resource, LEASE.c.epoch, LEASE.c.instance).where(LEASE.c.instance.is_not(None))
+            )
+            return {bytes(row.resource): Held(bytes(row.resource), row.epoch, row.instance) for row in rows}
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise StoreError(f"the leases cannot be read or written: {type(error).__name__}") from error
+
+
+def _instance(connection: Connection, id: str) -> Instance | None:  # noqa: A002
+    row = connection.execute(
+        select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS).where(INSTANCE.c.id == id).with_for_update()
+    ).one_or_none()
+    return None if row is None else Instance(*row)
+
+
+def _alive(connection: Connection) -> Sequence[Instance]:
+    rows = connection.execute(
+        select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS).where(INSTANCE.c.expires_ms > _NOW_MS)
+    )
+    return [Instance(*row) for row in rows]

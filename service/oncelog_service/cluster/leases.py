@@ -1,0 +1,104 @@
+"""Who may serve a resource: what topics, transaction service and journal need to know of the cluster, and its simplest answer.
+
+A resource is served by one process at a time, since its order and its maps live in memory. Whoever serves it holds its lease:
+writes are fenced with it in the store, so that a former holder writes nothing; what is answered from memory is answered only
+while the lease is known to stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from oncelog.errors import InvalidRequest, StorageUnavailable
+from oncelog_service.storage.port import Fence
+
+LOST = "another process may serve this by now; nothing was done here, try again"
+
+TRANSACTIONS = b"transactions"
+JOURNAL = b"journal"
+SETUP = b"setup"
+"""Held while something is written that the whole store has once."""
+TOPIC_PREFIX = b"topic:"
+"""Begins the resource of a topic's name; the topic's key follows."""
+
+
+def topic_resource(topic_key: bytes) -> bytes:
+    """What a topic is called among the leases: all its generations."""
+    return TOPIC_PREFIX + topic_key
+
+
+class Lease:
+    """A resource that this process serves, until it is lost."""
+
+    __slots__ = ("_standing", "fence", "lost", "resource")
+
+    def __init__(self, resource: bytes, fence: Fence | None, standing: Callable[[], bool]) -> None:
+        """``standing``: whether this process is known to be alive to the others, at this very moment."""
+        self.resource = resource
+        self.fence = fence
+        self.lost = False
+        self._standing = standing
+
+    @property
+    def stands(self) -> bool:
+        """Whether nobody else can have taken it over yet."""
+        return not self.lost and self._standing()
+
+    def check(self) -> None:
+        """Raises StorageUnavailable unless it stands."""
+        if not self.stands:
+            raise StorageUnavailable(LOST)
+
+
+class Leases(Protocol):
+    """The leases that one process holds."""
+
+    async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
+        """The lease of a resource, taken where nobody has it.
+
+        ``claim``: it is wanted here, wherever it belongs; whoever has it is asked to hand it over.
+
+        Raises:
+            NotServedHere: another process has it, or should. StorageUnavailable: it cannot be had now.
+        """
+        ...
+
+    def belongs_here(self, resource: bytes) -> bool:
+        """Whether it is held here or, where nobody holds it, is to be."""
+        ...
+
+    def keep(self, resource: bytes) -> None:
+        """It is claimed once more: it is not to be moved elsewhere soon."""
+        ...
+
+    async def pass_on(self, resource: bytes, to: str | None) -> None:
+        """Have another instance take it, or whoever wants it. Nothing is served or being written under its lease any more.
+
+        Raises InvalidRequest, StorageUnavailable.
+        """
+        ...
+
+
+class Alone:
+    """A store that is one process's: it has every lease, and no write is fenced."""
+
+    async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
+        """At once."""
+        return Lease(resource, None, _always)
+
+    def belongs_here(self, resource: bytes) -> bool:
+        """Always."""
+        return True
+
+    def keep(self, resource: bytes) -> None:
+        """It is not moved anyway."""
+
+    async def pass_on(self, resource: bytes, to: str | None) -> None:
+        """There is nobody else. Raises InvalidRequest if one is named."""
+        if to is not None:
+            raise InvalidRequest("the store is this process's alone: there is nobody to hand anything over to")
+
+
+def _always() -> bool:
+    return True

@@ -1,0 +1,106 @@
+"""What the whole store has once – the transaction service, the journal – and serves where its lease is held."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
+
+from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable
+from oncelog_service.cluster.leases import Lease, Leases
+from oncelog_service.storage.port import StoreError
+
+_log = logging.getLogger(__name__)
+
+
+class Component(Protocol):
+    """What is led."""
+
+    async def run(self) -> None:
+        """What is to be done in the background, until cancelled."""
+        ...
+
+    def release(self) -> None:
+        """Whoever waits for something is told to ask again; nothing more is taken."""
+        ...
+
+
+C = TypeVar("C", bound=Component)
+
+
+class Led(Generic[C]):
+    """A component while it is served here, and where else it is otherwise."""
+
+    def __init__(
+        self, resource: bytes, leases: Leases, recover: Callable[[Lease], Awaitable[C]], every_seconds: float = 0.5
+    ) -> None:
+        """``recover`` reads it back from the store; ``every_seconds``: how often to see whether it can be had, or is lost."""
+        self._resource = resource
+        self._leases = leases
+        self._recover = recover
+        self._every = every_seconds
+        self._lease: Lease | None = None
+        self._component: C | None = None
+        self.url: str | None = None
+        """Of who served it when it was last looked for; None: it was here, or nowhere."""
+
+    @property
+    def present(self) -> C | None:
+        """The component, if it is served here."""
+        return self._component if self._lease is not None and self._lease.stands else None
+
+    @property
+    def component(self) -> C | None:
+        """The same, whether or not its lease still stands."""
+        return self._component
+
+    @property
+    def here(self) -> C:
+        """The component. Raises NotServedHere, StorageUnavailable."""
+        component = self.present
+        if component is not None:
+            return component
+        if self.url is not None:
+            raise NotServedHere(url=self.url)
+        raise StorageUnavailable(f"nobody serves the {self._resource.decode()} at this moment; nothing was done, try again")
+
+    async def begin(self) -> None:
+        """Serve it here, unless another process does. Raises StorageUnavailable, StoreError, StoreDamaged."""
+        self.end()
+        try:
+            lease = await self._leases.take(self._resource)
+        except NotServedHere as elsewhere:
+            self.url = elsewhere.url
+            return
+        component = await self._recover(lease)
+        self._lease, self._component, self.url = lease, component, None
+
+    async def run(self) -> None:
+        """Serve it whenever its lease can be had, until cancelled."""
+        while True:
+            component = self.present
+            if component is None:
+                try:
+                    await self.begin()
+                except (OncelogError, StoreError) as error:
+                    self.url = None
+                    _log.warning("the %s cannot be served now: %s", self._resource.decode(), error)
+                if self.present is None:
+                    await asyncio.sleep(self._every)
+                continue
+            running = asyncio.ensure_future(component.run())
+            try:
+                while self.present is component:
+                    await asyncio.sleep(self._every)
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
+                if self.present is None:
+                    self.end()
+
+    def end(self) -> None:
+        """It is not served here any more."""
+        component, self._component, self._lease = self._component, None, None
+        if component is not None:
+            component.release()

@@ -1,0 +1,276 @@
+"""This process among those that share a store: alive as long as its heartbeat gets through, and what it holds.
+
+The heartbeat runs on a thread of its own, so that no busy event loop is taken for dead. By this process's own clock its leases
+stand for a little less than by the database's, counted from before the heartbeat was sent: when another one may take over, this
+one has stopped answering from memory; its writes the fences keep out in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable
+from oncelog.transport import Transport
+from oncelog.wire.media import JSON
+from oncelog_service.clock import Clock
+from oncelog_service.cluster.lease_table import Dead, Held, Instance, LeaseTable
+from oncelog_service.cluster.leases import TOPIC_PREFIX, Lease
+from oncelog_service.cluster.placement import preferred
+from oncelog_service.storage.keys import split_topic_key
+from oncelog_service.storage.port import Fence, StoreError
+
+_log = logging.getLogger(__name__)
+
+_HAND_OVER = "/v1/cluster/hand-over"
+_BEATS = 4
+"""Heartbeats in the time after which an instance that is not heard of is taken for dead."""
+_MARGIN = 0.1
+"""Of that time: how much earlier its leases end by its own clock."""
+_KEPT_SECONDS = 600.0
+"""How long what was claimed stays where it is."""
+_SETTLED_BEATS = 6
+"""An instance has been there for so many heartbeats before anything is moved to it."""
+_MOVED_AT_ONCE = 20
+_ASKING = 8
+
+T = TypeVar("T")
+
+
+class Membership:
+    """Implements :class:`~oncelog_service.cluster.leases.Leases`. Belongs to one event loop and one opening of the store."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        url: str,
+        token: str | None,
+        ttl_seconds: float,
+        clock: Clock,
+        on_dead: Callable[[Exception], None],
+        on_lost: Callable[[bytes], None],
+    ) -> None:
+        """``on_dead`` is called on the event loop, once, when others may have taken over everything.
+
+        ``on_lost``: when a resource is known to be somebody else's.
+        """
+        self.id = uuid4().hex
+        self.url = url
+        self._table = table
+        self._token = token
+        self._ttl = ttl_seconds
+        self._clock = clock
+        self._on_dead = on_dead
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(_ASKING, "oncelog-cluster")
+        self._mine: dict[bytes, Lease] = {}
+        self._kept: dict[bytes, float] = {}
+        self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self._alive: Mapping[str, Instance] = {}
+        self._seen: dict[str, int] = {}
+        self._stands_until = -1.0
+        self._ending = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="oncelog-heartbeat", daemon=True)
+
+    async def join(self) -> None:
+        """Begin. Raises StoreError."""
+        began = self._clock.monotonic()
+        await self._call(self._table.join, self.id, self.url, self._ttl_ms)
+        self._renewed(began, await self._call(self._table.instances))
+        self._heart.start()
+
+    async def leave(self) -> None:
+        """Nothing is served or being written any more: the others may take over at once. What cannot be said, they find out."""
+        self._ending.set()
+        self._stands_until = -1.0
+        try:
+            await self._call(self._table.leave, self.id)
+        except StoreError as error:
+            _log.warning("the others will take over when the leases have expired: %s", error)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """After the store has failed: hold nothing, say nothing."""
+        self._ending.set()
+        self._stands_until = -1.0
+        self._mine.clear()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- leases
+
+    async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
+        """See the protocol."""
+        async with self._locked(resource):
+            lease = self._mine.get(resource)
+            if lease is None or not lease.stands:
+                self._check_alive()
+                if not claim:
+                    await self._check_belongs_here(resource)
+                lease = Lease(resource, await self._taken(resource, claim), self._standing)
+                self._mine[resource] = lease
+            if claim:
+                self.keep(resource)
+            return lease
+
+    async def _check_belongs_here(self, resource: bytes) -> None:
+        """Raises NotServedHere: somebody else has it, or is to take it since it belongs there. Only topics belong anywhere."""
+        wanted = preferred(resource, self._alive)
+        if wanted in (None, self.id) or not resource.startswith(TOPIC_PREFIX):
+            return
+        holder = await self._ask(self._table.holder, resource)
+        if holder is None:
+            holder = self._alive[wanted] if wanted is not None and wanted in self._alive else None
+        if holder is not None and holder.id != self.id:
+            raise NotServedHere(url=holder.url)
+
+    async def _taken(self, resource: bytes, claim: bool) -> Fence:
+        found = await self._ask(self._table.take, self.id, resource)
+        if isinstance(found, Fence):
+            return found
+        if not claim:
+            raise NotServedHere(url=found.url)
+        await self._ask_for(resource, found)
+        found = await self._ask(self._table.take, self.id, resource)
+        if isinstance(found, Fence):
+            return found
+        raise StorageUnavailable(f"{found.url} serves it and has not handed it over yet; nothing was done, try again")
+
+    async def _ask_for(self, resource: bytes, holder: Instance) -> None:
+        namespace, topic = split_topic_key(resource.removeprefix(TOPIC_PREFIX))
+        body = json.dumps({"namespace": namespace, "topic": topic, "instance": self.id}).encode()
+
+        def ask() -> None:
+            transport = Transport(holder.url, self._token, self._ttl)
+            try:
+                transport.call("POST", _HAND_OVER, body, JSON)
+            finally:
+                transport.close()
+
+        try:
+            await self._call(ask)
+        except OncelogError as error:
+            raise StorageUnavailable(f"{holder.url} serves it and does not hand it over: {error.detail}") from error
+
+    def belongs_here(self, resource: bytes) -> bool:
+        """See the protocol."""
+        return resource in self._mine or preferred(resource, self._alive) == self.id
+
+    def keep(self, resource: bytes) -> None:
+        """See the protocol."""
+        self._kept[resource] = self._clock.monotonic() + _KEPT_SECONDS
+
+    async def pass_on(self, resource: bytes, to: str | None) -> None:
+        """See the protocol."""
+        async with self._locked(resource):
+            lease = self._mine.pop(resource, None)
+            self._kept.pop(resource, None)
+            if lease is None or lease.fence is None:
+                return
+            lease.lost = True
+            await self._ask(self._table.give_up, self.id, lease.fence, to)
+
+    def lost(self, fences: Collection[Fence]) -> None:
+        """The store has refused writes under these: somebody else has them."""
+        for fence in fences:
+            lease = self._mine.get(fence.resource)
+            if lease is not None and lease.fence == fence:
+                lease.lost = True
+                del self._mine[fence.resource]
+                self._on_lost(fence.resource)
+
+    def misplaced(self) -> Sequence[tuple[bytes, str]]:
+        """Topics that are held here and belong to another instance, which has been there for a while; not all at once."""
+        now, settled = self._clock.monotonic(), {each for each, beats in self._seen.items() if beats >= _SETTLED_BEATS}
+        found = []
+        for resource in self._mine:
+            wanted = preferred(resource, self._alive) if resource.startswith(TOPIC_PREFIX) else None
+            if wanted not in (None, self.id) and wanted in settled and self._kept.get(resource, now) <= now:
+                found.append((resource, wanted))
+                if len(found) == _MOVED_AT_ONCE:
+                    break
+        return found
+
+    @property
+    def held(self) -> int:
+        """How many leases stand here."""
+        return len(self._mine)
+
+    async def overview(self) -> tuple[Sequence[Instance], Mapping[bytes, Held]]:
+        """Who is alive, and who has what. Raises StorageUnavailable."""
+        return await self._ask(self._table.instances), await self._ask(self._table.held)
+
+    async def holder(self, resource: bytes) -> Instance | None:
+        """Who has it and is alive. Raises StorageUnavailable."""
+        return await self._ask(self._table.holder, resource)
+
+    def _standing(self) -> bool:
+        return self._clock.monotonic() < self._stands_until
+
+    def _check_alive(self) -> None:
+        if not self._standing():
+            raise StorageUnavailable("the database has not been heard of for too long; others may serve everything by now")
+
+    async def _ask(self, call: Callable[..., T], *args: object) -> T:
+        try:
+            return await self._call(call, *args)
+        except Dead as error:
+            self._dead(error)
+            raise StorageUnavailable(str(error)) from error
+        except StoreError as error:
+            raise StorageUnavailable(f"nothing was done: {error}") from error
+
+    async def _call(self, call: Callable[..., T], *args: object) -> T:
+        try:
+            return await self._loop.run_in_executor(self._threads, lambda: call(*args))
+        except RuntimeError as error:  # the threads have ended
+            raise StorageUnavailable("the service is stopping, or the store is being reopened") from error
+
+    def _locked(self, resource: bytes) -> asyncio.Lock:
+        lock = self._locks.get(resource)
+        if lock is None:
+            lock = self._locks[resource] = asyncio.Lock()
+        return lock
+
+    # --- the heartbeat, on its thread
+
+    @property
+    def _ttl_ms(self) -> int:
+        return round(self._ttl * 1000)
+
+    def _beat(self) -> None:
+        while not self._ending.wait(self._ttl / _BEATS):
+            began = self._clock.monotonic()
+            try:
+                alive = self._table.renew(self.id, self._ttl_ms)
+            except Dead as error:
+                self._on_loop(self._dead, error)
+                return
+            except StoreError as error:
+                _log.warning("the heartbeat did not get through and will be tried again: %s", error)
+            else:
+                self._renewed(began, alive)
+
+    def _renewed(self, began: float, alive: Sequence[Instance]) -> None:
+        self._alive = {each.id: each for each in alive}
+        self._seen = {each.id: self._seen.get(each.id, 0) + 1 for each in alive}
+        self._stands_until = began + self._ttl * (1 - _MARGIN)
+
+    def _on_loop(self, call: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:  # the loop was closed under us
+            return
+
+    def _dead(self, error: Exception) -> None:
+        if not self._ending.is_set():
+            self._ending.set()
+            self._stands_until = -1.0
+            self._on_dead(error)

@@ -1,0 +1,57 @@
+"""Who serves what, where several processes share a store."""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict
+
+from oncelog.wire.models import Cluster, ClusterInstance, ClusterLease, Resource
+from oncelog_service.cluster.leases import TOPIC_PREFIX
+from oncelog_service.rest.bodies import json_answer, read_model
+from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.storage.keys import split_topic_key
+
+
+class HandOver(Resource):
+    """A topic, and the instance that is to serve it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    namespace: str
+    topic: str
+    instance: str
+
+
+async def show(call: Call) -> Answer:
+    """The instances that are alive, and who holds which lease."""
+    membership = call.service.membership
+    instances, held = await membership.overview()
+    urls = {each.id: each.url for each in instances}
+    leases = []
+    for resource, lease in sorted(held.items()):
+        namespace = topic = None
+        if resource.startswith(TOPIC_PREFIX):
+            namespace, topic = split_topic_key(resource.removeprefix(TOPIC_PREFIX))
+        leases.append(
+            ClusterLease(
+                resource=resource.decode() if topic is None else "topic",
+                namespace=namespace,
+                topic=topic,
+                epoch=lease.epoch,
+                instance=lease.instance,
+                url=urls.get(lease.instance),
+            )
+        )
+    found = Cluster(
+        instance=membership.id,
+        instances=[ClusterInstance(id=each.id, url=each.url, expires_in_ms=each.expires_in_ms) for each in instances],
+        leases=leases,
+    )
+    return json_answer(found.to_wire())
+
+
+async def hand_over(call: Call) -> Answer:
+    """Have another instance serve a topic from now on; what is in flight is finished first. What is served elsewhere stays."""
+    asked = read_model(call, HandOver)
+    _ = call.service.membership
+    await call.service.topics.hand_over(asked.namespace, asked.topic, asked.instance)
+    return json_answer(None)

@@ -1,0 +1,115 @@
+"""The transaction service of a store that several processes share: with whoever holds its lease, here or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from oncelog.errors import TransactionsUnavailable
+from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
+from oncelog.wire.transaction import Transaction, TransactionType
+from oncelog_service.clock import Clock
+from oncelog_service.cluster.led import Led
+from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.transactions.port import Transactions
+from oncelog_service.transactions.remote import RemoteTransactions
+
+
+class LeasedTransactions:
+    """The port (port.py) over whoever serves it now. Belongs to one event loop."""
+
+    def __init__(self, led: Led[TransactionManager], token: str | None, instance: str, clock: Clock) -> None:
+        self._led = led
+        self._token = token
+        self._instance = instance
+        self._clock = clock
+        self._remote: tuple[str, RemoteTransactions] | None = None
+
+    @property
+    def here(self) -> TransactionManager:
+        """The manager, if it is served here. Raises NotServedHere, StorageUnavailable."""
+        return self._led.here
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it is here, or answered when it was last asked."""
+        return self._led.present is not None or (self._remote is not None and self._remote[1].reachable)
+
+    def _now(self) -> Transactions:
+        manager = self._led.present
+        if manager is not None:
+            return manager
+        url = self._led.url
+        if url is None:
+            raise TransactionsUnavailable("nobody serves the transactions at this moment; nothing was done, try again")
+        if self._remote is None or self._remote[0] != url:
+            self.release()
+            self._remote = (url, RemoteTransactions(url, self._token, self._instance, self._clock))
+        return self._remote[1]
+
+    def release(self) -> None:
+        """Let go of the connection to the one who served it."""
+        if self._remote is not None:
+            self._remote[1].release()
+        self._remote = None
+
+    async def close(self) -> None:
+        """The same, and its sockets."""
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            await remote[1].close()
+
+    async def run(self) -> None:
+        """Who leads the transactions has something to run; see Led."""
+
+    async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
+        return await self._now().start(kind, timeout_ms)
+
+    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> None:
+        await self._now().can_commit(pointer, changes, resource)
+
+    async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
+        await self._now().commit(pointer, changes)
+
+    async def abort(self, pointer: int) -> None:
+        await self._now().abort(pointer)
+
+    async def invalidate(self, pointer: int) -> None:
+        await self._now().invalidate(pointer)
+
+    async def checkpoint(self, pointer: int) -> Transaction:
+        return await self._now().checkpoint(pointer)
+
+    async def show(self, pointer: int) -> TransactionStatus:
+        return await self._now().show(pointer)
+
+    async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
+        return await self._now().list(state, after, limit)
+
+    async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
+        return await self._now().prune(pointers, before_ms)
+
+    async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
+        return await self._now().states(pointers)
+
+    async def root(self, pointer: int) -> int | None:
+        return await self._now().root(pointer)
+
+    async def enlist(self, pointer: int, participant: str) -> bool:
+        """Durable when this returns: the participant's lease is another one, so the order of writes says nothing."""
+        now = self._now()
+        enlisted = await now.enlist(pointer, participant)
+        if isinstance(now, TransactionManager):
+            await now.synced()
+        return enlisted
+
+    def ended(self, pointer: int) -> bool:
+        manager = self._led.present
+        if manager is not None:
+            return manager.ended(pointer)
+        return self._remote is not None and self._remote[1].ended(pointer)
+
+    async def unsettled(self, wait_seconds: float, instance: str | None = None) -> Sequence[Settlement]:
+        return await self._now().unsettled(wait_seconds, instance)
+
+    async def settled(self, pointer: int, participant: str) -> None:
+        await self._now().settled(pointer, participant)
