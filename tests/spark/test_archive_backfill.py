@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelog import Client, Message, Producer, Reader
+from oncelog.errors import TopicNotFound
 from oncelog.spark.jobs.archive import archive, utc_date
 from oncelog.spark.jobs.audit import audit_archive
-from oncelog.spark.jobs.backfill import backfill
+from oncelog.spark.jobs.backfill import BackfillOvertaken, backfill
 from oncelog.spark.jobs.progress import Progress, follow, lag
 from tests.support import RunningService
 
@@ -145,6 +147,32 @@ def test_a_data_frame_with_positions_is_published_in_their_order(spark: SparkSes
         backfill(spark, rows, topic, url=client.url, name="ordered", position="id", rows=100, told=stop_after(2))
     assert backfill(spark, rows, topic, url=client.url, name="ordered", position="id", rows=1_000).rows == 100
     assert [int(each.payload) for each in messages(client, topic)] == list(range(300))
+
+
+@pytest.mark.parametrize("others", [50, 100, 1_000])
+def test_of_two_backfills_under_one_name_the_one_that_is_behind_ends(spark: SparkSession, client: Client, others: int) -> None:
+    topic, rows = create(client, f"overtaken-{others}"), numbers(spark, 300)
+
+    def run(rows_each: int, told: Any) -> None:
+        backfill(spark, rows, topic, url=client.url, name=topic, position="id", rows=rows_each, told=told)
+
+    def other(progress: dict[str, Progress]) -> None:
+        if progress[topic].batches == 1:
+            with suppress(Stopped):
+                run(others, stop_after(1))
+
+    with pytest.raises(BackfillOvertaken, match="to position"):
+        run(100, other)
+    run(100, lambda _: None)
+    assert [int(each.payload) for each in messages(client, topic)] == list(range(300))
+
+
+def test_a_backfill_to_a_missing_topic_is_refused_before_anything_is_written(spark: SparkSession, client: Client) -> None:
+    topic = create(client, "not-alone")
+    rows = numbers(spark, 10).selectExpr("id AS offset", "value", f"if(id < 5, '{topic}', 'missing') AS topic")
+    with pytest.raises(TopicNotFound, match="missing"):
+        backfill(spark, rows, url=client.url, name="to-both")
+    assert messages(client, topic) == []
 
 
 def test_producers_are_kept_only_where_their_order_is_known(spark: SparkSession, client: Client) -> None:

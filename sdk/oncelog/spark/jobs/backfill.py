@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from oncelog.spark.connection import Connection
 from oncelog.spark.jobs.options import service_options
 from oncelog.spark.jobs.progress import Progress, follow, started
 from oncelog.spark.write_options import GROUP
+from oncelog.wire.models import TopicAsked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,10 @@ POSITION = "offset"
 _KEPT = ("producer", "sequence_id")
 
 Told = Callable[[dict[str, Progress]], None]
+
+
+class BackfillOvertaken(RuntimeError):
+    """Another backfill publishes under the same name just now, and is ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,10 @@ def backfill(
     where it goes; a DataFrame needs one. What was written under it is not looked at again: other rows need another name.
     ``keep_producers``: whether rows keep their producer and sequence id; None: if they have both and ``position``. Their order
     counts then: what comes behind a higher sequence id of its producer is a repetition, and left out; rows of different producers
-    may change places within a few thousand. ``told``: how far it is. Raises ValueError, OncelogError; whatever Spark raises.
+    may change places within a few thousand. ``told``: how far it is.
+
+    One at a time under a name. Raises BackfillOvertaken when another one is found to be ahead; ValueError, OncelogError; whatever
+    Spark raises.
     """
     frame = spark.read.parquet(source) if isinstance(source, str) else source
     ordered = position is not None and position in frame.columns
@@ -117,16 +125,21 @@ def _slices(
     by_topic = "topic" in frame.columns
     done = Progress()
     resumed = False
-    for topic, first, last in _bounds(frame, position, by_topic):
+    bounds = _bounds(frame, position, by_topic)
+    targets = [sink["topic"]] if "topic" in sink else [topic for topic, _, _ in bounds if topic is not None]
+    connection.client().offsets(dict.fromkeys(targets, TopicAsked()), connection.namespace)  # raises TopicNotFound, in time
+    for topic, first, last in bounds:
         producer = name if topic is None else f"{name}:{_plain(topic)}"
         reached = _committed(connection, sink, producer)
         resumed = resumed or reached is not None
         rest = frame if topic is None else frame.where(F.col("topic") == topic)
         begin = max(first, 0 if reached is None else reached + 1)
+        told({name if topic is None else topic: replace(done, lag=max(0, last - begin + 1))})
         while begin <= last:
+            _check_alone(connection, sink, producer, begin)
             end = min(begin + rows - 1, last)
-            part = rest.where(F.col(position).between(begin, end))
-            written = _write(part.orderBy(position), {**sink, "producer": producer, "sequenceId": str(end)})
+            part = rest.where(F.col(position).between(begin, end)).orderBy(position)
+            written = _write(_sent(part, sink), {**sink, "producer": producer, "sequenceId": str(end)})
             done = Progress(end, done.batches + (written > 0), done.rows + written, last - end)
             told({name if topic is None else topic: done})
             begin = end + 1
@@ -151,6 +164,23 @@ def _committed(connection: Connection, sink: Mapping[str, str], producer: str) -
         return connection.client().group_producer(sink.get("group", GROUP), producer).sequence_id
     except GroupProducerNotFound:
         return None
+
+
+def _check_alone(connection: Connection, sink: Mapping[str, str], producer: str, begin: int) -> None:
+    """Whether the next position is still to be written. Raises BackfillOvertaken."""
+    reached = _committed(connection, sink, producer)
+    if reached is not None and reached >= begin:
+        raise BackfillOvertaken(
+            f"another backfill publishes under the name {producer}: it has come to position {reached}, and this one, which ends "
+            f"here, to {begin - 1}. When the other one has ended, this may be run again"
+        )
+
+
+def _sent(part: DataFrame, sink: Mapping[str, str]) -> DataFrame:
+    """Only the columns that are written: what else an archive has would be sorted and sent to Python for nothing."""
+    names = ["key", "value", "headers"] + ["topic"] * ("topic" not in sink) + [*_KEPT] * (sink["keepProducers"] == "true")
+    there = [name for name in names if name in part.columns]
+    return part.select(*there) if "value" in there else part  # else the sink says what there is
 
 
 def _write(part: DataFrame, sink: Mapping[str, str]) -> int:
