@@ -10,7 +10,7 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 
-from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreError, Table
+from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreError, StoreFenced, Table
 
 
 class Disk:
@@ -18,6 +18,8 @@ class Disk:
 
     def __init__(self) -> None:
         self.tables: dict[Table, dict[bytes, bytes]] = {table: {} for table in Table}
+        self.epochs: dict[bytes, int] = {}
+        """Resource → epoch under which it may be written; a fence with another one does not stand."""
         self.writes = 0
         """How many writes were synced."""
         self.before_sync: Callable[[Sequence[Batch]], None] | None = None
@@ -51,6 +53,10 @@ class MemoryStore:
     def write(self, batches: Sequence[Batch]) -> None:
         with self._lock:
             self._check()
+            fences = frozenset().union(*(batch.fences for batch in batches))
+            lost = frozenset(fence for fence in fences if self.disk.epochs.get(fence.resource) != fence.epoch)
+            if lost:
+                raise StoreFenced(lost)
             try:
                 if self.disk.before_sync is not None:
                     self.disk.before_sync(batches)

@@ -1,0 +1,171 @@
+"""Writes that stand on leases: what another process may have taken over is not written, nor what was decided behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oncelog.errors import StorageFailed, StorageUnavailable
+from oncelog_service.cluster.leases import Lease
+from oncelog_service.log.writer import Writer
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, Fence, Table
+
+
+class House:
+    """A writer over a disk on which every resource is at epoch 1, and a lease of each."""
+
+    def __init__(self, resources: str) -> None:
+        self.disk = Disk()
+        self.disk.epochs = {name.encode(): 1 for name in resources}
+        self.alive = True
+        self.leases = {name: Lease(name.encode(), Fence(name.encode(), 1), lambda: self.alive) for name in resources}
+        self.failures: list[Exception] = []
+        self.writer = Writer(MemoryStore(self.disk), self.failures.append, self._fenced)
+
+    def _fenced(self, lost: frozenset[Fence]) -> None:
+        for fence in lost:
+            self.leases[fence.resource.decode()].lost = True
+
+    def submit(self, key: str, resources: str) -> asyncio.Future[None]:
+        """A write of this key that stands on these leases; the first one submits."""
+        batch = Batch()
+        batch.put(Table.MESSAGE, key.encode(), b"")
+        for name in resources[1:]:
+            self.view(name).fence(batch)
+        return self.view(resources[0]).submit(batch, lambda: None)
+
+    def view(self, name: str) -> Writer:
+        return self.writer.under(self.leases[name])
+
+    @property
+    def written(self) -> set[str]:
+        return {key.decode() for key in self.disk.tables[Table.MESSAGE]}
+
+
+def test_what_stands_on_a_lost_lease_is_definitely_not_written_and_the_rest_is() -> None:
+    async def scenario() -> None:
+        house = House("ab")
+        house.disk.epochs[b"a"] = 2  # somebody took it over
+        a, b = house.submit("on a", "a"), house.submit("on b", "b")
+        with pytest.raises(StorageUnavailable) as refused:
+            await a
+        await b
+        assert refused.value.definite
+        assert house.written == {"on b"}
+        assert house.failures == [], "the store goes on"
+        with pytest.raises(StorageUnavailable):
+            house.submit("again", "a")
+        with pytest.raises(StorageFailed):
+            await house.view("a").settled()
+        await house.view("b").settled()
+        await house.writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_behind_a_write_that_was_not_made_is_not_made_either() -> None:
+    async def scenario() -> None:
+        house = House("jt")
+        house.disk.epochs[b"t"] = 2
+        # The journal's memory moved by the first of these; the second was decided on it.
+        first, second = house.submit("journal and topic", "jt"), house.submit("journal alone", "j")
+        for each in (first, second):
+            with pytest.raises(StorageUnavailable):
+                await each
+        assert house.written == set()
+        await house.writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_submitted_together_is_written_together_or_not_at_all() -> None:
+    async def scenario() -> None:
+        house = House("abc")
+        with house.writer.together():
+            unit = [house.submit("a1", "a"), house.submit("b1", "b")]
+        await asyncio.gather(*unit)
+        house.disk.epochs[b"b"] = 2
+        with house.writer.together():
+            unit = [house.submit("a2", "a"), house.submit("b2", "b")]
+        other = house.submit("c", "c")
+        assert [type(each) for each in await asyncio.gather(*unit, return_exceptions=True)] == [StorageUnavailable] * 2
+        await other
+        assert house.written == {"a1", "b1", "c"}
+        await house.writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_submitted_or_believed_once_this_process_may_be_taken_for_dead() -> None:
+    async def scenario() -> None:
+        house = House("a")
+        await house.submit("before", "a")
+        house.alive = False
+        with pytest.raises(StorageUnavailable):
+            house.submit("after", "a")
+        with pytest.raises(StorageFailed):
+            await house.view("a").settled()
+        await house.writer.close()
+        assert house.written == {"before"}
+
+    asyncio.run(scenario())
+
+
+RESOURCES = "abcd"
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("lose"), st.sampled_from(RESOURCES)),
+        st.tuples(
+            st.just("submit"),
+            st.lists(
+                st.text(RESOURCES, min_size=1, max_size=3).map(lambda names: "".join(dict.fromkeys(names))),
+                min_size=1,
+                max_size=3,
+            ),
+        ),
+        st.tuples(st.just("await"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(steps)
+def test_whatever_is_lost_when_each_unit_is_whole_and_nothing_follows_what_was_not_written(
+    steps: Sequence[tuple[str, object]],
+) -> None:
+    async def scenario() -> None:
+        house = House(RESOURCES)
+        units: list[tuple[list[str], list[asyncio.Future[None]]]] = []
+        for number, (kind, what) in enumerate(steps):
+            if kind == "lose":
+                house.disk.epochs[str(what).encode()] = 2
+            elif kind == "await":
+                await asyncio.gather(*(future for _, futures in units for future in futures), return_exceptions=True)
+            else:
+                assert isinstance(what, list)
+                if not all(house.leases[name].stands for names in what for name in names):
+                    continue  # whoever has lost a lease and knows it submits nothing under it
+                with house.writer.together():
+                    units.append((what, [house.submit(f"{number}.{place}", names) for place, names in enumerate(what)]))
+                units[-1] = ([*what, str(number)], units[-1][1])
+        await asyncio.gather(*(future for _, futures in units for future in futures), return_exceptions=True)
+        await house.writer.close()
+        fallen: set[str] = set()
+        for described, futures in units:
+            *names, number = described
+            keys = {f"{number}.{place}" for place in range(len(names))}
+            assert keys <= house.written or keys.isdisjoint(house.written), "half a unit"
+            assert all((future.exception() is None) == (keys <= house.written) for future in futures)
+            if keys <= house.written:
+                assert fallen.isdisjoint("".join(names)), "written behind what was not"
+            else:
+                fallen |= set("".join(names))
+                assert any(house.disk.epochs[name.encode()] == 2 for name in fallen), "refused for nothing"
+
+    asyncio.run(scenario())
