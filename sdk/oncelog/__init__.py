@@ -25,6 +25,8 @@ from oncelog.transactional_dict import TransactionalDict
 
 if TYPE_CHECKING:
     from oncelog.checkpoint import Checkpoint
+    from oncelog.outbox import Outbox
+    from oncelog.outbox_relay import OutboxRelay
     from oncelog.sql_participant import SqlParticipant
 
 __version__ = "0.1.0"
@@ -39,6 +41,8 @@ __all__ = [
     "Message",
     "MessageId",
     "OncelogError",
+    "Outbox",
+    "OutboxRelay",
     "Producer",
     "Reader",
     "Receipt",
@@ -49,7 +53,12 @@ __all__ = [
     "errors",
 ]
 
-_NEEDS_SQL = {"Checkpoint": "oncelog.checkpoint", "SqlParticipant": "oncelog.sql_participant"}
+_NEEDS_SQL = {
+    "Checkpoint": "oncelog.checkpoint",
+    "Outbox": "oncelog.outbox",
+    "OutboxRelay": "oncelog.outbox_relay",
+    "SqlParticipant": "oncelog.sql_participant",
+}
 
 
 def __getattr__(name: str) -> Any:
