@@ -46,6 +46,15 @@ class _Collector:
         yield CounterMetricFamily(
             "oncelog_replayed", "Messages replayed when the open topics were opened", sum(log.replayed for log in logs)
         )
+        subscriptions = [log.subscriptions for log in logs]
+        yield GaugeMetricFamily(
+            "oncelog_subscriptions", "Subscriptions of the topics that are open", sum(len(each) for each in subscriptions)
+        )
+        yield GaugeMetricFamily(
+            "oncelog_largest_lag",
+            "Offsets that the subscription farthest behind, of the topics that are open, has before it",
+            max((each.largest_lag for each in subscriptions), default=0),
+        )
         with suppress(NotServedHere, StorageUnavailable):  # it counts for all where it is served
             yield from _of_transactions(service.transactions)
         with suppress(NotServedHere, StorageUnavailable):

@@ -18,6 +18,7 @@ from oncelog import (
     AtomicBranch,
     Checkpoint,
     Client,
+    Consumer,
     Message,
     Producer,
     Reader,
@@ -68,7 +69,7 @@ def test_every_public_name_is_documented() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [Producer, Reader, Checkpoint, Client, Receipt, Message, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS],
+    [Producer, Reader, Consumer, Checkpoint, Client, Receipt, Message, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS],
     ids=lambda kind: kind.__name__,
 )
 def test_every_public_member_is_documented(kind: type) -> None:
@@ -80,7 +81,7 @@ def test_every_public_member_is_documented(kind: type) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [Producer, Reader, Checkpoint, Client, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS],
+    [Producer, Reader, Consumer, Checkpoint, Client, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS],
     ids=lambda kind: kind.__name__,
 )
 def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:

@@ -269,6 +269,17 @@ class Subscriptions:
         """The first ``limit`` names behind ``after_name``, sorted."""
         return nsmallest(limit, (name for name, row in self._rows.items() if row.cursor is not None and name > after_name))
 
+    def __len__(self) -> int:
+        """How many there are."""
+        return sum(row.cursor is not None for row in self._rows.values())
+
+    @property
+    def largest_lag(self) -> int:
+        """Of the one that is farthest behind; messages that have expired count until they are deleted."""
+        upcoming, earliest = self._position().upcoming_offset, self._ranges.earliest_offset
+        cursors = (row.cursor for row in self._rows.values() if row.cursor is not None)
+        return max((upcoming - max(cursor, earliest) for cursor in cursors), default=0)
+
     async def show(self, name: str) -> Subscription:
         """A subscription as it is on disk. Raises SubscriptionNotFound, TopicDamaged."""
         self._check_open()
