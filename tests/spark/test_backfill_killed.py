@@ -21,6 +21,7 @@ import pytest
 from oncelog import Client
 from oncelog.spark.session import SMALL
 from tests.scenarios.judge import read_log
+from tests.spark.processes import living
 from tests.support import ServiceProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -83,21 +84,15 @@ class Backfill:
 
     def kill(self) -> None:
         """SIGKILL, until nothing of it is left."""
-        while pids := self._pids():
+        while pids := living(self._process.pid):
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
-                self._process.communicate(timeout=0.02)
-
-    def _pids(self) -> list[int]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(ProcessLookupError):
-                    if os.getsid(int(entry.name)) == self._process.pid:
-                        found.append(int(entry.name))
-        return found
+                self._process.wait(0.02)
+        self._process.wait(SECONDS)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def log(self) -> str:
         return self._log.read_text()[-3_000:]
