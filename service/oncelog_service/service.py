@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageUnavailable
+from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import JOURNAL, SETUP, TOPIC_PREFIX, TRANSACTIONS, Alone, Lease, Leases
 from oncelog_service.cluster.led import Led
@@ -21,6 +21,7 @@ from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.writer import Writer
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
+from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.keys import split_topic_key
 from oncelog_service.storage.port import Fence, Store, StoreError
 from oncelog_service.topics import Topics
@@ -54,8 +55,8 @@ class _Opened:
                 await self.journal.present.close()
             if self.topics is not None:
                 await self.topics.close()
-            if self.led_transactions is not None and self.led_transactions.component is not None:
-                await self.led_transactions.component.close()
+            if self.led_transactions is not None and self.led_transactions.present is not None:
+                await self.led_transactions.present.close()
             if self.remote is not None:
                 await self.remote.close()
         finally:
@@ -192,6 +193,7 @@ class Service:
         opened = _Opened(store, Writer(store, self._on_failure, self._on_fenced))
         try:
             leases = opened.leases = await self._join(store)
+            await asyncio.to_thread(check_whole, store)  # after joining: whoever begins a copy looks for us behind its mark
             instance = await self._instance(store, leases)
             self.cache = RecentMessages(settings.cache_bytes)
             transactions = await self._open_transactions(opened, instance)
@@ -213,6 +215,11 @@ class Service:
 
             journal = opened.journal = Led(JOURNAL, leases, recover_journal)
             await journal.begin()
+            if isinstance(leases, Membership) and leases.death is not None:
+                raise StoreError(str(leases.death))
+        except (StorageUnavailable, StorageFailed) as error:
+            await opened.close()
+            raise StoreError(error.detail) from error
         except BaseException:
             await opened.close()
             raise

@@ -274,7 +274,10 @@ class Topics:
 
     async def reread_policies(self) -> None:
         """As other processes have set them. Raises StorageUnavailable, TopicDamaged."""
-        self._policies = await read(_read_policies, self._store)
+        before = self._policies
+        policies = await read(_read_policies, self._store)
+        if self._policies is before:  # else some were set here meanwhile; the next time is soon
+            self._policies = policies
 
     def policies(self, namespace: str) -> NamespacePolicies:
         """Raises InvalidRequest."""
@@ -288,7 +291,7 @@ class Topics:
         batch.put(Table.NAMESPACE, namespace.encode(), encode_record(NamespaceRow({"deduplication": policies.deduplication})))
 
         def apply() -> None:
-            self._policies[namespace] = policies.deduplication
+            self._policies = {**self._policies, namespace: policies.deduplication}
 
         await self._writer.submit(batch, apply)
 
@@ -310,7 +313,7 @@ class Topics:
 
     async def close(self) -> None:
         """Close every open topic with a snapshot; all of them share a few writes."""
-        await asyncio.gather(*(log.close() for log in self._open.values()))
+        await asyncio.gather(*(log.close() for log in self._open.values() if log.stands))
 
     def abandon(self) -> None:
         """After the store has failed."""

@@ -9,6 +9,7 @@ import typer
 import oncelog
 from oncelog_service.cli import (
     cluster,
+    copying,
     journal,
     namespace,
     outbox,
@@ -62,6 +63,7 @@ app.add_typer(outbox.group, name="outbox")
 app.add_typer(pipeline.group, name="pipeline")
 tx_serve.register(app)
 verify.register(app)
+copying.register(app)
 status.register(app)
 cluster.register(app)
 

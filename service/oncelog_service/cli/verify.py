@@ -31,8 +31,17 @@ def verify(
     store: Annotated[
         str | None, typer.Option("--store", help="Open this store itself: the service is stopped.", show_default=False)
     ] = None,
+    same_as: Annotated[
+        str | None,
+        typer.Option("--same-as", help="Compare every row of --store with this store's, as after a copy.", show_default=False),
+    ] = None,
 ) -> None:
     """Read every message of the logs again, rebuild the maps from them and compare. Exits with 2 if anything is wrong."""
+    if same_as is not None:
+        if store is None or topics or namespace is not None:
+            raise typer.BadParameter("goes with --store, and compares all of it", param_hint="--same-as")
+        _same(session, store, same_as)
+        return
     with progress_bar(session.out.as_json, "{task.fields[messages]:,} messages") as bar:
         if store is None:
             found = [_over_http(session, name, bar) for name in _names_over_http(session, topics or [], namespace)]
@@ -48,6 +57,37 @@ def verify(
         for problem in each.problems:
             session.out.note(f"{each.namespace}/{each.topic}: {problem}")
     if not all(each.ok for each in found):
+        raise typer.Exit(FAILED)
+
+
+def _same(session: Session, store: str, same_as: str) -> None:
+    from oncelog_service.cli.stores import TELLING_ROWS
+    from oncelog_service.cli.verify_same import verify_same
+    from oncelog_service.storage.open import shown
+
+    with progress_bar(session.out.as_json, TELLING_ROWS) as bar:
+        found = verify_same(session.out, store, same_as, bar)
+    tables = {
+        name: {"rows": found.rows[name], "different": found.different[name], "damaged": found.damaged[name]}
+        for name in sorted({*(+found.rows), *found.different, *found.damaged})
+    }
+    value = {
+        "store": shown(store),
+        "same_as": shown(same_as),
+        "ok": found.ok,
+        "rows": found.rows.total(),
+        "bytes": found.bytes,
+        "different": found.different.total(),
+        "damaged": found.damaged.total(),
+        "tables": tables,
+        "problems": found.problems,
+    }
+    rows = [(name, *counts.values(), not counts["different"] and not counts["damaged"]) for name, counts in tables.items()]
+    rows.append(("all", value["rows"], value["different"], value["damaged"], found.ok))
+    session.out.table(value, ("table", "rows", "different", "damaged", "ok"), rows)
+    for problem in found.problems:
+        session.out.note(problem)
+    if not found.ok:
         raise typer.Exit(FAILED)
 
 

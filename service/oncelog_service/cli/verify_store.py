@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock
 from typing import cast
 
@@ -15,25 +14,29 @@ from rich.progress import Progress
 from oncelog.errors import OncelogError, TopicDamaged, TopicNotFound
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Verification
-from oncelog_service.cli.serve import data_of, settings_from, why_not_open
+from oncelog_service.cli.serve import settings_from, why_not_open
 from oncelog_service.cli.session import ERROR, Session
+from oncelog_service.cli.stores import check_store
 from oncelog_service.cli.verifying import Name, damaged, task_of
 from oncelog_service.clock import SystemClock
+from oncelog_service.cluster.unserved import Served, Unserved
 from oncelog_service.log.reading import read
 from oncelog_service.log.verify import Findings, verification, verify_log
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import StoreError
+from oncelog_service.storage.port import Store, StoreError
 from oncelog_service.storage.rows import RowDamaged
+
+NOBODY = "http://oncelog-verify.invalid"
+"""Where the others over a shared store would find what verifies it: it answers nobody."""
 
 
 def verify_store(session: Session, store: str, topics: Sequence[str], namespace: str | None, bar: Progress) -> list[Verification]:
     """Open the store of a stopped service and verify these topics, all if none is named. Exits with a sentence if it cannot."""
     settings = settings_from({"store": store})
-    if store.startswith("leveldb:") and not (Path(data_of(store)) / "CURRENT").is_file():
-        # LevelDB would make an empty one, in which nothing is wrong.
-        raise typer.BadParameter(f"there is no store at {data_of(store)}", param_hint="--store")
-    service = Service(settings, store_opener(store), SystemClock())
+    if not store.startswith("memory:"):
+        check_store(store, "--store", there=True)
+    service = Service(settings, _unserved(store), SystemClock(), NOBODY)
 
     async def run() -> list[Verification]:
         with _telling(session, store):
@@ -47,12 +50,29 @@ def verify_store(session: Session, store: str, topics: Sequence[str], namespace:
     return asyncio.run(run())
 
 
+def _unserved(store: str) -> Callable[[], Store]:
+    """What opens it. Raises Served when opening a store that others serve: its topics are theirs, and can be verified there."""
+    opener = store_opener(store)
+
+    def opened() -> Store:
+        made = opener()
+        try:
+            Unserved(made).begin()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    return opened
+
+
 @contextmanager
 def _telling(session: Session, store: str) -> Iterator[None]:
     try:
         yield
-    except (StoreError, RowDamaged, OncelogError) as error:
-        detail = why_not_open(error, store)
+    except (StoreError, RowDamaged, OncelogError, Served) as error:
+        served = f"{error}; or verify through them: oncelog verify --url URL"
+        detail = served if isinstance(error, Served) else why_not_open(error, store)
         session.out.failure({"title": "Cannot verify", "code": "cannot_verify", "detail": detail}, f"error: {detail}")
         raise typer.Exit(ERROR) from None
 

@@ -21,6 +21,9 @@ from oncelog_service.storage.sql_tables import INSTANCE, LEASE
 
 _NOW_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
+_LONG_DEAD_MS = 86_400_000
+"""Rows of instances that ended so long ago, and of which nobody wanted anything, are tidied away."""
+
 
 class Instance(NamedTuple):
     """A process that serves a part of the store."""
@@ -52,6 +55,7 @@ class LeaseTable:
     def join(self, id: str, url: str, ttl_ms: int) -> None:  # noqa: A002
         """Begin to be alive. Raises StoreError."""
         with self._transaction() as connection:
+            connection.execute(delete(INSTANCE).where(INSTANCE.c.expires_ms < _NOW_MS - _LONG_DEAD_MS))
             connection.execute(insert(INSTANCE).values(id=id, url=url, expires_ms=_NOW_MS + ttl_ms))
 
     def renew(self, id: str, ttl_ms: int) -> Sequence[Instance]:  # noqa: A002

@@ -51,11 +51,6 @@ class Led(Generic[C]):
         return self._component if self._lease is not None and self._lease.stands else None
 
     @property
-    def component(self) -> C | None:
-        """The same, whether or not its lease still stands."""
-        return self._component
-
-    @property
     def here(self) -> C:
         """The component. Raises NotServedHere, StorageUnavailable."""
         component = self.present

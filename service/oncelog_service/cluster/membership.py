@@ -77,6 +77,8 @@ class Membership:
         self._alive: Mapping[str, Instance] = {}
         self._seen: dict[str, int] = {}
         self._stands_until = -1.0
+        self.death: Exception | None = None
+        """Why the others may have taken over everything, if they may."""
         self._ending = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="oncelog-heartbeat", daemon=True)
 
@@ -172,10 +174,15 @@ class Membership:
         async with self._locked(resource):
             lease = self._mine.pop(resource, None)
             self._kept.pop(resource, None)
-            if lease is None or lease.fence is None:
-                return
-            lease.lost = True
-            await self._ask(self._table.give_up, self.id, lease.fence, to)
+            if lease is not None:
+                lease.lost = True
+            fence = None if lease is None else lease.fence
+            if fence is None:  # it may have been handed over to us, and never been taken
+                found = await self._ask(self._table.take, self.id, resource)
+                if not isinstance(found, Fence):
+                    return
+                fence = found
+            await self._ask(self._table.give_up, self.id, fence, to)
 
     def lost(self, fences: Collection[Fence]) -> None:
         """The store has refused writes under these: somebody else has them."""
@@ -273,4 +280,5 @@ class Membership:
         if not self._ending.is_set():
             self._ending.set()
             self._stands_until = -1.0
+            self.death = error
             self._on_dead(error)

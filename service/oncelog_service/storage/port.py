@@ -37,6 +37,7 @@ class Table(Enum):
     ATOMIC_OUTCOME = b"c"
     GROUP_PRODUCER = b"d"
     SUBSCRIPTION = b"u"
+    COPY = b"q"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__

@@ -685,8 +685,28 @@ class SubscriptionRow:
     """Every message below this offset is acknowledged; None: the subscription is deleted."""
 
 
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """That a store is a copy, or is to become one."""
+
+    of: str
+    """The name among participants of the store that it was copied from, 32 hex digits."""
+    source: str
+    """Where that store lay; for people."""
+    finished: bool
+
+
 Record: TypeAlias = (
-    TopicRow | NamespaceRow | ProducerRow | TrimRow | GroupRow | ChunkRow | JournalMetaRow | GroupProducerRow | SubscriptionRow
+    TopicRow
+    | NamespaceRow
+    | ProducerRow
+    | TrimRow
+    | GroupRow
+    | ChunkRow
+    | JournalMetaRow
+    | GroupProducerRow
+    | SubscriptionRow
+    | CopyRow
 )
 R = TypeVar(
     "R",
@@ -699,6 +719,7 @@ R = TypeVar(
     JournalMetaRow,
     GroupProducerRow,
     SubscriptionRow,
+    CopyRow,
 )
 
 
