@@ -20,6 +20,8 @@ from oncelog import (
     Client,
     Consumer,
     Message,
+    Outbox,
+    OutboxRelay,
     Producer,
     Reader,
     Receipt,
@@ -48,6 +50,7 @@ from tests.support import RunningService
 DOCS = ROOT / "docs"
 TABLES = runpy.run_path(str(DOCS / "tables.py"))
 PARTICIPANTS = (SqlParticipant, TransactionalDict)
+OUTBOX = (Outbox, OutboxRelay)
 
 
 @pytest.mark.parametrize("name", TABLES["TABLES"])
@@ -69,7 +72,20 @@ def test_every_public_name_is_documented() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [Producer, Reader, Consumer, Checkpoint, Client, Receipt, Message, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS],
+    [
+        Producer,
+        Reader,
+        Consumer,
+        Checkpoint,
+        Client,
+        Receipt,
+        Message,
+        TransactionContext,
+        AtomicBatch,
+        AtomicBranch,
+        *PARTICIPANTS,
+        *OUTBOX,
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_every_public_member_is_documented(kind: type) -> None:
@@ -81,7 +97,7 @@ def test_every_public_member_is_documented(kind: type) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [Producer, Reader, Consumer, Checkpoint, Client, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS],
+    [Producer, Reader, Consumer, Checkpoint, Client, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS, *OUTBOX],
     ids=lambda kind: kind.__name__,
 )
 def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
