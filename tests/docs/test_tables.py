@@ -35,6 +35,7 @@ from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.rows import (
     ChunkRow,
+    CopyRow,
     GroupProducerRow,
     GroupRow,
     JournalMetaRow,
@@ -116,7 +117,18 @@ def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [TopicRow, NamespaceRow, ProducerRow, TrimRow, GroupRow, ChunkRow, JournalMetaRow, GroupProducerRow, SubscriptionRow],
+    [
+        TopicRow,
+        NamespaceRow,
+        ProducerRow,
+        TrimRow,
+        GroupRow,
+        ChunkRow,
+        JournalMetaRow,
+        GroupProducerRow,
+        SubscriptionRow,
+        CopyRow,
+    ],
     ids=lambda row: row.__name__,
 )
 def test_the_small_tables_are_drawn_as_they_are_written(row: type) -> None:

@@ -24,6 +24,7 @@ from oncelog_service.storage.rows import (
     TTL,
     ChunkRow,
     Columns,
+    CopyRow,
     GroupProducerRow,
     JournalMetaRow,
     NamespaceRow,
@@ -220,6 +221,7 @@ RECORDS = {
     "journal_meta_v1": JournalMetaRow(2, 1_790_000_000_000_000_000, [0, 1_000]),
     "subscription_v1": SubscriptionRow(7, [("nonce-1", 6), ("nonce-2", 7)], 336_776),
     "subscription_deleted_v1": SubscriptionRow(8),
+    "copy_v1": CopyRow(of="00112233445566778899aabbccddeeff", source="leveldb:///var/lib/oncelog", finished=False),
     "group_producer_v1": GroupProducerRow(4, "2026-09-21", "t-4", 336_776, "c0ffee"),
 }
 
@@ -238,7 +240,7 @@ def listed(record: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", [TopicRow, NamespaceRow, ProducerRow, TrimRow, ChunkRow, JournalMetaRow, GroupProducerRow, SubscriptionRow]
+    "kind", [TopicRow, NamespaceRow, ProducerRow, TrimRow, ChunkRow, JournalMetaRow, GroupProducerRow, SubscriptionRow, CopyRow]
 )
 @pytest.mark.parametrize(
     "data",

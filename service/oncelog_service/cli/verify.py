@@ -76,7 +76,7 @@ def _same(session: Session, store: str, same_as: str) -> None:
         "same_as": shown(same_as),
         "ok": found.ok,
         "rows": found.rows.total(),
-        "bytes": found.bytes,
+        "bytes": found.size,
         "different": found.different.total(),
         "damaged": found.damaged.total(),
         "tables": tables,

@@ -1,0 +1,71 @@
+"""Stores that a command opens itself, while no service does: `oncelog copy`, `oncelog verify --store`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from oncelog.errors import OncelogError
+from oncelog_service.cli.output import Output
+from oncelog_service.cli.serve import data_of, why_not_open
+from oncelog_service.cli.session import ERROR
+from oncelog_service.cluster.unserved import Served
+from oncelog_service.storage.copying import CopyRefused
+from oncelog_service.storage.open import path_of, store_opener
+from oncelog_service.storage.port import Store, StoreError
+from oncelog_service.storage.rows import RowDamaged
+
+TELLING_ROWS = "{task.fields[rows]:,} rows, {task.fields[size]}, {task.fields[rate]:,.0f} rows/s"
+
+
+class CannotOpen(Exception):
+    """A sentence that says why."""
+
+
+def check_store(url: str, param: str, *, there: bool) -> None:
+    """Raises BadParameter: it names no store, one that is gone with its process, or (``there``) files that are not there.
+
+    Opening would make an empty one, in which nothing is wrong.
+    """
+    try:
+        store_opener(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error).removeprefix("--store "), param_hint=param) from None
+    if url.startswith("memory:"):
+        raise typer.BadParameter("a store in memory is gone with its process", param_hint=param)
+    path = path_of(url)
+    if there and path is not None and not (path / "CURRENT" if url.startswith("leveldb:") else path).is_file():
+        raise typer.BadParameter(f"there is no store at {data_of(url)}", param_hint=param)
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Store]:
+    """The store, closed at the end. Raises CannotOpen."""
+    try:
+        store = store_opener(url)()
+    except (StoreError, RowDamaged) as error:
+        raise CannotOpen(why_not_open(error, url)) from error
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def ending(out: Output, verb: str, go_on: str = "") -> Iterator[None]:
+    """What goes wrong with stores, as a sentence and exit code 1. ``go_on``: what follows when one fails on the way."""
+    try:
+        yield
+    except (CannotOpen, CopyRefused, Served) as error:
+        detail = str(error)
+    except (StoreError, RowDamaged) as error:
+        detail = f"{error}{go_on}"
+    except OncelogError as error:
+        detail = error.detail
+    else:
+        return
+    problem = {"title": f"Cannot {verb}", "code": f"cannot_{verb}", "detail": detail}
+    out.failure(problem, f"error: {detail}")
+    raise typer.Exit(ERROR)

@@ -1,0 +1,139 @@
+"""A store that must not be served meanwhile: what is looked at, and held, where several processes can share it.
+
+A store in files has a lock, and needs none of this. In a database whoever is alive can be seen; a process that was stopped and
+wakes up later is kept out by raising the epoch of every lease that it may have; and every start of a service takes the lease
+SETUP, so that its epoch tells whether one has begun in between. Blocks; not for the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from oncelog_service.cluster.leases import SETUP
+from oncelog_service.storage.port import Fence, Store, StoreError
+
+if TYPE_CHECKING:
+    from oncelog_service.cluster.lease_table import Instance, LeaseTable
+
+COPY = b"copy"
+"""What a process holds while it copies into the store."""
+_TTL_SECONDS = 5.0
+_BEATS = 4
+_LOOK_SECONDS = 0.1
+
+
+class Served(Exception):
+    """Somebody serves the store, or has served it meanwhile."""
+
+
+class Unserved:
+    """A store that is only read: nobody serves it at :meth:`begin`, and nobody had by :meth:`check`."""
+
+    def __init__(self, store: Store) -> None:
+        self._table = store.lease_table()
+        self._epoch = 0
+
+    def begin(self) -> None:
+        """Raises Served; StoreError."""
+        if self._table is None:
+            return
+        me = uuid4().hex
+        try:
+            self._epoch = _take_over(self._table, me)[SETUP].epoch
+        finally:
+            self._table.leave(me)
+        # Whoever came while it was held did not take SETUP; whoever comes from here on does.
+        _check_alone(self._table)
+        if self._table.held():
+            raise Served("another process has begun to serve it")
+
+    def check(self) -> None:
+        """Raises Served: it has been served since. StoreError."""
+        before = self._epoch
+        self.begin()
+        if self._table is not None and self._epoch != before + 1:
+            raise Served("it has been served, copied or verified by another process meanwhile")
+
+
+class Kept:
+    """A store that only this process writes, as a context: its writes carry :attr:`fence`, where there is one to be had."""
+
+    def __init__(self, store: Store) -> None:
+        self._table = store.lease_table()
+        self._id = uuid4().hex
+        self._ending = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="oncelog-copy-heartbeat", daemon=True)
+        self.fence: Fence | None = None
+
+    def __enter__(self) -> Kept:
+        """Raises Served; StoreError."""
+        if self._table is not None:
+            try:
+                self.fence = _take_over(self._table, self._id, COPY)[COPY]
+            except BaseException:
+                self._leave()
+                raise
+            self._heart.start()
+        return self
+
+    def check(self) -> None:
+        """Raises Served: somebody else is there. StoreError."""
+        if self._table is not None:
+            _check_alone(self._table, self._id)
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        if self._heart.is_alive():
+            self._heart.join()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._table is not None:
+            with suppress(StoreError):  # then it expires
+                self._table.leave(self._id)
+
+    def _beat(self) -> None:
+        assert self._table is not None
+        while not self._ending.wait(_TTL_SECONDS / _BEATS):
+            # What is too late, or does not get through, matters once another one takes over: then the fence keeps us out.
+            with suppress(StoreError):
+                self._table.renew(self._id, round(_TTL_SECONDS * 1000))
+
+
+def _take_over(table: LeaseTable, me: str, *more: bytes) -> dict[bytes, Fence]:
+    """Join and take every lease that somebody has, SETUP and ``more``. Raises Served."""
+    _check_alone(table, me, patient=True)
+    table.join(me, f"oncelog on {socket.gethostname()}, process {os.getpid()}", round(_TTL_SECONDS * 1000))
+    fences = {}
+    for resource in {SETUP, *more, *table.held()}:
+        found = table.take(me, resource)
+        if not isinstance(found, Fence):
+            raise Served(_sentence(found))
+        fences[resource] = found
+    return fences
+
+
+def _check_alone(table: LeaseTable, me: str | None = None, *, patient: bool = False) -> None:
+    """Raises Served. ``patient``: what no service is may have been killed, and is waited for until it would have expired."""
+    until = time.monotonic() + 1.5 * _TTL_SECONDS
+    while alive := [each for each in table.instances() if each.id != me]:
+        services = [each for each in alive if _is_service(each)]
+        if services or not patient or time.monotonic() > until:
+            raise Served(_sentence((services or alive)[0]))
+        time.sleep(_LOOK_SECONDS)
+
+
+def _is_service(instance: Instance) -> bool:
+    return instance.url.startswith("http")
+
+
+def _sentence(instance: Instance) -> str:
+    if _is_service(instance):
+        return f"{instance.url} serves it; stop every service over it first (one that was killed counts for some seconds more)"
+    return f"{instance.url} is copying or verifying it"
