@@ -134,7 +134,7 @@ def kill_relays(url: str, engine: Engine, kills: int, relays: int, service: Serv
                 for relay in running:
                     relay.start()
                 for _ in range(kills):
-                    grown(url, by=30)
+                    at_work(engine, url)
                     time.sleep(rng.uniform(0.0, 0.3))
                     victim = rng.choice(running)
                     if service is not None:
@@ -144,7 +144,7 @@ def kill_relays(url: str, engine: Engine, kills: int, relays: int, service: Serv
                     if service is not None:
                         service.start()
                     victim.start()
-                grown(url, by=30)
+                at_work(engine, url)
             emptied(engine)
         finally:
             for relay in running:
@@ -163,11 +163,11 @@ def test_a_paused_relay_that_awakes_after_it_was_followed_changes_nothing(url: s
                 second.start()
                 until(lambda: second.state == "standby", "the second one stands by")
                 for active, other in ((first, second), (second, first)):
-                    grown(url, by=30)
+                    at_work(engine, url)
                     time.sleep(rng.uniform(0.0, 0.05))
                     active.send(signal.SIGSTOP)
                     until(lambda other=other: other.state == "relaying", "the other one follows")  # type: ignore[misc]
-                    grown(url, by=30)
+                    at_work(engine, url)
                     active.send(signal.SIGCONT)
                     until(lambda active=active: active.state == "standby", "the paused one notices")  # type: ignore[misc]
             emptied(engine)
@@ -186,7 +186,7 @@ class RelayProcess:
     def __init__(self, engine: Engine, url: str) -> None:
         database = engine.url.render_as_string(hide_password=False)
         self._command = [sys.executable, "-m", "oncelog_service", "outbox", "relay", database, "--name", NAME, "--url", url]
-        self._command += ["--takeover-seconds", str(TAKEOVER_SECONDS), "--poll-seconds", "0.01", "--rows", "50", "--json"]
+        self._command += ["--takeover-seconds", str(TAKEOVER_SECONDS), "--poll-seconds", "0.01", "--rows", "500", "--json"]
         self._process: subprocess.Popen[bytes] | None = None
         self.state: str | None = None
         """What it said last."""
@@ -268,15 +268,16 @@ def emptied(engine: Engine) -> None:
         left = waiting(engine)
 
 
-def grown(url: str, by: int) -> None:
-    """Return when so many further messages are in the topics."""
+def at_work(engine: Engine, url: str) -> None:
+    """Return when a relay has caught up with the writers and goes on publishing: there rows appear behind higher ones."""
+    until(lambda: waiting(engine) < 100, "it catches up")
     with Client(url) as client:
 
         def count() -> int:
             return sum(client.stats(topic).upcoming_offset for topic in TOPICS)
 
         before = count()
-        until(lambda: count() >= before + by, "the topics grow")
+        until(lambda: count() >= before + 100, "the topics grow")
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
