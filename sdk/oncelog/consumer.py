@@ -110,6 +110,8 @@ class Consumer(Stream):
         self._after: MessageId | None = None
         self._first: MessageId | None = None
         """Of the messages that were fetched since it was opened."""
+        self._passed: MessageId | None = None
+        """Acknowledged before it was delivered: what lies up to there is not to be delivered any more."""
         self._acknowledged = self._opened.cursor
         self._sending = threading.RLock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
@@ -197,11 +199,14 @@ class Consumer(Stream):
             with self._changed:
                 self._pending = None
             self._buffer.clear()
-            self._after = self._first = self._position = None
+            self._after = self._first = self._position = self._passed = None
+            self._interrupted = False
             self._acknowledged = self._opened.cursor
 
     def _fetch(self, wait_ms: int) -> bool:
         self._check()
+        if self._passed is not None and self._pass_over(self._passed):
+            return False
         asked = ReceiveMessages(
             epoch=self.epoch, generation=self._opened.generation, after=self._after, limit=self._page_size, wait=wait_ms
         )
@@ -216,6 +221,15 @@ class Consumer(Stream):
             self._first = MessageId.from_bytes(records[0]["id"])
         self._buffer.extend(records)
         return False
+
+    def _pass_over(self, upto: MessageId) -> bool:
+        """Drop what was fetched up to there; whether something is left."""
+        self._passed, self._interrupted = None, self._failure is not None or self._closed
+        while self._buffer and self._buffer[0]["id"] <= bytes(upto):
+            self._buffer.popleft()
+        if self._after is None or self._after < upto:
+            self._after = upto
+        return bool(self._buffer)
 
     # --- acknowledging
 
@@ -298,6 +312,8 @@ class Consumer(Stream):
             self._note(error)
             raise
         self._acknowledged = cursor
+        if self._position is None or self._position < upto.message_id:
+            self._passed, self._interrupted = upto.message_id, True
         with self._changed:
             if self._pending is not None and self._pending.message_id <= upto.message_id:
                 self._pending = None
