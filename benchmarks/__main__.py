@@ -19,9 +19,10 @@ from benchmarks.atomic import atomic_rates
 from benchmarks.conditional import conditional_rates
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
 from benchmarks.spark import spark_rates
+from benchmarks.sql import sql_rates
 from benchmarks.transactions import transaction_rates
 
-KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "spark", "large")
+KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "sql", "spark", "large")
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -37,12 +38,12 @@ def main() -> None:
     chosen = args.only or KINDS
     rows: list[Row] = []
     where = machine()
+    if shutil.which("wrk") is None:
+        console.print("[yellow]wrk is not installed (Debian: apt-get install wrk); the rates of publish and sql are left out[/]")
+        chosen = [kind for kind in chosen if kind not in ("publish", "sql")]
     if "publish" in chosen:
-        if shutil.which("wrk") is None:
-            console.print("[yellow]wrk is not installed (Debian: apt-get install wrk); the publish rates are left out[/]")
-        else:
-            with console.status("publishing with wrk, oncelog and bare in turns"):
-                rows += publish_rates(args.seconds)
+        with console.status("publishing with wrk, oncelog and bare in turns"):
+            rows += publish_rates(args.seconds)
     if "sdk" in chosen:
         with console.status(f"{args.messages:,} messages through the SDK"):
             rows += sdk_rates(args.messages)
@@ -55,6 +56,9 @@ def main() -> None:
     if "atomic" in chosen:
         with console.status("atomic commits"):
             rows += atomic_rates(args.seconds)
+    if "sql" in chosen:
+        with console.status("publishing into PostgreSQL, bare inserts in turns with it"):
+            rows += sql_rates(args.seconds)
     if "spark" in chosen:
         with console.status(f"{args.messages:,} messages through Spark"):
             rows += spark_rates(args.messages)

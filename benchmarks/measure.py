@@ -89,7 +89,8 @@ class Server:
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port nobody listens on just now."""
     import socket
 
     with socket.socket() as probe:
@@ -99,13 +100,13 @@ def _free_port() -> int:
 
 
 def oncelog_server(data: Path) -> Server:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(port), "--store", f"leveldb://{data}"]
     return Server(command, f"http://127.0.0.1:{port}", "/healthz")
 
 
 def bare_server(data: Path) -> Server:
-    port = _free_port()
+    port = free_port()
     return Server([sys.executable, "-m", "benchmarks.bare", str(data), str(port)], f"http://127.0.0.1:{port}", "/")
 
 

@@ -9,7 +9,31 @@ from typing import Any
 import pytest
 
 from oncelog_service.storage.memory import Disk, MemoryStore
+from tests.behaviours.stores import KINDS, rows_in
 from tests.support import ManualClock, RunningService, running_service
+
+ON_POSTGRESQL = ("test_deduplication", "test_durability", "test_subscriptions")
+"""In the normal run too. Everything runs on SQLite and PostgreSQL when the slow tests are."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    module = metafunc.module.__name__.rpartition(".")
+    if "stored_in" not in metafunc.fixturenames or module[0] != __name__.rpartition(".")[0]:
+        return
+    soon = ("memory", "postgresql") if module[2] in ON_POSTGRESQL else ("memory",)
+    kinds = [pytest.param(kind, marks=() if kind in soon else pytest.mark.slow) for kind in KINDS]
+    metafunc.parametrize("stored_in", kinds, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def stored_in(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the service of this test keeps its rows."""
+    kind: str = getattr(request, "param", "memory")
+    if kind == "memory":
+        yield kind
+        return
+    with pytest.MonkeyPatch.context() as patch, rows_in(kind, tmp_path_factory.mktemp("rows"), patch):
+        yield kind
 
 
 class Machine:

@@ -26,8 +26,10 @@ _VALUE = select(ROW.c.value).where(ROW.c.key == bindparam("key"))
 
 
 class Changes(NamedTuple):
-    """What a group of batches comes to. No key is in both."""
+    """What a group of batches comes to. No key is in two of them."""
 
+    runs: dict[bytes, bytes]
+    """Rows of runs: messages, as a rule, whose keys are new."""
     puts: dict[bytes, bytes]
     deletes: set[bytes]
     fences: frozenset[Fence]
@@ -155,6 +157,7 @@ class SqlStore:
 
 def changes_of(batches: Sequence[Batch]) -> Changes:
     """What the batches come to, applied in their order: runs, puts and deletes of each."""
+    runs: dict[bytes, bytes] = {}
     puts: dict[bytes, bytes] = {}
     deletes: set[bytes] = set()
     fences: set[Fence] = set()
@@ -163,16 +166,21 @@ def changes_of(batches: Sequence[Batch]) -> Changes:
         for table, prefix, suffixes, values in batch.runs:
             start = table.value + prefix
             run = dict(zip([start + suffix for suffix in suffixes], values, strict=True))
-            puts.update(run)
+            runs.update(run)
             if deletes:
                 deletes.difference_update(run)
+            for key in run.keys() & puts.keys() if puts else ():
+                del puts[key]
         for table, key, value in batch.puts:
-            puts[table.value + key] = value
-            deletes.discard(table.value + key)
+            key = table.value + key
+            (runs if key in runs else puts)[key] = value
+            deletes.discard(key)
         for table, key in batch.deletes:
-            puts.pop(table.value + key, None)
-            deletes.add(table.value + key)
-    return Changes(puts, deletes, frozenset(fences))
+            key = table.value + key
+            runs.pop(key, None)
+            puts.pop(key, None)
+            deletes.add(key)
+    return Changes(runs, puts, deletes, frozenset(fences))
 
 
 def _create_tables(engine: Engine) -> None:

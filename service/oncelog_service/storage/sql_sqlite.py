@@ -73,8 +73,9 @@ class SqliteDatabase:
                 return lost
         if changes.deletes:
             writer.exec_driver_sql(_DELETE, [(key,) for key in changes.deletes])
-        if changes.puts:
-            writer.exec_driver_sql(_PUT, list(changes.puts.items()))
+        for rows in (changes.runs, changes.puts):
+            if rows:
+                writer.exec_driver_sql(_PUT, list(rows.items()))
         writer.exec_driver_sql("COMMIT")
         return frozenset()
 
