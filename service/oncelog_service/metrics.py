@@ -11,7 +11,7 @@ from contextlib import suppress
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from oncelog.errors import NotServedHere, NotSupported, StorageUnavailable
+from oncelog.errors import NotServedHere, StorageUnavailable
 from oncelog_service.journal.coordinator import Journal
 from oncelog_service.service import Service
 from oncelog_service.transactions.edits import Aborted, Committed, Started
@@ -59,8 +59,7 @@ class _Collector:
             yield from _of_transactions(service.transactions)
         with suppress(NotServedHere, StorageUnavailable):
             yield from _of_atomic_commits(service.journal)
-        with suppress(NotSupported):  # the store is this process's alone
-            yield GaugeMetricFamily("oncelog_leases", "Leases that this instance holds", service.membership.held)
+        yield GaugeMetricFamily("oncelog_leases", "Leases that this instance holds on a shared store", service.leases_held)
 
 
 def _of_transactions(transactions: TransactionManager | RemoteTransactions) -> Iterator[Metric]:

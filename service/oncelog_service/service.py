@@ -112,7 +112,7 @@ class Service:
             for log in self._topics.opened.values():
                 log.release()
         if self._led_transactions is not None:
-            self._led_transactions.end()
+            self._led_transactions.release()
         if self._transactions is not None:
             self._transactions.release()
 
@@ -162,6 +162,11 @@ class Service:
         return self._leases
 
     @property
+    def leases_held(self) -> int:
+        """How many leases of a shared store this process holds."""
+        return 0 if isinstance(self._leases, Alone) else self._leases.held
+
+    @property
     def writer(self) -> Writer:
         """The writer. Raises StorageUnavailable while the store is not open."""
         if self._writer is None:
@@ -190,7 +195,12 @@ class Service:
     async def _open(self) -> None:
         settings = self.settings
         store = await asyncio.to_thread(self._open_store)
-        opened = _Opened(store, Writer(store, self._on_failure, self._on_fenced))
+
+        def on_fenced(lost: frozenset[Fence]) -> None:
+            if isinstance(opened.leases, Membership):
+                opened.leases.lost(lost)
+
+        opened = _Opened(store, Writer(store, self._on_failure, on_fenced))
         try:
             leases = opened.leases = await self._join(store)
             await asyncio.to_thread(check_whole, store)  # after joining: whoever begins a copy looks for us behind its mark
@@ -307,10 +317,6 @@ class Service:
             except OncelogError as error:
                 _log.warning("outcomes of old transactions are forgotten later: %s", error)
 
-    def _on_fenced(self, lost: frozenset[Fence]) -> None:
-        if isinstance(self._leases, Membership):
-            self._leases.lost(lost)
-
     def _on_lost(self, resource: bytes) -> None:
         _log.warning("%s is served by another process now", resource.decode())
         if self._topics is not None and resource.startswith(TOPIC_PREFIX):
@@ -336,6 +342,8 @@ class Service:
 
     async def _reopen(self, opened: _Opened) -> None:
         await opened.writer.close()
+        if isinstance(opened.leases, Membership):
+            await opened.leases.leave()  # else we, under our next name, would have to wait for our last one to expire
         await asyncio.to_thread(opened.store.close)
         attempt = 0
         while True:

@@ -21,6 +21,9 @@ from oncelog_service.storage.sql_tables import INSTANCE, LEASE
 
 _NOW_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
+_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '2s'"
+"""A process that is stopped, or a machine that vanishes, while it has locked a row would hold the others off for good."""
+
 _LONG_DEAD_MS = 86_400_000
 """Rows of instances that ended so long ago, and of which nobody wanted anything, are tidied away."""
 
@@ -136,6 +139,7 @@ class LeaseTable:
     def _transaction(self) -> Iterator[Connection]:
         try:
             with self._engine.begin() as connection:
+                connection.exec_driver_sql(_IDLE)
                 yield connection
         except SQLAlchemyError as error:
             raise StoreError(f"the leases cannot be read or written: {type(error).__name__}") from error

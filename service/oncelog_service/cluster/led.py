@@ -94,8 +94,17 @@ class Led(Generic[C]):
                 if self.present is None:
                     self.end()
 
+    def release(self) -> None:
+        """Before a stop: whoever waits for something is told to ask again; nothing more is taken."""
+        if self._component is not None:
+            self._component.release()
+
     def end(self) -> None:
-        """It is not served here any more."""
-        component, self._component, self._lease = self._component, None, None
-        if component is not None:
-            component.release()
+        """It is not served here any more. What it has handed over and is not written by now may never be.
+
+        Its lease is not used again, even if it stands: whoever reads back under the same one could miss what is still on its way.
+        """
+        self.release()
+        if self._lease is not None:
+            self._lease.lost = True
+        self._component = self._lease = None

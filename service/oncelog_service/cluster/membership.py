@@ -91,20 +91,17 @@ class Membership:
 
     async def leave(self) -> None:
         """Nothing is served or being written any more: the others may take over at once. What cannot be said, they find out."""
-        self._ending.set()
-        self._stands_until = -1.0
+        self.abandon()
         try:
             await self._call(self._table.leave, self.id)
         except StoreError as error:
             _log.warning("the others will take over when the leases have expired: %s", error)
-        self.abandon()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def abandon(self) -> None:
-        """After the store has failed: hold nothing, say nothing."""
+        """After the store has failed: hold nothing. What is still being written may be; :meth:`leave` follows."""
         self._ending.set()
-        self._stands_until = -1.0
         self._mine.clear()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- leases
 
@@ -116,7 +113,9 @@ class Membership:
                 self._check_alive()
                 if not claim:
                     await self._check_belongs_here(resource)
-                lease = Lease(resource, await self._taken(resource, claim), self._standing)
+                before, lease = lease, Lease(resource, await self._taken(resource, claim), self._standing)
+                if before is not None:
+                    before.lost = True  # also where only the heartbeat was late: its fence does not stand any more
                 self._mine[resource] = lease
             if claim:
                 self.keep(resource)
@@ -219,7 +218,7 @@ class Membership:
         return await self._ask(self._table.holder, resource)
 
     def _standing(self) -> bool:
-        return self._clock.monotonic() < self._stands_until
+        return self._clock.monotonic() < self._stands_until and not self._ending.is_set()
 
     def _check_alive(self) -> None:
         if not self._standing():
@@ -279,6 +278,5 @@ class Membership:
     def _dead(self, error: Exception) -> None:
         if not self._ending.is_set():
             self._ending.set()
-            self._stands_until = -1.0
             self.death = error
             self._on_dead(error)
