@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -14,6 +17,9 @@ from tests.support import ManualClock, RunningService, running_service
 
 ON_POSTGRESQL = ("test_deduplication", "test_durability", "test_subscriptions")
 """In the normal run too. Everything runs on SQLite and PostgreSQL when the slow tests are."""
+
+_MEMORY = "/dev/shm"
+"""Files of SQLite lie here: what is tested is not their durability, and each sync costs a millisecond or ten."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,13 +32,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def stored_in(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def stored_in(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where the service of this test keeps its rows."""
     kind: str = getattr(request, "param", "memory")
     if kind == "memory":
         yield kind
         return
-    with pytest.MonkeyPatch.context() as patch, rows_in(kind, tmp_path_factory.mktemp("rows"), patch):
+    with (
+        TemporaryDirectory(prefix="oncelog-rows-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None) as folder,
+        pytest.MonkeyPatch.context() as patch,
+        rows_in(kind, Path(folder), patch),
+    ):
         yield kind
 
 
