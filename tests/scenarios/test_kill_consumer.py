@@ -54,9 +54,7 @@ class Heard:
             if word == "a":
                 acknowledged = max(acknowledged, offset)
                 continue
-            assert offset > highest_acknowledged, (
-                f"{offset} was delivered again, although {highest_acknowledged} was acknowledged"
-            )
+            assert offset > acknowledged, f"{offset} was delivered again, although {acknowledged} was acknowledged"
             if process == of:
                 assert offset == last + 1, f"{offset} came behind {last}"
             else:
