@@ -32,8 +32,8 @@ test-slow: $(READY) ## run the slow tests: minutes of kill -9, millions of messa
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
 .PHONY: demo
-demo: $(READY) ## flights published and bookings made while everything is killed; proofs that each is there once
-	$(BIN)/python examples/demo.py $(ARGS)
+demo: $(READY) ## flights published and bookings made while everything is killed; proofs that each is there once (STORE=postgresql)
+	$(BIN)/python examples/demo.py $(if $(STORE),--store $(STORE)) $(ARGS)
 
 .PHONY: fight
 fight: $(READY) ## two leaders of a key-value store fight under kill -9; a checker proves one serial history (ARGS="--operations 1000")

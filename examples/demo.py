@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flights.act import Act, Story
 from flights.act_one import ActOne
@@ -26,6 +27,9 @@ from rich.console import Console
 
 from oncelog import Client
 
+if TYPE_CHECKING:
+    from tests.postgres import PostgresServer
+
 BOOKINGS = 300
 MOST_BOOKINGS = 4_000
 """As many as there are seats for."""
@@ -36,9 +40,9 @@ STREAMED = 20_000
 MakeAct = Callable[[Crew, Client, Story], Act]
 
 
-def perform(make_act: MakeAct, work: Path, console: Console) -> int:
+def perform(make_act: MakeAct, work: Path, store: str, console: Console) -> int:
     """Play one act; the exit code."""
-    crew = Crew(work)
+    crew = Crew(work, store)
     try:
         with Client(crew.url) as client:
             act = make_act(crew, client, Story(console))
@@ -57,9 +61,33 @@ def perform(make_act: MakeAct, work: Path, console: Console) -> int:
     return 1 if problems else 0
 
 
-def run(acts: dict[str, MakeAct], work: Path, console: Console) -> int:
+def run(acts: dict[str, MakeAct], work: Path, stores: Stores, console: Console) -> int:
     """Play the acts, each with a service and files of its own."""
-    return max([perform(make_act, work / name, console) for name, make_act in acts.items()])
+    return max([perform(make_act, work / name, stores.fresh(work / name), console) for name, make_act in acts.items()])
+
+
+class Stores:
+    """Where the logs lie: in LevelDB, in SQLite, or in a PostgreSQL that is started for the demo and gone with it."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._server: PostgresServer | None = None
+
+    def fresh(self, work: Path) -> str:
+        """The URL of a store with nothing in it."""
+        if self._kind != "postgresql":
+            return f"{self._kind}://{work / 'log'}"
+        if self._server is None:
+            sys.path.append(str(Path(__file__).parents[1]))
+            from tests.postgres import PostgresServer
+
+            self._server = PostgresServer()
+        return self._server.fresh_database()
+
+    def remove(self) -> None:
+        """End what was started."""
+        if self._server is not None:
+            self._server.remove()
 
 
 def main() -> int:
@@ -72,26 +100,35 @@ def main() -> int:
     if args.act is not None:
         acts = {name: act for name, act in acts.items() if name == f"act-{args.act}"}
     console = Console()
+    stores = Stores(args.store)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts it in the background has SIGINT ignored
     try:
         if args.keep is None:
             with tempfile.TemporaryDirectory(prefix="oncelog-demo-") as work:
-                return run(acts, Path(work), console)
+                return run(acts, Path(work), stores, console)
         work = args.keep.absolute()
         work.mkdir(parents=True, exist_ok=True)
         if any(work.iterdir()):
             parser.error(f"--keep: {work} is not empty")
-        return run(acts, work, console)
+        return run(acts, work, stores, console)
     except KeyboardInterrupt:
         console.print("interrupted; every process it started has ended")
         return 130
+    finally:
+        stores.remove()
 
 
 def _arguments() -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave logs, tables and the processes' stderr in this empty directory"
+    )
+    parser.add_argument(
+        "--store",
+        choices=("leveldb", "sqlite", "postgresql"),
+        default="leveldb",
+        help="where the log lies; postgresql starts one",
     )
     parser.add_argument("--act", type=int, choices=(1, 2, 3), help="play only this one")
     parser.add_argument("--rows", type=int, default=ALL_FLIGHTS, help="act one: only the first so many flights (at least 1,000)")

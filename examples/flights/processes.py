@@ -115,8 +115,10 @@ class Child:
 class Crew:
     """All processes of the demo around one log."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, store: str) -> None:
+        """``store``: the URL of the service's."""
         work.mkdir(exist_ok=True)
+        self._store = store
         self.work = work
         self.database = work / "tables.db"
         self._port = _free_port()
@@ -124,9 +126,8 @@ class Crew:
         self._children: list[Child] = []
 
     def service(self) -> Child:
-        """`oncelog serve` over LevelDB; returns when it answers."""
-        store = f"leveldb://{self.work / 'log'}"
-        child = self._start("service", "oncelog_service", "serve", "--port", str(self._port), "--store", store)
+        """`oncelog serve`; returns when it answers."""
+        child = self._start("service", "oncelog_service", "serve", "--port", str(self._port), "--store", self._store)
         deadline = time.monotonic() + START_SECONDS
         while not self._healthy():
             child.check()

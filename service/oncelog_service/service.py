@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.clock import Clock
@@ -34,6 +35,10 @@ _log = logging.getLogger(__name__)
 
 _REOPEN_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before each attempt to reopen a store that failed; the last one repeats."""
+
+
+_ANYWHERE = ("0.0.0.0", "::", None)
+"""Addresses to listen on that are none to go to."""
 
 
 class _Opened:
@@ -252,6 +257,10 @@ class Service:
         table = store.lease_table()
         if table is None:
             return Alone()
+        if urlsplit(self.url).hostname in _ANYWHERE:
+            raise StoreError(
+                f"several can share this store, and nobody finds this service at {self.url}: name its address, --advertised-url"
+            )
         membership = Membership(
             table, self.url, settings.token, settings.lease_seconds, self.clock, self._on_failure, self._on_lost
         )

@@ -39,6 +39,16 @@ def test_the_demo_proves_that_a_table_and_a_topic_change_together_although_every
     assert "kill -9 service" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("act", [("--act", "1", "--rows", "20000"), ("--act", "2", "--bookings", "50")], ids=["one", "two"])
+def test_the_demo_proves_the_same_on_postgresql(act: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, DEMO, "--store", "postgresql", *act], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exactly once" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("lines", "found"),
     [

@@ -134,6 +134,17 @@ def test_what_is_handed_over_belongs_to_the_one_it_was_handed_to(table: LeaseTab
     assert fence(table.take(B, TOPIC)).epoch > first.epoch
 
 
+def test_who_starts_at_the_address_of_another_one_takes_over_from_it_at_once(table: LeaseTable) -> None:
+    table.join(A, "http://a", LONG)
+    table.join(B, "http://b", LONG)
+    before = fence(table.take(A, TOPIC))
+    table.join("c" * 32, "http://a", LONG)  # killed, and started again
+    assert {each.id for each in table.instances()} == {B, "c" * 32}
+    assert fence(table.take("c" * 32, TOPIC)).epoch > before.epoch
+    with pytest.raises(Dead):
+        table.renew(A, LONG)
+
+
 def test_epochs_rise_with_every_change_of_hands_and_none_is_used_twice(table: LeaseTable) -> None:
     table.join(A, "http://a", LONG)
     epochs = []

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Engine, cast, delete, extract, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Engine, cast, delete, extract, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_nothing
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -56,9 +56,10 @@ class LeaseTable:
         self._engine = engine
 
     def join(self, id: str, url: str, ttl_ms: int) -> None:  # noqa: A002
-        """Begin to be alive. Raises StoreError."""
+        """Begin to be alive. Whoever answered at the same address before is dead: two cannot listen there. Raises StoreError."""
         with self._transaction() as connection:
-            connection.execute(delete(INSTANCE).where(INSTANCE.c.expires_ms < _NOW_MS - _LONG_DEAD_MS))
+            long_dead = INSTANCE.c.expires_ms < _NOW_MS - _LONG_DEAD_MS
+            connection.execute(delete(INSTANCE).where(or_(INSTANCE.c.url == url, long_dead)))
             connection.execute(insert(INSTANCE).values(id=id, url=url, expires_ms=_NOW_MS + ttl_ms))
 
     def renew(self, id: str, ttl_ms: int) -> Sequence[Instance]:  # noqa: A002
