@@ -16,13 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.atomic import atomic_rates
+from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
 from benchmarks.spark import spark_rates
 from benchmarks.sql import sql_rates
 from benchmarks.transactions import transaction_rates
 
-KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "sql", "spark", "large")
+KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "sql", "cluster", "spark", "large")
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -39,8 +40,10 @@ def main() -> None:
     rows: list[Row] = []
     where = machine()
     if shutil.which("wrk") is None:
-        console.print("[yellow]wrk is not installed (Debian: apt-get install wrk); the rates of publish and sql are left out[/]")
-        chosen = [kind for kind in chosen if kind not in ("publish", "sql")]
+        console.print(
+            "[yellow]wrk is not installed (Debian: apt-get install wrk); the rates of publish, sql and cluster are left out[/]"
+        )
+        chosen = [kind for kind in chosen if kind not in ("publish", "sql", "cluster")]
     if "publish" in chosen:
         with console.status("publishing with wrk, oncelog and bare in turns"):
             rows += publish_rates(args.seconds)
@@ -59,6 +62,9 @@ def main() -> None:
     if "sql" in chosen:
         with console.status("publishing into PostgreSQL, bare inserts in turns with it"):
             rows += sql_rates(args.seconds)
+    if "cluster" in chosen:
+        with console.status("several instances over one PostgreSQL"):
+            rows += cluster_rates(args.seconds)
     if "spark" in chosen:
         with console.status(f"{args.messages:,} messages through Spark"):
             rows += spark_rates(args.messages)
