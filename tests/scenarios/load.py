@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from oncelog import Message, Producer, Reader, Receipt
+from oncelog import Client, Message, Producer, Reader, Receipt
 
 
 def payload_of(producer: str, sequence_id: int) -> bytes:
@@ -20,6 +20,9 @@ def payload_of(producer: str, sequence_id: int) -> bytes:
 
 class Writer(threading.Thread):
     """A named producer on a thread of its own. Publishes until told to stop; notes every receipt."""
+
+    patience = 60.0
+    """Seconds for which a batch is tried again."""
 
     def __init__(self, url: str, topic: str, name: str, seed: int) -> None:
         super().__init__(name=f"writer-{name}")
@@ -49,7 +52,12 @@ class Writer(threading.Thread):
         size = self._random.choice([1, 7, 100, 1_000])
         try:
             with Producer(
-                self._topic, name=self.producer_name, url=self._url, batch_max_messages=size, linger=0.002, delivery_timeout=60
+                self._topic,
+                name=self.producer_name,
+                url=self._url,
+                batch_max_messages=size,
+                linger=0.002,
+                delivery_timeout=self.patience,
             ) as producer:
                 while not self._enough.is_set():
                     if self._next < self._allowed:
@@ -120,6 +128,9 @@ class InBatches(Writer):
 class Follower(threading.Thread):
     """A reader that is there all the time. Keeps everything it was given."""
 
+    patience = 15.0
+    """Seconds for which a poll is tried again."""
+
     def __init__(self, url: str, topic: str) -> None:
         super().__init__(name="follower")
         self.messages: list[Message] = []
@@ -134,7 +145,7 @@ class Follower(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Reader(self._topic, url=self._url) as reader:
+            with Client(self._url, retry=self.patience) as client, Reader(self._topic, client=client) as reader:
                 while True:
                     found = reader.read(700, timeout=0.2)
                     self.messages += found
