@@ -504,7 +504,7 @@ class CheckpointConflict(OncelogError):
 
 
 class OutboxBehind(OncelogError):
-    """More was published under the outbox's name than its database knows of: an older state of it, or a second one of that name."""
+    """More was published under the outbox's name than its database knows of: an older state, or another of that name."""
 
     code = "outbox_behind"
     values = ("outbox", "topic", "next_number", "last_sequence_id")

@@ -141,8 +141,6 @@ class Outbox:
         key = checked_extras(key, properties, ttl)
         written = json.dumps(dict(properties)) if properties else None
         connection = self._on_demand.connection(session)
-        if getattr(connection.connection.dbapi_connection, "autocommit", None) is True:
-            raise ValueError("in AUTOCOMMIT there is no transaction that others could share")
         row = {
             "outbox": self.name,
             "token": random.randrange(_TOKENS),

@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from oncelog.outbox import Outbox
 from oncelog.outbox_plan import Planned, decode, encode, number, taken
+from oncelog.sql_table import in_autocommit
 
 T = TypeVar("T")
 
@@ -169,7 +170,7 @@ class OutboxDatabase:
     def _prepare(self) -> None:
         self._outbox.create_tables(self._engine)
         with self._engine.connect() as connection:
-            if getattr(connection.connection.dbapi_connection, "autocommit", None) is True:
+            if in_autocommit(connection):
                 raise ValueError("a relay needs transactions; its engine is in AUTOCOMMIT")
             if connection.dialect.name == "postgresql":
                 # A relay that is paused, or whose machine is gone, would keep its lock, and no other could follow it.

@@ -13,6 +13,13 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateTable
 
 
+def in_autocommit(connection: Connection) -> bool:
+    """Whether each statement commits by itself, by an option of the connection or of its engine."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    return getattr(connection.connection.dbapi_connection, "autocommit", None) is True  # SQLite's is never True
+
+
 class TableOnDemand:
     """The table, and the engines that are known to have it."""
 
@@ -28,7 +35,7 @@ class TableOnDemand:
             connection = session
         else:
             raise TypeError(f"what is needed is the Session or Connection of the effects, not {type(session).__name__}")
-        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        if in_autocommit(connection):
             raise ValueError("in AUTOCOMMIT there is no transaction that others could share")
         if connection.engine not in self._engines_with_table:
             self._ensure_table(connection)

@@ -21,6 +21,7 @@ from oncelog.checkpoint import Checkpoint
 from oncelog.errors import CheckpointConflict
 from oncelog.message import Message
 from oncelog.message_id import MessageId
+from tests.postgres import PostgresServer
 
 BUSY_SECONDS = 30
 
@@ -456,6 +457,13 @@ def test_autocommit_is_refused_because_nothing_could_be_rolled_back(database: Ca
     engine = database().execution_options(isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(ValueError, match="AUTOCOMMIT"):
         Checkpoint("r", "t").load(connection)
+
+
+def test_autocommit_of_the_whole_engine_is_refused_too(postgres: PostgresServer) -> None:
+    engine = create_engine(postgres.fresh_schema(), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection, pytest.raises(ValueError, match="AUTOCOMMIT"):
+        Checkpoint("r", "t").load(connection)
+    engine.dispose()
 
 
 @pytest.mark.parametrize("position", [None, str(at(1)), bytes(at(1)), 1])

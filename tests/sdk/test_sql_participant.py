@@ -34,9 +34,12 @@ def open_engine(path: Path, busy_seconds: float = 0.2) -> Engine:
     return create_engine(f"sqlite:///{path}", connect_args={"timeout": busy_seconds})
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = open_engine(tmp_path / "data.db")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    if request.param == "sqlite":
+        engine = open_engine(tmp_path / "data.db")
+    else:
+        engine = create_engine(request.getfixturevalue("postgres").fresh_schema())
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effects (n INTEGER)"))
     yield engine
@@ -223,13 +226,14 @@ def test_who_ends_the_databases_transaction_himself_is_told(
 
 
 def test_a_database_that_refuses_to_commit_refuses_for_all(client: Client, topic: str, engine: Engine, resource: str) -> None:
-    """A constraint that is checked at the commit: SQLite's own COMMIT fails."""
+    """A constraint that is checked at the commit: the database's own COMMIT fails."""
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE parents (n INTEGER PRIMARY KEY)"))
         parent = "INTEGER REFERENCES parents (n) DEFERRABLE INITIALLY DEFERRED"
         connection.execute(text(f"CREATE TABLE children (n {parent})"))
     with engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA foreign_keys=ON")
         connection.commit()
         database = SqlParticipant(connection, resource)
         context = client.transaction(database)
