@@ -15,7 +15,7 @@ from oncelog_service.storage.memory import Disk, MemoryStore
 from tests.behaviours.stores import KINDS, rows_in
 from tests.support import ManualClock, RunningService, running_service
 
-ON_POSTGRESQL = ("test_deduplication", "test_durability", "test_subscriptions")
+ON_POSTGRESQL = ("test_deduplication", "test_durability")
 """In the normal run too. Everything runs on SQLite and PostgreSQL when the slow tests are."""
 
 _MEMORY = "/dev/shm"
