@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -134,7 +133,6 @@ def _named(which: str, served: type[Exception], go_on: str = "") -> Iterator[Non
 def _interruptible(out: Output) -> Iterator[None]:
     try:
         yield
-        sys.stdout.flush()
     except KeyboardInterrupt:
         detail = f"the copy is not finished{GO_ON}"
         out.failure({"title": "Interrupted", "code": "interrupted", "detail": detail}, f"interrupted: {detail}")

@@ -29,7 +29,6 @@ from oncelog_service.storage.rows import (
     JournalMetaRow,
     NamespaceRow,
     ProducerRow,
-    RowDamaged,
     SubscriptionRow,
     TopicRow,
     TrimRow,
@@ -158,7 +157,7 @@ def _compare_table(
 def _check(found: Compared, table: Table, key: bytes, value: bytes, read: Callable[[bytes, bytes], object], where: str) -> None:
     try:
         read(key, value)
-    except (ValueError, RowDamaged, struct.error, IndexError, KeyError, TypeError) as damage:
+    except (StoreDamaged, ValueError, struct.error, IndexError, KeyError, TypeError) as damage:
         found.damaged[table.name] += 1
         found.problem(f"{table.name} {shown_key(key)}: damaged in {where}: {damage}")
 

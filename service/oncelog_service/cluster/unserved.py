@@ -120,12 +120,13 @@ def _take_over(table: LeaseTable, me: str, *more: bytes) -> dict[bytes, Fence]:
 
 
 def _check_alone(table: LeaseTable, me: str | None = None, *, patient: bool = False) -> None:
-    """Raises Served. ``patient``: what no service is may have been killed, and is waited for until it would have expired."""
-    until = time.monotonic() + 1.5 * _TTL_SECONDS
+    """Raises Served. ``patient``: what is no service may have been killed; it is waited for until it expires or is heard of."""
+    left: dict[str, int] = {}
     while alive := [each for each in table.instances() if each.id != me]:
-        services = [each for each in alive if _is_service(each)]
-        if services or not patient or time.monotonic() > until:
-            raise Served(_sentence((services or alive)[0]))
+        for each in alive:
+            if _is_service(each) or not patient or each.expires_in_ms > left.get(each.id, each.expires_in_ms):
+                raise Served(_sentence(each))
+        left = {each.id: each.expires_in_ms for each in alive}
         time.sleep(_LOOK_SECONDS)
 
 
