@@ -41,6 +41,9 @@ class NeverApplied:
     def write(self, batches: Sequence[Batch]) -> None:
         self._store.write([self._moved(batch) for batch in batches if not _comes_behind(batch)])
 
+    def lease_table(self) -> None:
+        return None
+
     def close(self) -> None:
         self._store.close()
 

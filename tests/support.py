@@ -118,7 +118,8 @@ def running_service(
         yield running
     finally:
         running.stop()  # type: ignore[attr-defined]
-        thread.join(30)
+        thread.join(60)
+        assert not thread.is_alive(), "the service does not stop"
     if failure:
         raise failure[0]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -308,8 +308,9 @@ class Topics:
 
     def rows(self) -> Iterator[tuple[TopicName, TopicRow]]:
         """Every topic name there ever was, with its row. Reads the store; not for the event loop."""
-        for key, data in self._store.scan(Table.TOPIC, b"", b"\xff"):
-            yield split_topic_key(key), _topic_row(data)
+        with closing(self._store.scan(Table.TOPIC, b"", b"\xff")) as found:
+            for key, data in found:
+                yield split_topic_key(key), _topic_row(data)
 
     async def close(self) -> None:
         """Close every open topic with a snapshot; all of them share a few writes."""
@@ -323,8 +324,8 @@ class Topics:
 
     def _names(self, namespace: str) -> list[str]:
         prefix = f"{namespace}:".encode()
-        rows = self._store.scan(Table.TOPIC, prefix, prefix_end(prefix))
-        return sorted(split_topic_key(key)[1] for key, data in rows if not _topic_row(data).deleted)
+        with closing(self._store.scan(Table.TOPIC, prefix, prefix_end(prefix))) as rows:
+            return sorted(split_topic_key(key)[1] for key, data in rows if not _topic_row(data).deleted)
 
     def _all_names(self) -> list[TopicName]:
         return [name for name, row in self.rows() if not row.deleted]
@@ -364,9 +365,7 @@ def _topic_row(data: bytes) -> TopicRow:
 
 def _read_policies(store: Store) -> dict[str, bool | None]:
     try:
-        return {
-            key.decode(): decode_record(NamespaceRow, data).policies.get("deduplication")
-            for key, data in store.scan(Table.NAMESPACE, b"", b"\xff")
-        }
+        with closing(store.scan(Table.NAMESPACE, b"", b"\xff")) as rows:
+            return {key.decode(): decode_record(NamespaceRow, data).policies.get("deduplication") for key, data in rows}
     except RowDamaged as damage:
         raise StoreDamaged(str(damage)) from damage

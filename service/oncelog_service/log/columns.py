@@ -9,7 +9,7 @@ foretold. Where a check fails, the run is looked at row by row: there the error 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate, groupby, islice, repeat
 from operator import itemgetter
@@ -88,7 +88,8 @@ def read_columns(store: Store, prefix: bytes, wanted: Range) -> MessageColumns:
     start = max(start, wanted.begin)
     offset, rows = unchecked_from(store, prefix, start[:ROW_ID_SIZE])
     walk = _Walk(store, prefix, wanted, start)
-    offset = walk.along(rows, offset)
+    with closing(rows):
+        offset = walk.along(rows, offset)
     if offset < wanted.upto and not walk.out.full:
         return _nothing_left(store, prefix, offset, wanted, walk.out)
     return walk.out.columns(min(offset, wanted.upto))
@@ -466,21 +467,21 @@ def end_within(store: Store, prefix: bytes, first: int, upto: int, max_bytes: in
     if start is None or first >= upto:
         return upto
     offset, rows = unchecked_from(store, prefix, start[:ROW_ID_SIZE])
-    sizes = _sizes(store, prefix, rows, start[ROW_ID_SIZE:], offset, upto)
     end, size = first, 0
-    for behind, row_size in sizes:
-        size += row_size
-        if size > max_bytes and end > first:
-            return end
-        end = min(behind, upto)
-        if size >= max_bytes or end == upto:
-            return end
+    with closing(rows), closing(_sizes(store, prefix, rows, start[ROW_ID_SIZE:], offset, upto)) as sizes:
+        for behind, row_size in sizes:
+            size += row_size
+            if size > max_bytes and end > first:
+                return end
+            end = min(behind, upto)
+            if size >= max_bytes or end == upto:
+                return end
     return upto
 
 
 def _sizes(
     store: Store, prefix: bytes, rows: Iterable[tuple[bytes, bytes]], within: bytes, offset: int, upto: int
-) -> Iterator[tuple[int, int]]:
+) -> Generator[tuple[int, int]]:
     """(offset behind it, bytes) of each message; of what was rolled back, no bytes."""
     for _, row in rows:
         if offset >= upto:

@@ -7,7 +7,8 @@ after a failed write and after a clean stop alike. It refuses to open a topic ra
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -66,7 +67,8 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         )
     _check_end(store, prefix, earliest, begin)
     try:
-        replayed = replay(snapshot, entries(store, prefix, snapshot), forgotten(producers))
+        with closing(rows(store, prefix, _behind(snapshot))) as found:
+            replayed = replay(snapshot, map(_entry, found), forgotten(producers))
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
     keys, key_snapshots = recover_keys(store, prefix, replayed.fold.position.last_message_id) if keyed else (None, None)
@@ -103,21 +105,12 @@ def recover_keys(store: Store, prefix: bytes, last_message_id: bytes | None) -> 
         snapshot = Snapshot(SequenceMap(), Position(earliest, None))
     _check_end(store, prefix, earliest, 0 if snapshot is None else snapshot.position.upcoming_offset)
     try:
-        fold = replay(snapshot, key_entries(store, prefix, snapshot)).fold
+        with closing(rows(store, prefix, _behind(snapshot))) as found:
+            fold = replay(snapshot, (_key_entry(store, prefix, row) for row in found if row.messages)).fold
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
     offsets = [None if each is None else each.position.upcoming_offset for each in snapshots]
     return KeyIndex(fold, last_message_id if fold.position.upcoming_offset else None), offsets
-
-
-def entries(store: Store, prefix: bytes, snapshot: Snapshot | None) -> Iterator[Entry]:
-    """Every row after the snapshot, as the fold wants it. Raises TopicDamaged."""
-    return map(_entry, rows(store, prefix, _behind(snapshot)))
-
-
-def key_entries(store: Store, prefix: bytes, snapshot: Snapshot | None) -> Iterator[Entry]:
-    """The same for the fold of keys: the key in the place of the producer, the offset in that of the sequence id."""
-    return (_key_entry(store, prefix, row) for row in rows(store, prefix, _behind(snapshot)) if row.messages)
 
 
 def _behind(snapshot: Snapshot | None) -> bytes:
@@ -125,16 +118,18 @@ def _behind(snapshot: Snapshot | None) -> bytes:
     return FIRST_ROW_ID if last_id is None else after(last_id[:ROW_ID_SIZE])
 
 
-def rows(store: Store, prefix: bytes, start: bytes) -> Iterator[Row]:
-    """Every row from the key ``start`` on, decoded. Raises TopicDamaged."""
-    for row_id, data in rows_from(store, prefix, start):
-        try:
-            yield decode_row(row_id, data)
-        except (RowDamaged, IndexError, ValueError, struct.error) as error:
-            raise TopicDamaged(f"the row at {row_id.hex()} cannot be read: {error}") from error
+def rows(store: Store, prefix: bytes, start: bytes) -> Generator[Row]:
+    """Every row from the key ``start`` on, decoded; to be closed. Raises TopicDamaged."""
+    with closing(rows_from(store, prefix, start)) as found:
+        for row_id, data in found:
+            try:
+                yield decode_row(row_id, data)
+            except (RowDamaged, IndexError, ValueError, struct.error) as error:
+                raise TopicDamaged(f"the row at {row_id.hex()} cannot be read: {error}") from error
 
 
 def _entry(row: Row) -> Entry:
+    """As the fold wants it."""
     if row.write_pointer is None and row.group is None:
         return Entry(row.offset, row.message_id, row.producer, row.sequence_id)
     if row.group is None:
@@ -146,6 +141,7 @@ def _entry(row: Row) -> Entry:
 
 
 def _key_entry(store: Store, prefix: bytes, row: Row) -> Entry:
+    """The same for the fold of keys: the key in the place of the producer, the offset in that of the sequence id."""
     if row.group is None and row.write_pointer is None:
         name = None if row.key is None else key_name(row.key)
         return Entry(row.offset, row.message_id, name, row.offset)
@@ -164,10 +160,11 @@ def key_marks_of(store: Store, prefix: bytes, row: Row) -> KeyMarks:
     if row.group is None:
         return key_marks([row.key], [row.row_id], row.offset)
     keys: dict[str, tuple[bytes, int]] = {}
-    for each in stored_under(store, prefix, row):
-        payload = decode_payload_row(each.payload_id, each.row)
-        if payload.key is not None:
-            keys[key_name(payload.key)] = payload.payload_id, payload.place
+    with closing(stored_under(store, prefix, row)) as stored:
+        for each in stored:
+            payload = decode_payload_row(each.payload_id, each.row)
+            if payload.key is not None:
+                keys[key_name(payload.key)] = payload.payload_id, payload.place
     return group_key_marks(keys, row.row_id, row.offset)
 
 
@@ -188,9 +185,8 @@ def read_subscriptions(store: Store, prefix: bytes) -> dict[str, SubscriptionRow
 
 def _by_name(store: Store, prefix: bytes, table: Table, kind: type[N]) -> dict[str, N]:
     try:
-        return {
-            key[len(prefix) :].decode(): decode_record(kind, data) for key, data in store.scan(table, prefix, prefix_end(prefix))
-        }
+        with closing(store.scan(table, prefix, prefix_end(prefix))) as found:
+            return {key[len(prefix) :].decode(): decode_record(kind, data) for key, data in found}
     except RowDamaged as damage:
         raise TopicDamaged(str(damage)) from damage
 

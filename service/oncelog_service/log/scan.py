@@ -6,9 +6,8 @@ before *it*. A hole is an error, never a shorter answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
-from itertools import chain
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
 from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
@@ -91,11 +90,14 @@ def rows_from(store: Store, prefix: bytes, start: bytes) -> Rows:
         TopicDamaged: a row is damaged or missing, the one before the first included.
     """
     offset, found = unchecked_from(store, prefix, start)
-    yield from checked(found, prefix, offset)
+    with closing(found):
+        yield from checked(found, prefix, offset)
 
 
-def unchecked_from(store: Store, prefix: bytes, start: bytes) -> tuple[int, Iterator[tuple[bytes, bytes]]]:
+def unchecked_from(store: Store, prefix: bytes, start: bytes) -> tuple[int, Rows]:
     """The offset that the first row must have, and (key, row) of the log from the key ``start`` on, still to be checked.
+
+    Whoever gets the rows closes them: a scan that is left open would hold up the closing of the store.
 
     Raises:
         TopicDamaged: the row before the first is damaged or missing.
@@ -106,20 +108,29 @@ def unchecked_from(store: Store, prefix: bytes, start: bytes) -> tuple[int, Iter
             begin, earliest = start, earliest_offset(store, prefix)
         else:
             begin, earliest = before[0], 0
-        found = store.scan(Table.MESSAGE, prefix + begin, prefix + AFTER_ANY)
-        first = next(found, None)
-        if before is not None:
-            # One row more than asked for: it says which offset the first one of the page must have.
-            if first is None or first[0][len(prefix) :] != begin:
-                continue  # retention removed it between the two reads: look again
-            if not intact(first[1]):
-                raise _damaged(begin)
-            return end_of(first[1]), found
-        if first is None:
-            return earliest, found
-        if intact(first[1]) and offset_of(first[1]) != earliest and earliest_offset(store, prefix) != earliest:
-            continue
-        return earliest, chain((first,), found)
+        with ExitStack() as scan:
+            found = scan.enter_context(closing(store.scan(Table.MESSAGE, prefix + begin, prefix + AFTER_ANY)))
+            first = next(found, None)
+            if before is not None:
+                # One row more than asked for: it says which offset the first one of the page must have.
+                if first is None or first[0][len(prefix) :] != begin:
+                    continue  # retention removed it between the two reads: look again
+                if not intact(first[1]):
+                    raise _damaged(begin)
+                scan.pop_all()
+                return end_of(first[1]), found
+            if first is None:
+                return earliest, found
+            if intact(first[1]) and offset_of(first[1]) != earliest and earliest_offset(store, prefix) != earliest:
+                continue
+            scan.pop_all()
+            return earliest, _all_of(first, found)
+
+
+def _all_of(first: tuple[bytes, bytes], rest: Rows) -> Rows:
+    with closing(rest):
+        yield first
+        yield from rest
 
 
 def row_before(store: Store, prefix: bytes, start: bytes) -> tuple[bytes, bytes] | None:
@@ -165,7 +176,7 @@ class Stored(NamedTuple):
     """Of the Payload Table."""
 
 
-def stored_in(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> Iterator[Stored]:
+def stored_in(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> Generator[Stored]:
     """The messages of the group that ``row`` stands for, from the payload id ``within`` on, all checked.
 
     Raises:
@@ -174,12 +185,12 @@ def stored_in(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> I
     return _stored(store, prefix, payloads_under(row), messages_of(row), offset_of(row), within)
 
 
-def stored_under(store: Store, prefix: bytes, row: Row) -> Iterator[Stored]:
+def stored_under(store: Store, prefix: bytes, row: Row) -> Generator[Stored]:
     """The same for a decoded row, from the first message on."""
     return _stored(store, prefix, row.payloads_under, row.messages, row.offset, b"")
 
 
-def _stored(store: Store, prefix: bytes, under: int, total: int, first_offset: int, within: bytes) -> Iterator[Stored]:
+def _stored(store: Store, prefix: bytes, under: int, total: int, first_offset: int, within: bytes) -> Generator[Stored]:
     place, payloads = _unchecked_stored(store, prefix, under, within)
     with closing(payloads):
         for payload_id, payload in payloads:

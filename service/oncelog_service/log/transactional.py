@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 
 from oncelog.errors import RollbackRefused, SequenceReused, StaleMessageId, TransactionNotInProgress
@@ -259,7 +260,8 @@ class Transactional:
             if still_open:
                 self.pointers.check(pointer)
             batch = Batch()
-            batch.put_run(Table.MESSAGE, self._prefix, row_ids, rows)
+            for at, row in zip(row_ids, rows, strict=True):
+                batch.put(Table.MESSAGE, self._prefix + at, row)  # a run is what is new
             await self._writer.submit(batch, partial(self._marked, pointer, part, row_ids, rows))
 
     def _marked(self, pointer: int, runs: Sequence[Run], row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
@@ -349,13 +351,14 @@ def _read_marked(store: Store, prefix: bytes, runs: Sequence[Run]) -> tuple[list
     rows: list[bytes] = []
     for run in runs:
         last = run.last_id[:ROW_ID_SIZE]
-        for at, row in rows_from(store, prefix, run.first_id[:ROW_ID_SIZE]):
-            if at > last:
-                break
-            row_ids.append(at)
-            rows.append(rolled_back(row))
-            if at == last:
-                break
+        with closing(rows_from(store, prefix, run.first_id[:ROW_ID_SIZE])) as found:
+            for at, row in found:
+                if at > last:
+                    break
+                row_ids.append(at)
+                rows.append(rolled_back(row))
+                if at == last:
+                    break
     return row_ids, rows
 
 

@@ -6,6 +6,7 @@ Reads everything through the same checks as a poll (checksum, dense offsets, ris
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -110,19 +111,20 @@ def verify(
     findings = Findings()
     try:
         reported = 0
-        for row in rows(store, prefix, FIRST_ROW_ID):
-            if row.offset + row.messages > upto.upcoming_offset:
-                break
-            for producer, mark in _marks(store, prefix, row):
-                if mark.offset >= forgotten.get(producer, 0):
-                    _fold(findings, producer, mark, judged)
-            if keys is not None:
-                for name, mark in key_marks_of(store, prefix, row):
-                    findings.keys.raise_to(name, mark)
-            findings.messages += row.messages
-            if findings.messages - reported >= _REPORT_EVERY:
-                reported = findings.messages
-                yield findings
+        with closing(rows(store, prefix, FIRST_ROW_ID)) as found:
+            for row in found:
+                if row.offset + row.messages > upto.upcoming_offset:
+                    break
+                for producer, mark in _marks(store, prefix, row):
+                    if mark.offset >= forgotten.get(producer, 0):
+                        _fold(findings, producer, mark, judged)
+                if keys is not None:
+                    for name, mark in key_marks_of(store, prefix, row):
+                        findings.keys.raise_to(name, mark)
+                findings.messages += row.messages
+                if findings.messages - reported >= _REPORT_EVERY:
+                    reported = findings.messages
+                    yield findings
         earliest = earliest_offset(store, prefix)
         findings.marks = _with_deleted(store, prefix, findings.marks, earliest, forgotten)
         _compare(findings, "producer", findings.marks, live, stepped_back)
@@ -145,10 +147,11 @@ def _marks(store: Store, prefix: bytes, row: Row) -> Iterator[tuple[str, Mark]]:
         if counts and row.producer is not None and row.sequence_id is not None:
             yield row.producer, Mark(row.sequence_id, row.message_id, row.offset)
         return
-    for stored in stored_under(store, prefix, row):
-        payload = decode_payload_row(stored.payload_id, stored.row)
-        if counts and payload.producer is not None and payload.sequence_id is not None:
-            yield payload.producer, Mark(payload.sequence_id, row.row_id + payload.payload_id, stored.offset)
+    with closing(stored_under(store, prefix, row)) as found:
+        for stored in found:
+            payload = decode_payload_row(stored.payload_id, stored.row)
+            if counts and payload.producer is not None and payload.sequence_id is not None:
+                yield payload.producer, Mark(payload.sequence_id, row.row_id + payload.payload_id, stored.offset)
 
 
 def _fold(findings: Findings, producer: str, mark: Mark, judged: bool) -> None:
