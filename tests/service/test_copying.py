@@ -86,6 +86,7 @@ def random_contents(seed: int) -> Contents:
     for table in TABLES:
         if table is not Table.INSTANCE:
             keys = {chosen.randbytes(chosen.randrange(5)) for _ in range(chosen.randrange(20))} | set(chosen.sample(edges, 2))
+            keys |= {bytes(each) for length in range(4) for each in product((0, 1), repeat=length)}
             start = b"default:t:\x00\x00\x00\x01" + chosen.randbytes(2)
             keys |= {start + number.to_bytes(4, "big") for number in range(chosen.randrange(30))}
             contents.update({(table, key): chosen.randbytes(chosen.choice((0, 1, 100, 100, 3_000))) for key in keys})
@@ -155,7 +156,8 @@ def test_a_copy_that_is_broken_off_anywhere_is_gone_on_with_whatever_its_source_
         if (mark := mark_of(MemoryStore(disk))) is not None and mark.finished:
             assert contents_of(MemoryStore(disk)) == contents
             return
-        changed = data.draw(st.dictionaries(keys, st.binary(max_size=2), max_size=8))
+        there = st.sampled_from(sorted(contents.keys() - {(Table.INSTANCE, b"")}, key=repr) or [(Table.MESSAGE, b"")])
+        changed = data.draw(st.dictionaries(keys | there, st.binary(max_size=2), max_size=8))
         gone = data.draw(st.lists(st.sampled_from(sorted(contents, key=repr)), max_size=8))
         put(source, changed)
         contents.update(changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -43,6 +44,8 @@ def check_store(url: str, param: str, *, there: bool) -> None:
 @contextmanager
 def opened(url: str) -> Iterator[Store]:
     """The store, closed at the end. Raises CannotOpen."""
+    # What the driver remarks beside the error that it raises would stand on stderr, where there is one sentence or JSON.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     try:
         store = store_opener(url)()
     except (StoreError, RowDamaged) as error:
