@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import requests
 
 from oncelog import Client
-from oncelog.errors import OncelogError
+from oncelog.errors import ConnectionFailed, OncelogError
 from oncelog.wire.models import Cluster
 from oncelog_service.cluster.leases import topic_resource
 from oncelog_service.cluster.placement import preferred
@@ -172,7 +172,12 @@ class Instances:
 
     def seen(self) -> Cluster:
         """The same, as the first one that answers says."""
-        return self.seen_by(self.running()[0])
+        for each in self.running():
+            try:
+                return self.seen_by(each)
+            except OncelogError:
+                continue  # it is starting, or ending, or finding back
+        raise ConnectionFailed("nobody answers")
 
     def running(self) -> list[Instance]:
         """Those that are not killed, nor stopped."""

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageUna
 from oncelog.transport import Transport
 from oncelog.wire.models import NamespacePolicies, TopicAsked, Verification
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse
-from oncelog.wire.transaction import Transaction
+from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import SystemClock
 from oncelog_service.cluster.lease_table import Instance as LeaseHolder
 from oncelog_service.cluster.lease_table import LeaseTable
@@ -29,7 +29,7 @@ from oncelog_service.config import Settings
 from oncelog_service.log.pages import AS_ONCELOG
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Fence, StoreError
+from oncelog_service.storage.port import Batch, Fence, StoreError, Table
 from oncelog_service.storage.sql import SqlStore
 from oncelog_service.storage.sql_tables import INSTANCE, LEASE
 from tests.behaviours.cli.support import run, value
@@ -224,6 +224,30 @@ def test_whoever_waits_for_topics_of_several_instances_hears_of_the_first(cluste
         assert [found[topic].settled for topic in topics] == [int(number == at) for number in range(3)]
 
 
+@pytest.mark.slow
+def test_whoever_waits_again_and_again_holds_up_nobody(cluster: Instances, client: Client) -> None:
+    topics = [cluster.topic_at(each, client) for each in cluster.all]
+    with cluster.all[0].client() as here:
+        for number in range(150):  # more than an instance has threads to ask others with
+            behind = {topic: TopicAsked(after=number if topic == topics[0] else 0) for topic in topics}
+            with ThreadPoolExecutor(1) as threads:
+                waiting = threads.submit(here.offsets, behind, wait=50)
+                here.publish(topics[0], PublishRequest([b"m"]))
+                began = time.monotonic()
+                assert waiting.result(PATIENCE)[topics[0]].settled == number + 1
+                assert time.monotonic() - began < 20
+
+
+def test_whoever_waits_for_topics_of_several_instances_in_vain_is_told_when_the_time_is_over(
+    cluster: Instances, client: Client
+) -> None:
+    topics = [cluster.topic_at(each, client) for each in cluster.all]
+    began = time.monotonic()
+    found = client.offsets({topic: TopicAsked(after=0) for topic in topics}, wait=2.5)
+    assert time.monotonic() - began >= 2.5
+    assert {each.settled for each in found.values()} == {0}
+
+
 # --- who serves what
 
 
@@ -374,20 +398,28 @@ def test_an_owner_that_awakes_after_it_was_replaced_writes_nothing_and_answers_n
 class StoppedStore:
     """A store whose process stops right before a write, heartbeat and all, and awakes when it is told to."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: SqlStore, renewed_for_ms: int | None) -> None:
         self._store = store
-        self.stops, self.stopped, self.awake = threading.Event(), threading.Event(), threading.Event()
-        self.awake.set()
+        self._renewed_for_ms = renewed_for_ms
+        self.stops_at: Table | None = None
+        """At the next write to this table."""
+        self.stopped, self.heart_beats, self.writes = threading.Event(), threading.Event(), threading.Event()
+        self.awake()
+
+    def awake(self) -> None:
+        self.heart_beats.set()
+        self.writes.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def write(self, batches: Sequence[Batch]) -> None:
-        if self.stops.is_set() and any(batch.runs for batch in batches):
-            self.stops.clear()
-            self.awake.clear()
+        if any(table is self.stops_at for batch in batches for table, *_ in (*batch.runs, *batch.puts)):
+            self.stops_at = None
+            self.heart_beats.clear()
+            self.writes.clear()
             self.stopped.set()
-        self.awake.wait()
+        self.writes.wait()
         self._store.write(batches)
 
     def lease_table(self) -> LeaseTable:
@@ -396,54 +428,102 @@ class StoppedStore:
         renew = table.renew
 
         def renewed(id: str, ttl_ms: int) -> Sequence[LeaseHolder]:  # noqa: A002
-            self.awake.wait()
-            return renew(id, ttl_ms)
+            self.heart_beats.wait()
+            return renew(id, self._renewed_for_ms or ttl_ms)
 
         table.renew = renewed  # type: ignore[method-assign]
         return table
 
 
 def test_a_write_that_was_under_way_when_its_owner_was_stopped_and_replaced_is_refused(postgres: PostgresServer) -> None:
-    store = postgres.fresh_schema()
-    settings = Settings(store=store, lease_seconds=1.5)
-
     async def run() -> None:
-        opener = store_opener(store)
-        first: list[StoppedStore] = []
-
-        def open_stopped() -> StoppedStore:
-            first.append(StoppedStore(opener()))  # type: ignore[arg-type]
-            return first[-1]
-
-        a = Service(settings, open_stopped, SystemClock(), "http://127.0.0.1:1")  # type: ignore[arg-type]
-        b = Service(settings, opener, SystemClock(), "http://127.0.0.1:2")
-        await a.start()
-        await a.topics.create("default", "t", {})
-        log = await a.topics.open("default", "t")
-        await log.publish(PublishRequest([b"0"]))
-        (stopped,) = first
-        stopped.stops.set()
-        under_way = asyncio.ensure_future(log.publish(PublishRequest([b"stale"], producer="p", sequence_ids=[0])))
-        try:
-            await asyncio.to_thread(stopped.stopped.wait)
+        store = postgres.fresh_schema()
+        async with AsyncExitStack() as ends:
+            a, opened = await _stoppable(ends, store, 1.5)
+            await a.topics.create("default", "t", {})
+            log = await a.topics.open("default", "t")
+            await log.publish(PublishRequest([b"0"]))
+            opened[0].stops_at = Table.MESSAGE
+            under_way = asyncio.ensure_future(log.publish(PublishRequest([b"stale"], producer="p", sequence_ids=[0])))
+            await asyncio.to_thread(opened[0].stopped.wait)
+            b = Service(Settings(store=store, lease_seconds=1.5), store_opener(store), SystemClock(), "http://127.0.0.1:2")
             await b.start()
+            ends.push_async_callback(b.stop)
             answer = await _once_served(lambda: _publish(b, b"1"))
             assert answer.receipts[0].offset == 1
-        finally:
-            stopped.awake.set()
-        with pytest.raises(StorageUnavailable) as refused:
-            await under_way
-        assert refused.value.definite
-        assert (await _publish(b, b"2")).receipts[0].offset == 2
-        with pytest.raises(NotServedHere):
-            await _patiently(lambda: a.topics.open("default", "t"))
-        page = await (await b.topics.open("default", "t")).poll(ConsumeRequest(), AS_ONCELOG)
-        assert len(page.messages) == 3
-        assert not any(b"stale" in message for message in page.messages)
-        await b.stop()
-        await a.stop()
+            opened[0].awake()
+            with pytest.raises(StorageUnavailable) as refused:
+                await under_way
+            assert refused.value.definite
+            assert (await _publish(b, b"2")).receipts[0].offset == 2
+            page = await (await b.topics.open("default", "t")).poll(ConsumeRequest(), AS_ONCELOG)
+            assert len(page.messages) == 3
+            assert not any(b"stale" in message for message in page.messages)
+            with pytest.raises(NotServedHere):
+                await _patiently(lambda: a.topics.open("default", "t"))
 
     asyncio.run(run())
+
+
+def test_what_was_under_way_when_a_heartbeat_was_late_is_not_written_behind_the_back_of_who_read_it_back(
+    postgres: PostgresServer,
+) -> None:
+    """By its own clock the lease has ended, by the database's it has not: the transactions are read back under the next epoch."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as ends:
+            a, opened = await _stoppable(ends, postgres.fresh_schema(), 0.5, renewed_for_ms=60_000)
+            before, led = a.transactions, a._led_transactions
+            assert led is not None
+            (store,) = opened
+            while (await a.membership.overview())[0][0].expires_in_ms < 10_000:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # until its first heartbeat
+            store.stops_at = Table.TRANSACTION_EDIT
+            under_way = asyncio.ensure_future(before.start(TransactionType.SHORT))
+            await asyncio.to_thread(store.stopped.wait)
+            await _until(lambda: led._component is None)  # it has been let go of, not only refused to answer for a moment
+            store.heart_beats.set()
+            await _until(lambda: _serves(a) and a.transactions is not before)
+            store.awake()
+            with pytest.raises(StorageUnavailable):
+                await under_way
+            assert not await a.transactions.list("in_progress", 0, 10)
+            later = await a.transactions.start(TransactionType.SHORT)
+            assert (await a.transactions.show(later.write_pointer)).state == "in_progress"
+            assert len(opened) == 1
+
+    asyncio.run(run())
+
+
+async def _stoppable(
+    ends: AsyncExitStack, store: str, lease_seconds: float, renewed_for_ms: int | None = None
+) -> tuple[Service, list[StoppedStore]]:
+    """A service over such a store, awake and stopped at the end; and each of these, one an opening."""
+    opener, opened = store_opener(store), list[StoppedStore]()
+
+    def open_store() -> StoppedStore:
+        opened.append(StoppedStore(opener(), renewed_for_ms))  # type: ignore[arg-type]
+        return opened[-1]
+
+    settings = Settings(store=store, lease_seconds=lease_seconds)
+    service = Service(settings, open_store, SystemClock(), "http://127.0.0.1:1")  # type: ignore[arg-type]
+    await service.start()
+    ends.push_async_callback(service.stop)
+    ends.callback(lambda: [each.awake() for each in opened])
+    return service, opened
+
+
+def _serves(service: Service) -> bool:
+    """Whether it answers for transactions."""
+    try:
+        return service.transactions is not None
+    except OncelogError:
+        return False
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def _publish(service: Service, payload: bytes) -> PublishResponse:

@@ -127,8 +127,9 @@ class Membership:
         if wanted in (None, self.id) or not resource.startswith(TOPIC_PREFIX):
             return
         holder = await self._ask(self._table.holder, resource)
-        if holder is None:
-            holder = self._alive[wanted] if wanted is not None and wanted in self._alive else None
+        if holder is None:  # then whoever had it may have died since the latest heartbeat: nobody is to be sent there
+            alive = {each.id: each for each in await self._ask(self._table.instances)}
+            holder = alive.get(preferred(resource, alive) or "")
         if holder is not None and holder.id != self.id:
             raise NotServedHere(url=holder.url)
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from oncelog.errors import InvalidRequest, NotServedHere, from_problem
 from oncelog.wire.media import JSON, ONCELOG_AVRO
-from oncelog.wire.models import AskOffsets, TopicAsked
+from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
 from oncelog_service.log.ranges import Ranges, wait_for_more
 from oncelog_service.rest.bodies import json_answer, query_int, read_model
 from oncelog_service.rest.routes import Answer, Call
 
 MAX_TOPICS = 1_000
+_WAIT_MS = 2_000
+"""Longest wait for another instance at a time."""
 
 
 async def offsets(call: Call) -> Answer:
@@ -41,21 +43,32 @@ async def offsets(call: Call) -> Answer:
         raise NotServedHere(url=next(iter(elsewhere)))
     if not elsewhere:
         await wait_for_more(found, asked.wait, call.service.clock)
-        return json_answer(await _here(found))
-    return json_answer(await _everywhere(call, found, elsewhere, asked.wait))
+        return _answer(await _here(found))
+    return _answer(await _everywhere(call, found, elsewhere, asked.wait))
 
 
-async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, object]:
+async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, TopicOffsets]:
     answers = await asyncio.gather(*(ranges.offsets(about) for ranges, about in found.values()))
-    return {topic: answer.to_wire() for topic, answer in zip(found, answers, strict=True)}
+    return dict(zip(found, answers, strict=True))
+
+
+def _is_beyond(offsets: TopicOffsets, after: int | None) -> bool:
+    return after is None or offsets.settled > after
+
+
+def _answer(offsets: Mapping[str, TopicOffsets]) -> Answer:
+    return json_answer({topic: each.to_wire() for topic, each in offsets.items()})
 
 
 async def _everywhere(
     call: Call, found: Mapping[str, tuple[Ranges, TopicAsked]], elsewhere: Mapping[str, dict[str, TopicAsked]], wait_ms: int
-) -> dict[str, object]:
-    """Wait here and at the other instances until one of them has more; then ask all once more, without waiting."""
+) -> dict[str, TopicOffsets]:
+    """Wait here and at the other instances until one of them has more; then ask all once more, without waiting.
 
-    async def ask(url: str, topics: dict[str, TopicAsked], wait: int) -> dict[str, object]:
+    A little at a time: another instance that is waited for in vain answers when its wait is over, and holds a thread until then.
+    """
+
+    async def ask(url: str, topics: dict[str, TopicAsked], wait: int) -> dict[str, TopicOffsets]:
         target = f"/v1/namespaces/{call.path['namespace']}/offsets"
         body = json.dumps(AskOffsets(topics=topics, wait=wait).to_wire()).encode()
         assert call.forwarder is not None  # every call that came by HTTP has one
@@ -63,20 +76,31 @@ async def _everywhere(
         value = json.loads(answer.body) if isinstance(answer.body, bytes) else {}
         if answer.status != 200:
             raise from_problem(value, answer.status)
-        return dict(value)
+        return {topic: TopicOffsets.model_validate(each) for topic, each in value.items()}
 
-    if wait_ms:
-        waiting: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(ask(url, topics, wait_ms)) for url, topics in elsewhere.items()
-        ]
+    async def wait_anywhere(wait: int) -> None:
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(ask(url, topics, wait)) for url, topics in elsewhere.items()]
         if found:
-            waiting.append(asyncio.ensure_future(wait_for_more(found, wait_ms, call.service.clock)))
-        _, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            waiting.append(asyncio.ensure_future(wait_for_more(found, wait, clock)))
+        first, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for each in late:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-    answers = await asyncio.gather(_here(found), *(ask(url, topics, 0) for url, topics in elsewhere.items()))
-    return {topic: each for answer in answers for topic, each in answer.items()}
+        for each in first:
+            each.result()
+
+    clock = call.service.clock
+    after = {topic: about.after for topic, (_, about) in found.items()}
+    after |= {topic: about.after for topics in elsewhere.values() for topic, about in topics.items()}
+    end = clock.monotonic() + wait_ms / 1000
+    while True:
+        left_ms = round((end - clock.monotonic()) * 1000)
+        if left_ms > 0:
+            await wait_anywhere(min(left_ms, _WAIT_MS))
+        answers = await asyncio.gather(_here(found), *(ask(url, topics, 0) for url, topics in elsewhere.items()))
+        together = {topic: each for answer in answers for topic, each in answer.items()}
+        if left_ms <= _WAIT_MS or any(_is_beyond(each, after[topic]) for topic, each in together.items()):
+            return together
 
 
 async def columns(call: Call) -> Answer:
