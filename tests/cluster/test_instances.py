@@ -23,8 +23,8 @@ from oncelog.wire.models import NamespacePolicies, TopicAsked, Verification
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import SystemClock
-from oncelog_service.cluster.lease_table import Instance as LeaseHolder
 from oncelog_service.cluster.lease_table import LeaseTable
+from oncelog_service.cluster.leases import Instance as LeaseHolder
 from oncelog_service.config import Settings
 from oncelog_service.log.pages import AS_ONCELOG
 from oncelog_service.service import Service

@@ -24,6 +24,11 @@ def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
     assert not loaded & {*HEAVY, "oncelog_service", "oncelog_dedup"}
 
 
+def test_a_service_over_leveldb_needs_no_sqlalchemy() -> None:
+    serving = "import oncelog_service.app, oncelog_service.cli\nfrom oncelog_service.storage.open import store_opener\n"
+    assert not loaded_by(f"{serving}store_opener('leveldb:///tmp/nothing')") & {"sqlalchemy", "psycopg", "pyspark"}
+
+
 def test_importing_the_sdk_starts_no_thread() -> None:
     loaded_by("import oncelog, threading\nassert threading.active_count() == 1")
 

@@ -11,8 +11,8 @@ import pytest
 
 from oncelog.errors import NotServedHere, StorageUnavailable
 from oncelog_service.clock import SystemClock
-from oncelog_service.cluster.lease_table import Dead, Instance, LeaseTable
-from oncelog_service.cluster.leases import TOPIC_PREFIX
+from oncelog_service.cluster.lease_table import LeaseTable
+from oncelog_service.cluster.leases import TOPIC_PREFIX, Dead, Instance
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.open import store_opener

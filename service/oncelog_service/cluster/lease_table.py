@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Connection, Engine, cast, delete, extract, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_nothing
 from sqlalchemy.exc import SQLAlchemyError
 
+from oncelog_service.cluster.leases import Dead, Held, Instance
 from oncelog_service.storage.port import Fence, StoreError
 from oncelog_service.storage.sql_tables import INSTANCE, LEASE
 
@@ -26,27 +26,6 @@ _IDLE = "SET LOCAL idle_in_transaction_session_timeout = '2s'"
 
 _LONG_DEAD_MS = 86_400_000
 """Rows of instances that ended so long ago, and of which nobody wanted anything, are tidied away."""
-
-
-class Instance(NamedTuple):
-    """A process that serves a part of the store."""
-
-    id: str
-    url: str
-    expires_in_ms: int
-    """By the database's clock, as of the call."""
-
-
-class Held(NamedTuple):
-    """A lease that somebody has."""
-
-    resource: bytes
-    epoch: int
-    instance: str
-
-
-class Dead(StoreError):
-    """The others take this instance for dead: it has to begin anew, under another id."""
 
 
 class LeaseTable:

@@ -8,10 +8,10 @@ while the lease is known to stand.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from oncelog.errors import InvalidRequest, StorageUnavailable
-from oncelog_service.storage.port import Fence
+from oncelog_service.storage.port import Fence, StoreError
 
 LOST = "another process may serve this by now; nothing was done here, try again"
 
@@ -49,6 +49,27 @@ class Lease:
         """Raises StorageUnavailable unless it stands."""
         if not self.stands:
             raise StorageUnavailable(LOST)
+
+
+class Instance(NamedTuple):
+    """A process that serves a part of the store."""
+
+    id: str
+    url: str
+    expires_in_ms: int
+    """By the database's clock, as of the call."""
+
+
+class Held(NamedTuple):
+    """A lease that somebody has."""
+
+    resource: bytes
+    epoch: int
+    instance: str
+
+
+class Dead(StoreError):
+    """The others take this instance for dead: it has to begin anew, under another id."""
 
 
 class Leases(Protocol):

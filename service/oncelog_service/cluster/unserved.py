@@ -19,7 +19,8 @@ from oncelog_service.cluster.leases import SETUP
 from oncelog_service.storage.port import Fence, Store, StoreError
 
 if TYPE_CHECKING:
-    from oncelog_service.cluster.lease_table import Instance, LeaseTable
+    from oncelog_service.cluster.lease_table import LeaseTable
+    from oncelog_service.cluster.leases import Instance
 
 COPY = b"copy"
 """What a process holds while it copies into the store."""
