@@ -267,6 +267,7 @@ def test_a_database_killed_several_times_under_load_loses_doubles_and_reorders_n
                 acknowledged = load.acknowledged()
                 time.sleep(rng.choice((0.0, 1.0, 5.0)))  # shorter and longer than a lease stands
                 before = load.counts
+                load.allow(1_000)
                 postgres.start()
                 began = time.monotonic()
                 until(lambda: load.goes_on(before), 3 * PATIENCE)  # noqa: B023
