@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux's CLOCK_MONOTONIC stands still while the machine is suspended; a lease does not."""
+
 
 class Clock(Protocol):
     """Two clocks: one to stamp messages with, one to measure spans with."""
@@ -14,7 +17,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that is not set."""
+        """Seconds on a clock that is not set, and goes on while this process, or the machine, stands still."""
         ...
 
 
@@ -29,4 +32,4 @@ class SystemClock:
         return self._last_ms
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_CLOCK)

@@ -101,7 +101,7 @@ def test_no_write_is_made_under_a_lease_that_somebody_else_has_now(table: LeaseT
 
 
 def test_whoever_was_declared_dead_cannot_renew_and_must_begin_anew(table: LeaseTable) -> None:
-    table.join(A, "http://a", 200)
+    table.join(A, "http://a", 2_000)
     table.join(B, "http://b", LONG)
     table.take(A, TOPIC)
     while isinstance(table.take(B, TOPIC), Instance):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from oncelog.errors import InvalidRequest, NotServedHere, from_problem
+from oncelog.errors import InvalidRequest, NotServedHere, StorageUnavailable, from_problem
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
 from oncelog_service.log.ranges import Ranges, wait_for_more
@@ -73,7 +73,12 @@ async def _everywhere(
         body = json.dumps(AskOffsets(topics=topics, wait=wait).to_wire()).encode()
         assert call.forwarder is not None  # every call that came by HTTP has one
         answer = await call.forwarder.send(url, "POST", target, {b"content-type": JSON.encode()}, body)
-        value = json.loads(answer.body) if isinstance(answer.body, bytes) else {}
+        try:
+            value = json.loads(answer.body) if isinstance(answer.body, bytes) else None
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise StorageUnavailable(f"{url} serves some of the topics and answered {answer.status}, which says nothing of them")
         if answer.status != 200:
             raise from_problem(value, answer.status)
         return {topic: TopicOffsets.model_validate(each) for topic, each in value.items()}

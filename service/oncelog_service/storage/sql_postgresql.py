@@ -167,6 +167,8 @@ def _as_puts(changes: Changes) -> Changes:
 def _in_pieces(writer: Connection, changes: Changes) -> frozenset[Fence]:
     """The changes in one transaction of several statements; the fences that do not stand."""
     writer.exec_driver_sql("BEGIN")
+    # A process that is stopped in between would keep the leases locked, and nobody could take over.
+    writer.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '2s'")
     for piece in _pieces(_as_puts(changes)):
         lost = _execute(writer, piece)
         if lost:
