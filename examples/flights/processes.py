@@ -115,10 +115,10 @@ class Child:
 class Crew:
     """All processes of the demo around one log."""
 
-    def __init__(self, work: Path, store: str) -> None:
-        """``store``: the URL of the service's."""
+    def __init__(self, work: Path, store: str | None = None) -> None:
+        """``store``: the URL of the service's; without it LevelDB, in ``work``."""
         work.mkdir(exist_ok=True)
-        self._store = store
+        self._store = store or f"leveldb://{work / 'log'}"
         self.work = work
         self.database = work / "tables.db"
         self._port = _free_port()

@@ -70,6 +70,9 @@ class CrashingStore:
     def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         return self._store.scan(table, start, stop, reverse=reverse)
 
+    def lease_table(self) -> None:
+        return None
+
     def close(self) -> None:
         self._store.close()
 

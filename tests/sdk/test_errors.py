@@ -47,7 +47,7 @@ def test_a_class_says_itself_what_it_means(kind: type[OncelogError]) -> None:
     assert str(kind()) == kind().detail == kind.__doc__.strip()
     assert kind().definite is kind.certain
     assert all(getattr(kind(), name) is None for name in kind.values)
-    assert kind.status is None or 400 <= kind.status < 600
+    assert kind.status is None or 300 <= kind.status < 600
 
 
 @pytest.mark.parametrize("kind", ANSWERED, ids=lambda kind: kind.code)

@@ -272,7 +272,8 @@ def test_a_take_over_waits_for_the_write_it_meets_and_then_sees_it(shared: Place
         waits(shared, holder)
         taking = Thread(take_over)
         with shared.connect() as watcher:
-            (writer,) = watcher.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE 'WITH fence%%'").fetchone()  # type: ignore[misc]
+            writing = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'WITH fence%%' AND state = 'active'"
+            (writer,) = watcher.execute(writing).fetchone()  # type: ignore[misc]
             deadline = time.monotonic() + SECONDS
             while watcher.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", (writer,)
