@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.clock import Clock
-from oncelog_service.cluster.leases import JOURNAL, SETUP, TOPIC_PREFIX, TRANSACTIONS, Alone, Lease, Leases
+from oncelog_service.cluster.leases import JOURNAL, SETUP, TRANSACTIONS, Alone, Lease, Leases, topic_of
 from oncelog_service.cluster.led import Led
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.config import Settings
@@ -23,7 +23,6 @@ from oncelog_service.log.writer import Writer
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole
-from oncelog_service.storage.keys import split_topic_key
 from oncelog_service.storage.port import Fence, Store, StoreError
 from oncelog_service.topics import Topics
 from oncelog_service.transactions.instance import find_instance, instance_of
@@ -309,7 +308,9 @@ class Service:
             try:
                 await topics.reread_policies()
                 for resource, to in membership.misplaced():
-                    await topics.hand_over(*split_topic_key(resource.removeprefix(TOPIC_PREFIX)), to)
+                    name = topic_of(resource)
+                    assert name is not None  # nothing else is misplaced
+                    await topics.hand_over(*name, to)
             except OncelogError as error:
                 _log.warning("topics are moved to where they belong later: %s", error)
 
@@ -328,8 +329,9 @@ class Service:
 
     def _on_lost(self, resource: bytes) -> None:
         _log.warning("%s is served by another process now", resource.decode())
-        if self._topics is not None and resource.startswith(TOPIC_PREFIX):
-            self._topics.drop(split_topic_key(resource.removeprefix(TOPIC_PREFIX)))
+        name = topic_of(resource)
+        if self._topics is not None and name is not None:
+            self._topics.drop(name)
 
     def _on_failure(self, error: Exception) -> None:
         """A write failed, or others may have taken everything over: from this moment nothing is answered from memory."""

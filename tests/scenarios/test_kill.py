@@ -5,7 +5,6 @@ A failing run names its seed; ``KILL_SEED=… pytest …`` begins again with the
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -29,6 +28,7 @@ from tests.scenarios.judge import (
     read_log,
 )
 from tests.scenarios.load import Follower, InBatches, OneByOne, Streaming, Writer, payload_of
+from tests.scenarios.seed import seeded
 from tests.support import ServiceProcess
 
 TOPIC = "t"
@@ -40,16 +40,6 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
         with Client(process.url) as client:
             client.create_topic(TOPIC)
         yield process
-
-
-@contextmanager
-def _seeded() -> Iterator[random.Random]:
-    seed = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(10**9))
-    try:
-        yield random.Random(seed)
-    except BaseException as error:
-        error.add_note(f"KILL_SEED={seed}")
-        raise
 
 
 # --- the service is killed
@@ -65,7 +55,7 @@ def test_fifty_kills_of_the_service_under_load_lose_double_and_reorder_nothing(s
 
 
 def _kill_under_load(service: ServiceProcess, kills: int) -> None:
-    with _seeded() as rng:
+    with seeded() as rng:
         writers = _writers(service, rng)
         follower = Follower(service.url, TOPIC)
         log: list[Message] = []
@@ -169,7 +159,7 @@ def test_a_producer_killed_twenty_times_resumes_and_every_row_is_there_once(serv
 
 def _kill_producers(service: ServiceProcess, rows: int, kills: int) -> None:
     """The last but one dies together with the service."""
-    with _seeded() as rng:
+    with seeded() as rng:
         for number in range(kills):
             acknowledged = _publish_and_kill(service, rows, rng.uniform(0.0, 0.1), with_service=number == kills - 2)
             log = read_log(service.url, TOPIC)

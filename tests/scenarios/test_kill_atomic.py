@@ -5,7 +5,6 @@ A failing run names its seed; ``KILL_SEED=… pytest …`` begins again with the
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import threading
@@ -28,18 +27,8 @@ from tests.scenarios.atomic_judge import Judge, check_verified, outcome_of
 from tests.scenarios.atomic_load import TOPICS, Attempt, Chunk, Committer, JournalApi
 from tests.scenarios.crashing import ANY, CHUNK, CrashPoint, Fallen, crashing_service
 from tests.scenarios.judge import read_log
+from tests.scenarios.seed import seeded
 from tests.support import ServiceProcess, running_service
-
-
-@contextmanager
-def _seeded() -> Iterator[random.Random]:
-    seed = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(10**9))
-    try:
-        yield random.Random(seed)
-    except BaseException as error:
-        error.add_note(f"KILL_SEED={seed}")
-        raise
-
 
 # --- at every boundary of the journal
 
@@ -109,7 +98,7 @@ def _crash(tmp_path: Path, points: Sequence[CrashPoint]) -> None:
     """Commits of all kinds until the first point; the others lie in what the restarts then write."""
     store = f"leveldb://{tmp_path / 'log'}"
     first, *later = points
-    with _seeded() as rng, _committing(rng) as committers:
+    with seeded() as rng, _committing(rng) as committers:
         with crashing_service(store, first._replace(nth=rng.randint(2, 4 if first.numbered else 10))) as service:
             url = service.url()
             _make_topics(url)
@@ -168,7 +157,7 @@ def test_twenty_five_kills_under_load_leave_every_commit_whole_or_absent(tmp_pat
 def _kill_under_load(tmp_path: Path, kills: int) -> None:
     judge = Judge()
     with (
-        _seeded() as rng,
+        seeded() as rng,
         ServiceProcess(tmp_path / "log", snapshot_messages=100) as service,
         _committing(rng) as committers,
     ):

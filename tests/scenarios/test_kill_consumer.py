@@ -6,20 +6,18 @@ A failing run names its seed; ``KILL_SEED=… pytest …`` begins again with the
 
 from __future__ import annotations
 
-import os
-import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from oncelog import Client, Producer
 from tests.scenarios.consuming import END
+from tests.scenarios.seed import seeded
 from tests.support import ServiceProcess
 
 TOPIC, SUBSCRIPTION = "t", "s"
@@ -126,16 +124,6 @@ class Publishing(threading.Thread):
             self.failure = error
 
 
-@contextmanager
-def _seeded() -> Iterator[random.Random]:
-    seed = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(10**9))
-    try:
-        yield random.Random(seed)
-    except BaseException as error:
-        error.add_note(f"KILL_SEED={seed}")
-        raise
-
-
 def _until(holds: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + 60
     while not holds():
@@ -150,7 +138,7 @@ def _until(holds: Callable[[], bool], what: str) -> None:
 def test_kills_of_service_and_consumer_lose_and_reorder_nothing_and_deliver_nothing_acknowledged(
     tmp_path: Path, service_kills: int, consumer_kills: int
 ) -> None:
-    with _seeded() as rng, ServiceProcess(tmp_path / "log") as service:
+    with seeded() as rng, ServiceProcess(tmp_path / "log") as service:
         with Client(service.url) as client:
             client.create_topic(TOPIC)
         heard = Heard()

@@ -5,7 +5,6 @@ A failing run names its seed; ``KILL_SEED=… pytest …`` begins again with the
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenarios.seed import seeded
 from tests.scenarios.transaction_judge import (
     check_nothing_undecided,
     check_verified,
@@ -36,16 +36,6 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
         yield process
 
 
-@contextmanager
-def _seeded() -> Iterator[random.Random]:
-    seed = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(10**9))
-    try:
-        yield random.Random(seed)
-    except BaseException as error:
-        error.add_note(f"KILL_SEED={seed}")
-        raise
-
-
 # --- the service is killed
 
 
@@ -60,7 +50,7 @@ def test_forty_kills_at_all_stages_leave_every_transaction_whole_or_absent(servi
 
 
 def _kill_in_transactions(service: ServiceProcess, stages: Sequence[Stage]) -> None:
-    with _seeded() as rng, _working(service, rng) as transactors:
+    with seeded() as rng, _working(service, rng) as transactors:
         for stage in rng.sample(stages, len(stages)):
             _let_go(transactors)
             _kill_at(service, transactors, stage, rng)

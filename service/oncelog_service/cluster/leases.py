@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from oncelog.errors import InvalidRequest, StorageUnavailable
+from oncelog_service.storage.keys import split_topic_key
 from oncelog_service.storage.port import Fence, StoreError
 
 LOST = "another process may serve this by now; nothing was done here, try again"
@@ -26,6 +27,11 @@ TOPIC_PREFIX = b"topic:"
 def topic_resource(topic_key: bytes) -> bytes:
     """What a topic is called among the leases: all its generations."""
     return TOPIC_PREFIX + topic_key
+
+
+def topic_of(resource: bytes) -> tuple[str, str] | None:
+    """(namespace, topic) that a resource is; None: it is no topic."""
+    return split_topic_key(resource.removeprefix(TOPIC_PREFIX)) if resource.startswith(TOPIC_PREFIX) else None
 
 
 class Lease:

@@ -21,9 +21,8 @@ from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable
 from oncelog.transport import Transport
 from oncelog.wire.media import JSON
 from oncelog_service.clock import Clock
-from oncelog_service.cluster.leases import TOPIC_PREFIX, Dead, Held, Instance, Lease
+from oncelog_service.cluster.leases import TOPIC_PREFIX, Dead, Held, Instance, Lease, topic_of
 from oncelog_service.cluster.placement import preferred
-from oncelog_service.storage.keys import split_topic_key
 from oncelog_service.storage.port import Fence, StoreError
 
 if TYPE_CHECKING:
@@ -148,7 +147,9 @@ class Membership:
         raise StorageUnavailable(f"{found.url} serves it and has not handed it over yet; nothing was done, try again")
 
     async def _ask_for(self, resource: bytes, holder: Instance) -> None:
-        namespace, topic = split_topic_key(resource.removeprefix(TOPIC_PREFIX))
+        name = topic_of(resource)
+        assert name is not None  # nothing else is claimed
+        namespace, topic = name
         body = json.dumps({"namespace": namespace, "topic": topic, "instance": self.id}).encode()
 
         def ask() -> None:

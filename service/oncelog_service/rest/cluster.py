@@ -5,10 +5,9 @@ from __future__ import annotations
 from pydantic import ConfigDict
 
 from oncelog.wire.models import Cluster, ClusterInstance, ClusterLease, Resource
-from oncelog_service.cluster.leases import TOPIC_PREFIX
+from oncelog_service.cluster.leases import topic_of
 from oncelog_service.rest.bodies import json_answer, read_model
 from oncelog_service.rest.routes import Answer, Call
-from oncelog_service.storage.keys import split_topic_key
 
 
 class HandOver(Resource):
@@ -28,9 +27,7 @@ async def show(call: Call) -> Answer:
     urls = {each.id: each.url for each in instances}
     leases = []
     for resource, lease in sorted(held.items()):
-        namespace = topic = None
-        if resource.startswith(TOPIC_PREFIX):
-            namespace, topic = split_topic_key(resource.removeprefix(TOPIC_PREFIX))
+        namespace, topic = topic_of(resource) or (None, None)
         leases.append(
             ClusterLease(
                 resource=resource.decode() if topic is None else "topic",
