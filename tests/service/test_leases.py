@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -16,7 +17,7 @@ from oncelog_service.cluster.leases import TOPIC_PREFIX, Dead, Instance
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Fence, Store, StoreFenced, Table
+from oncelog_service.storage.port import Batch, Fence, Store, StoreError, StoreFenced, Table
 from tests.postgres import PostgresServer
 
 LONG = 60_000
@@ -223,7 +224,7 @@ def test_a_topic_is_taken_where_it_belongs_and_the_others_say_where_that_is(tabl
 
 def test_who_was_taken_for_dead_is_told_and_holds_nothing_any_more(table: LeaseTable) -> None:
     async def scenario() -> None:
-        member = Member(table, "http://a", ttl_seconds=0.6)
+        member = Member(table, "http://a", ttl_seconds=3.0)
         await member.membership.join()
         lease = await member.membership.take(b"journal")
         assert lease.stands
@@ -238,12 +239,18 @@ def test_who_was_taken_for_dead_is_told_and_holds_nothing_any_more(table: LeaseT
     asyncio.run(scenario())
 
 
-def test_leases_end_by_its_own_clock_before_anybody_else_may_take_them(table: LeaseTable) -> None:
+def test_leases_end_by_its_own_clock_before_anybody_else_may_take_them(
+    table: LeaseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> NoReturn:
+        raise StoreError("the heartbeat does not get through")
+
     async def scenario() -> None:
-        member = Member(table, "http://a", ttl_seconds=1.0)
+        member = Member(table, "http://a", ttl_seconds=3.0)
         await member.membership.join()
         lease = await member.membership.take(b"journal")
-        member.membership._ending.set()  # no heartbeat any more
+        assert lease.stands
+        monkeypatch.setattr(table, "renew", unreachable)
         while lease.stands:
             await asyncio.sleep(0.005)
         left = next(each.expires_in_ms for each in [*table.instances(), Instance("", "", 0)])
