@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
@@ -30,12 +31,12 @@ from oncelog_service.transactions.leased import LeasedTransactions
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 _REOPEN_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before each attempt to reopen a store that failed; the last one repeats."""
-
-
 _ANYWHERE = ("0.0.0.0", "::", None)
 """Addresses to listen on that are none to go to."""
 
@@ -51,6 +52,13 @@ class _Opened:
         self.led_transactions: Led[TransactionManager] | None = None
         self.remote: RemoteTransactions | LeasedTransactions | None = None
         self.journal: Led[Journal] | None = None
+
+    @property
+    def transactions(self) -> TransactionManager | RemoteTransactions | LeasedTransactions | None:
+        """What knows how transactions ended, here or elsewhere."""
+        if self.remote is not None:
+            return self.remote
+        return None if self.led_transactions is None else self.led_transactions.present
 
     async def close(self) -> None:
         """Finish what is in hand, leave snapshots, let the others take over, close the store."""
@@ -68,6 +76,16 @@ class _Opened:
             if isinstance(self.leases, Membership):
                 await self.leases.leave()
             await asyncio.to_thread(self.store.close)
+
+    def release(self) -> None:
+        """Before a stop: whoever waits for a message or a transaction is told at once to try again."""
+        if self.topics is not None:
+            for log in self.topics.opened.values():
+                log.release()
+        if self.led_transactions is not None:
+            self.led_transactions.release()
+        if self.remote is not None:
+            self.remote.release()
 
     def abandon(self) -> None:
         """After the store has failed: whoever waits for something is told."""
@@ -94,13 +112,6 @@ class Service:
         """How often the store had to be reopened."""
         self._open_store = open_store
         self._opened: _Opened | None = None
-        self._store: Store | None = None
-        self._writer: Writer | None = None
-        self._topics: Topics | None = None
-        self._leases: Alone | Membership = Alone()
-        self._transactions: TransactionManager | RemoteTransactions | LeasedTransactions | None = None
-        self._led_transactions: Led[TransactionManager] | None = None
-        self._journal: Led[Journal] | None = None
         self.cache = RecentMessages(settings.cache_bytes)
         self._background: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
@@ -112,13 +123,8 @@ class Service:
 
     def release(self) -> None:
         """Before a stop: whoever waits for a message is told at once to try again; else the stop would wait for every reader."""
-        if self._topics is not None:
-            for log in self._topics.opened.values():
-                log.release()
-        if self._led_transactions is not None:
-            self._led_transactions.release()
-        if self._transactions is not None:
-            self._transactions.release()
+        if self._opened is not None:
+            self._opened.release()
 
     async def stop(self) -> None:
         """Finish what is in hand, leave a snapshot of every open topic, close the store."""
@@ -134,9 +140,7 @@ class Service:
     @property
     def topics(self) -> Topics:
         """The topics. Raises StorageUnavailable while the store is not open."""
-        if self._topics is None:
-            raise StorageUnavailable(self._reason)
-        return self._topics
+        return self._there(self._present.topics)
 
     @property
     def transactions(self) -> TransactionManager | RemoteTransactions:
@@ -144,7 +148,7 @@ class Service:
 
         Raises StorageUnavailable while the store is not open; NotServedHere: another process serves it.
         """
-        transactions = self._transactions
+        transactions = self._present.transactions
         if transactions is None:
             raise StorageUnavailable(self._reason)
         return transactions.here if isinstance(transactions, LeasedTransactions) else transactions
@@ -152,49 +156,52 @@ class Service:
     @property
     def journal(self) -> Journal:
         """The coordinator of atomic commits. Raises StorageUnavailable while the store is not open; NotServedHere."""
-        if self._journal is None:
-            raise StorageUnavailable(self._reason)
-        return self._journal.here
+        return self._there(self._present.journal).here
 
     @property
     def membership(self) -> Membership:
         """This process among those over the same store. Raises NotSupported: it has the store for itself. StorageUnavailable."""
-        if self._store is None:
-            raise StorageUnavailable(self._reason)
-        if isinstance(self._leases, Alone):
+        leases = self._present.leases
+        if isinstance(leases, Alone):
             raise NotSupported("this service has its store for itself; several can share one on PostgreSQL")
-        return self._leases
+        return leases
 
     @property
     def leases_held(self) -> int:
         """How many leases of a shared store this process holds."""
-        return 0 if isinstance(self._leases, Alone) else self._leases.held
+        leases = None if self._opened is None else self._opened.leases
+        return leases.held if isinstance(leases, Membership) else 0
 
     @property
     def writer(self) -> Writer:
         """The writer. Raises StorageUnavailable while the store is not open."""
-        if self._writer is None:
-            raise StorageUnavailable(self._reason)
-        return self._writer
+        return self._present.writer
 
     @property
     def store(self) -> Store:
         """The store, for reading. Raises StorageUnavailable while it is not open."""
-        if self._store is None:
+        return self._present.store
+
+    @property
+    def _present(self) -> _Opened:
+        return self._there(self._opened)
+
+    def _there(self, part: T | None) -> T:
+        if part is None:
             raise StorageUnavailable(self._reason)
-        return self._store
+        return part
 
     @property
     def retention(self) -> Retention:
         """A retention over the present store, to run a round by hand."""
-        settings, journal = self.settings, self._journal
+        settings, opened = self.settings, self._present
         lifetime_ms = settings.limits.max_transaction_lifetime_ms
 
         def needs(number: int) -> bool:
-            present = None if journal is None else journal.present
+            present = None if opened.journal is None else opened.journal.present
             return present is None or present.needs(number)
 
-        return Retention(self.topics, needs, self.store, self.clock, settings.retention_seconds, lifetime_ms)
+        return Retention(self.topics, needs, opened.store, self.clock, settings.retention_seconds, lifetime_ms)
 
     async def _open(self) -> None:
         settings = self.settings
@@ -237,9 +244,7 @@ class Service:
         except BaseException:
             await opened.close()
             raise
-        self._opened, self._leases = opened, leases
-        self._store, self._writer, self._topics, self._transactions = store, opened.writer, topics, transactions
-        self._led_transactions, self._journal = opened.led_transactions, journal
+        self._opened = opened
         running = [
             self.retention.run(),
             journal.run(),
@@ -330,8 +335,9 @@ class Service:
     def _on_lost(self, resource: bytes) -> None:
         _log.warning("%s is served by another process now", resource.decode())
         name = topic_of(resource)
-        if self._topics is not None and name is not None:
-            self._topics.drop(name)
+        topics = None if self._opened is None else self._opened.topics
+        if topics is not None and name is not None:
+            topics.drop(name)
 
     def _on_failure(self, error: Exception) -> None:
         """A write failed, or others may have taken everything over: from this moment nothing is answered from memory."""
@@ -347,8 +353,6 @@ class Service:
 
     def _let_go(self) -> _Opened | None:
         opened, self._opened = self._opened, None
-        self._topics = self._transactions = self._led_transactions = self._writer = self._store = self._journal = None
-        self._leases = Alone()
         return opened
 
     async def _reopen(self, opened: _Opened) -> None:
