@@ -21,6 +21,7 @@ from tests.cluster.instances import PATIENCE, Instance, Instances, instances, un
 from tests.postgres import PostgresServer
 from tests.scenarios.judge import check_acknowledged, check_finished, check_maps, check_order, check_prefix, read_log
 from tests.scenarios.load import Follower, InBatches, OneByOne, Streaming, Writer
+from tests.scenarios.seed import seeded
 
 TOPIC = "t"
 STOPPED_SECONDS = 10.0
@@ -110,17 +111,6 @@ class Load:
         print(f"{len(log)} messages of {len(self.writers)} producers, the same for {len(self.followers)} readers")
 
 
-@contextmanager
-def _seeded() -> Iterator[random.Random]:
-    seed = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(10**9))
-    print(f"\nKILL_SEED={seed}")
-    try:
-        yield random.Random(seed)
-    except BaseException as error:
-        error.add_note(f"KILL_SEED={seed}")
-        raise
-
-
 @pytest.fixture
 def cluster(postgres: PostgresServer, tmp_path: Path) -> Iterator[Instances]:
     with instances(postgres.fresh_schema(), tmp_path, snapshot_messages=500) as found:
@@ -134,7 +124,7 @@ def cluster(postgres: PostgresServer, tmp_path: Path) -> Iterator[Instances]:
 
 @pytest.mark.timeout(300)
 def test_an_owner_killed_and_one_stopped_under_load_lose_double_and_reorder_nothing(cluster: Instances) -> None:
-    with _seeded() as rng:
+    with seeded() as rng:
         load = Load(cluster, rng)
         with load.running():
             load.allow(3_000)
@@ -174,7 +164,7 @@ def _is_replaced(load: Load, stopped: Instance) -> bool:
 @pytest.mark.timeout(1_200)
 def test_two_minutes_of_kills_stops_and_restarts_lose_double_and_reorder_nothing(cluster: Instances) -> None:
     seconds = float(os.environ.get("KILL_SECONDS", "120"))
-    with _seeded() as rng:
+    with seeded() as rng:
         load = Load(cluster, rng)
         with load.running():
             load.allow(3_000)
@@ -255,7 +245,7 @@ def _restart(instance: Instance) -> None:
 def test_a_database_killed_several_times_under_load_loses_doubles_and_reorders_nothing(
     cluster: Instances, postgres: PostgresServer
 ) -> None:
-    with _seeded() as rng:
+    with seeded() as rng:
         load = Load(cluster, rng)
         with load.running():
             load.allow(3_000)

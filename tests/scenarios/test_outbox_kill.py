@@ -6,7 +6,6 @@ A failing run names its seed; ``KILL_SEED=… pytest …`` begins again with the
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from oncelog.outbox_lease import OutboxDatabase
 from tests.postgres import postgres_server
 from tests.scenarios.outbox_relay import POINTS
 from tests.scenarios.outbox_writers import Writer, check_topics
+from tests.scenarios.seed import seeded
 from tests.support import ServiceProcess, running_service
 
 TOPICS = ("paid", "shipped")
@@ -70,16 +70,6 @@ def shop(kind: str, tmp_path: Path) -> Iterator[Engine]:
     Outbox(NAME).create_tables(made)
     yield made
     made.dispose()
-
-
-@contextmanager
-def seeded() -> Iterator[random.Random]:
-    seed = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(10**9))
-    try:
-        yield random.Random(seed)
-    except BaseException as error:
-        error.add_note(f"KILL_SEED={seed}")
-        raise
 
 
 # --- killed at a chosen moment

@@ -15,15 +15,13 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
 from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark
 from oncelog_service.log.checks import check_producer_name, first_gap
+from oncelog_service.log.epochs import begun_by, remembering
 from oncelog_service.log.history import MOST_RECENT, find_originals
 from oncelog_service.log.reading import read
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import ProducerRow, encode_record
-
-_REMEMBERED_OPENS = 16
-"""Nonces of so many latest opens are kept, so that a late repeat of an open is told from a new one."""
 
 
 class Producers:
@@ -62,12 +60,11 @@ class Producers:
         """
         check_producer_name(name)
         row = self._rows.get(name, ProducerRow())
-        epoch = dict(row.opens).get(nonce)
+        epoch = begun_by(row.opens, nonce)
         new = epoch is None
         if epoch is None:
             epoch = (row.epoch or 0) + 1
-            opens = [*row.opens, (nonce, epoch)][-_REMEMBERED_OPENS:]
-            await self._write(name, replace(row, epoch=epoch, opens=opens, gaps=gaps))
+            await self._write(name, replace(row, epoch=epoch, opens=remembering(row.opens, nonce, epoch), gaps=gaps))
         await self._end_transactions(name, new)
         # Everything admitted before the open is on disk when the open is: what is answered here is final. What an undecided
         # transaction holds does not count: whoever resumed behind it would lose it if it is rolled back.

@@ -41,6 +41,7 @@ from oncelog_dedup import Position
 from oncelog_service.clock import Clock
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_place, check_subscription_name
+from oncelog_service.log.epochs import begun_by, remembering
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.pages import Encoding, Page
 from oncelog_service.log.ranges import Ranges
@@ -49,9 +50,6 @@ from oncelog_service.log.scan import after, offset_behind
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import SubscriptionRow, encode_record
-
-_REMEMBERED_OPENS = 16
-"""Nonces of so many latest opens and seeks are kept, as of producers."""
 
 
 class Subscriptions:
@@ -106,7 +104,7 @@ class Subscriptions:
         start: int | None = None
         while True:
             row = self._rows.get(asked.name, SubscriptionRow(0))
-            epoch = dict(row.opens).get(asked.nonce)
+            epoch = begun_by(row.opens, asked.nonce)
             if epoch is not None:
                 break
             cursor = start if row.cursor is None else row.cursor
@@ -126,11 +124,11 @@ class Subscriptions:
         """
         check_place(asked.to)
         row = await self._held(name, asked)
-        if asked.nonce not in dict(row.opens):
+        if begun_by(row.opens, asked.nonce) is None:
             cursor = await self._offset_at(asked.to)
             self._check_open()
             row = await self._held(name, asked)  # not another's by now
-        epoch = dict(row.opens).get(asked.nonce)
+        epoch = begun_by(row.opens, asked.nonce)
         if epoch is None:
             epoch = await self._begin(name, asked.nonce, cursor)
         return await self._shown(name, epoch)
@@ -144,7 +142,7 @@ class Subscriptions:
     async def _held(self, name: str, asked: SeekSubscription) -> SubscriptionRow:
         """The row, if who seeks may. A consumer whose answer was lost seeks again under the epoch before."""
         row = self._existing(name)
-        if asked.epoch is None or dict(row.opens).get(asked.nonce) == row.epoch:
+        if asked.epoch is None or begun_by(row.opens, asked.nonce) == row.epoch:
             return row
         return await self._current(name, asked.epoch)
 
@@ -152,8 +150,7 @@ class Subscriptions:
         """A new epoch with the cursor there. It counts from the call on; on disk when this returns."""
         row = self._rows.get(name, SubscriptionRow(0))
         epoch = row.epoch + 1
-        opens = [*row.opens, (nonce, epoch)][-_REMEMBERED_OPENS:]
-        await self._write(name, SubscriptionRow(epoch, opens, cursor))
+        await self._write(name, SubscriptionRow(epoch, remembering(row.opens, nonce, epoch), cursor))
         return epoch
 
     def _existing(self, name: str) -> SubscriptionRow:
