@@ -9,12 +9,13 @@ import pytest
 from tests.rest.talk import Topic
 from tests.support import RunningService, running_service
 
+SMALL = {"max_request_bytes": 100_000, "max_messages": 100, "max_wait_ms": 1_000}
+"""Its limits."""
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[RunningService]:
-    with running_service(
-        max_request_bytes=100_000, max_messages=100, max_wait_ms=1_000, header_timeout_seconds=0.4, body_timeout_seconds=0.4
-    ) as service:
+    with running_service(**SMALL) as service:
         yield service
 
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from oncelog.wire.media import AVRO, JSON
+from tests.rest.conftest import SMALL
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, avro_publish, connected, head, read_answer
 from tests.support import RunningService, running_service
 
 PUBLISH = "/v1/namespaces/default/topics/refusals/publish"
 POLL = "/v1/namespaces/default/topics/refusals/poll"
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[RunningService]:
+    """One that waits for nobody."""
+    with running_service(**SMALL, header_timeout_seconds=0.4, body_timeout_seconds=0.4) as service:
+        Topic(service.url, "refusals")
+        yield service
 
 
 def problem_in(answer: tuple[int, dict[str, str], bytes], status: int, code: str) -> None:
@@ -24,16 +34,16 @@ def problem_in(answer: tuple[int, dict[str, str], bytes], status: int, code: str
 
 
 @pytest.mark.parametrize("start", [b"", b"P", b"POST " + PUBLISH.encode(), head("GET", "/healthz")[:-2]], ids=len)
-def test_a_head_that_does_not_arrive_in_time_ends_the_connection(shared: RunningService, start: bytes) -> None:
+def test_a_head_that_does_not_arrive_in_time_ends_the_connection(hurried: RunningService, start: bytes) -> None:
     begun = time.monotonic()
-    with connected(shared.url) as connection:
+    with connected(hurried.url) as connection:
         connection.sendall(start)
         assert connection.recv(1000) == b""
     assert 0.3 < time.monotonic() - begun < 10
 
 
-def test_a_head_that_trickles_in_is_not_given_more_time(shared: RunningService) -> None:
-    with connected(shared.url) as connection:
+def test_a_head_that_trickles_in_is_not_given_more_time(hurried: RunningService) -> None:
+    with connected(hurried.url) as connection:
         connection.settimeout(0.05)
         sent, ended = 0, False
         while not ended and sent < 100:
@@ -48,8 +58,8 @@ def test_a_head_that_trickles_in_is_not_given_more_time(shared: RunningService) 
     assert ended
 
 
-def test_a_half_sent_head_behind_a_whole_request_ends_the_connection_too(shared: RunningService) -> None:
-    with connected(shared.url) as connection:
+def test_a_half_sent_head_behind_a_whole_request_ends_the_connection_too(hurried: RunningService) -> None:
+    with connected(hurried.url) as connection:
         connection.sendall(head("GET", "/healthz") + b"POST ")
         stream = connection.makefile("rb")
         assert read_answer(stream)[0] == 200
@@ -60,8 +70,8 @@ def test_a_half_sent_head_behind_a_whole_request_ends_the_connection_too(shared:
 
 @pytest.mark.parametrize("body", [b"", b"{"], ids=["not begun", "begun"])
 @pytest.mark.parametrize("framing", ["content-length: 100", "transfer-encoding: chunked"])
-def test_a_body_that_does_not_arrive_in_time_is_a_408(shared: RunningService, topic: Topic, body: bytes, framing: str) -> None:
-    with connected(shared.url) as connection:
+def test_a_body_that_does_not_arrive_in_time_is_a_408(hurried: RunningService, body: bytes, framing: str) -> None:
+    with connected(hurried.url) as connection:
         sent = b"%x\r\n%b\r\n" % (len(body), body) if body and "chunked" in framing else body
         connection.sendall(head("POST", PUBLISH, framing, "content-type: application/json") + sent)
         stream = connection.makefile("rb")
@@ -177,9 +187,9 @@ def test_garbage_behind_a_request_is_never_its_answer(shared: RunningService) ->
             assert read_answer(connection.makefile("rb"))[0] in (0, 200)
 
 
-def test_a_long_poll_is_not_cut_by_the_timer_of_the_head(shared: RunningService, topic: Topic) -> None:
+def test_a_long_poll_is_not_cut_by_the_timer_of_the_head(hurried: RunningService) -> None:
     begun = time.monotonic()
-    assert topic.read(wait=900) == []
+    assert Topic(hurried.url, "refusals").read(wait=900) == []
     assert time.monotonic() - begun >= 0.85, "twice the time that a head may take"
 
 
@@ -189,8 +199,8 @@ def poll_for(wait_ms: int, name: str) -> bytes:
     return head("POST", path, f"content-type: {JSON}", f"content-length: {len(body)}") + body
 
 
-def test_a_long_poll_is_answered_although_a_half_sent_head_stands_behind_it(shared: RunningService, topic: Topic) -> None:
-    with connected(shared.url) as connection:
+def test_a_long_poll_is_answered_although_a_half_sent_head_stands_behind_it(hurried: RunningService) -> None:
+    with connected(hurried.url) as connection:
         connection.sendall(poll_for(900, "refusals") + b"GET /hea")
         assert read_answer(connection.makefile("rb"))[0] == 200
 
