@@ -23,6 +23,9 @@ $(READY): constraints.txt pyproject.toml
 .PHONY: venv
 venv: $(READY) ## make the virtual environment in .venv
 
+# The tests start hundreds of Python processes: none is to compile everything anew. (Empty is unset.)
+test test-slow demo fight bench: export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: test
 test: $(READY) ## run the tests but for the slow ones, two files at a time (ARGS="-k name" to choose)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

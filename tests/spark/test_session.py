@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from oncelog.spark import register, session
+from oncelog.spark.home import spark_home
 from oncelog.spark.java import java_home
 from oncelog.spark.session import is_here, prepare
 from tests.support import RunningService
@@ -37,11 +38,13 @@ def test_the_environment_says_which_java_and_which_python() -> None:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(spark_home({})),
     }
 
 
 def test_what_the_caller_has_chosen_stays() -> None:
-    chosen = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b", "SPARK_LOCAL_IP": "10.0.0.1"}
+    chosen = {"PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b", "SPARK_LOCAL_IP": "10.0.0.1", "SPARK_HOME": "c"}
+    chosen["JAVA_HOME"] = str(java_home())
     environment = dict(chosen)
     prepare(environment, "local")
     assert environment == chosen
@@ -50,7 +53,7 @@ def test_what_the_caller_has_chosen_stays() -> None:
 def test_only_a_master_on_this_machine_is_bound_to_loopback() -> None:
     environment = {"JAVA_HOME": str(java_home())}
     prepare(environment, "spark://elsewhere:7077")
-    assert "SPARK_LOCAL_IP" not in environment
+    assert not {"SPARK_LOCAL_IP", "SPARK_HOME"} & {*environment}
     here = {"local", "local[*]", "local-cluster[2,1,1024]"}
     assert {master for master in (*here, "yarn", "spark://localhost:7077") if is_here(master)} == here
 

