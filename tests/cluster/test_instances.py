@@ -473,7 +473,7 @@ def test_what_was_under_way_when_a_heartbeat_was_late_is_not_written_behind_the_
     async def run() -> None:
         async with AsyncExitStack() as ends:
             a, opened = await _stoppable(ends, postgres.fresh_schema(), 0.5, renewed_for_ms=60_000)
-            before, led = a.transactions, a._led_transactions
+            before, led = a.transactions, a._present.led_transactions
             assert led is not None
             (store,) = opened
             while (await a.membership.overview())[0][0].expires_in_ms < 10_000:  # noqa: ASYNC110
