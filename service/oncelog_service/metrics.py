@@ -31,7 +31,7 @@ class _Collector:
         except StorageUnavailable:
             yield GaugeMetricFamily("oncelog_store_open", "Whether the store is open", 0)
             return
-        yield GaugeMetricFamily("oncelog_store_open", "Whether the store is open", 1)
+        yield GaugeMetricFamily("oncelog_store_open", "Whether the store is open", _serves(service))
         yield CounterMetricFamily("oncelog_writes", "Synced writes since the store was opened", writer.groups)
         yield CounterMetricFamily("oncelog_submissions", "Requests that those writes carried", writer.submissions)
         yield GaugeMetricFamily("oncelog_open_topics", "Topics that are open", len(topics.opened))
@@ -60,6 +60,14 @@ class _Collector:
         with suppress(NotServedHere, StorageUnavailable):
             yield from _of_atomic_commits(service.journal)
         yield GaugeMetricFamily("oncelog_leases", "Leases that this instance holds on a shared store", service.leases_held)
+
+
+def _serves(service: Service) -> bool:
+    try:
+        service.check_serves()
+    except StorageUnavailable:
+        return False
+    return True
 
 
 def _of_transactions(transactions: TransactionManager | RemoteTransactions) -> Iterator[Metric]:

@@ -39,6 +39,12 @@ _REOPEN_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before each attempt to reopen a store that failed; the last one repeats."""
 _ANYWHERE = ("0.0.0.0", "::", None)
 """Addresses to listen on that are none to go to."""
+_HERE = ("127.0.0.1", "::1", "localhost")
+
+
+def _is_here(url: str) -> bool:
+    """Whether what is at the URL is on this machine; one that names no host is."""
+    return urlsplit(url).hostname in (*_HERE, None)
 
 
 class _Opened:
@@ -166,6 +172,12 @@ class Service:
             raise NotSupported("this service has its store for itself; several can share one on PostgreSQL")
         return leases
 
+    def check_serves(self) -> None:
+        """Raises StorageUnavailable while the store is not open, or when others may serve everything that it shares with them."""
+        leases = self._present.leases
+        if isinstance(leases, Membership):
+            leases.check_alive()
+
     @property
     def leases_held(self) -> int:
         """How many leases of a shared store this process holds."""
@@ -264,6 +276,12 @@ class Service:
         if urlsplit(self.url).hostname in _ANYWHERE:
             raise StoreError(
                 f"several can share this store, and nobody finds this service at {self.url}: name its address, --advertised-url"
+            )
+        if _is_here(self.url) and settings.advertised_url is None and not _is_here(settings.store):
+            _log.warning(
+                "others that share this store, and their clients, are told to find this service at %s, another machine for each "
+                "of them: with several machines listen on an address of this one, --host, or name it, --advertised-url",
+                self.url,
             )
         membership = Membership(
             table, self.url, settings.token, settings.lease_seconds, self.clock, self._on_failure, self._on_lost

@@ -772,6 +772,51 @@ def test_without_the_database_nothing_is_acknowledged_and_everything_goes_on_aft
     assert all(each.running for each in cluster.all)
 
 
+def test_who_cannot_reach_the_database_is_not_healthy_although_nobody_asks_it_for_anything(
+    cluster: Instances, postgres: PostgresServer
+) -> None:
+    postgres.kill()
+    until(lambda: all(each.ask("GET", "/healthz").status_code == 503 for each in cluster.all))
+    for each in cluster.all:
+        assert "\noncelog_store_open 0" in each.ask("GET", "/metrics").text
+    postgres.start()
+    until(lambda: all(each.healthy for each in cluster.all))
+    for each in cluster.all:
+        assert "\noncelog_store_open 1" in each.ask("GET", "/metrics").text
+
+
+# --- the addresses that the others are told
+
+
+@pytest.mark.parametrize(
+    ("url", "advertised", "store", "warned"),
+    [
+        ("http://127.0.0.1:7070", None, "postgresql://db.example/oncelog", True),
+        ("http://127.0.0.1:7070", None, "postgresql://127.0.0.1/oncelog", False),
+        ("http://127.0.0.1:7070", None, "postgresql:///oncelog", False),
+        ("http://10.0.0.1:7070", None, "postgresql://db.example/oncelog", False),
+        ("http://127.0.0.1:7070", "http://127.0.0.1:7070", "postgresql://db.example/oncelog", False),
+    ],
+)
+def test_an_address_that_is_another_machine_for_each_is_warned_of(
+    postgres: PostgresServer, caplog: pytest.LogCaptureFixture, url: str, advertised: str | None, store: str, warned: bool
+) -> None:
+    asyncio.run(_started(postgres, Settings(store=store, advertised_url=advertised), url))
+    assert ("another machine for each" in caplog.text) == warned
+
+
+def test_an_address_that_is_nowhere_is_refused(postgres: PostgresServer) -> None:
+    with pytest.raises(StoreError, match="--advertised-url"):
+        asyncio.run(_started(postgres, Settings(), "http://0.0.0.0:7070"))
+
+
+async def _started(postgres: PostgresServer, settings: Settings, url: str) -> None:
+    """Start and stop a service over a database of these tests, whatever its settings say."""
+    service = Service(settings, store_opener(postgres.fresh_schema()), SystemClock(), url)
+    await service.start()
+    await service.stop()
+
+
 # --- tokens
 
 

@@ -24,6 +24,7 @@ _NOW_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 _IDLE = "SET LOCAL idle_in_transaction_session_timeout = '2s'"
 """A process that is stopped, or a machine that vanishes, while it has locked a row would hold the others off for good."""
 
+_DEAD = "this instance was not heard of in time, or another one has started at its address; others may serve its topics by now"
 _LONG_DEAD_MS = 86_400_000
 """Rows of instances that ended so long ago, and of which nobody wanted anything, are tidied away."""
 
@@ -48,7 +49,7 @@ class LeaseTable:
                 update(INSTANCE).where(INSTANCE.c.id == id, INSTANCE.c.expires_ms > _NOW_MS).values(expires_ms=_NOW_MS + ttl_ms)
             )
             if not renewed.rowcount:
-                raise Dead("this instance was not heard of in time, and others may serve its topics by now")
+                raise Dead(_DEAD)
             return _alive(connection)
 
     def leave(self, id: str) -> None:  # noqa: A002
@@ -74,7 +75,7 @@ class LeaseTable:
                     connection.execute(delete(INSTANCE).where(INSTANCE.c.id == holder.id))
             me = _instance(connection, id)
             if me is None or me.expires_in_ms <= 0:
-                raise Dead("this instance was not heard of in time")
+                raise Dead(_DEAD)
             epoch = connection.execute(
                 update(LEASE)
                 .where(LEASE.c.resource == resource)

@@ -111,7 +111,7 @@ class Membership:
         async with self._locked(resource):
             lease = self._mine.get(resource)
             if lease is None or not lease.stands:
-                self._check_alive()
+                self.check_alive()
                 if not claim:
                     await self._check_belongs_here(resource)
                 before, lease = lease, Lease(resource, await self._taken(resource, claim), self._standing)
@@ -224,7 +224,8 @@ class Membership:
     def _standing(self) -> bool:
         return self._clock.monotonic() < self._stands_until and not self._ending.is_set()
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
+        """Raises StorageUnavailable when nothing may be answered any more."""
         if not self._standing():
             raise StorageUnavailable("the database has not been heard of for too long; others may serve everything by now")
 

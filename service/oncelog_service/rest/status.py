@@ -9,7 +9,8 @@ from oncelog_service.rest.routes import Answer, Call
 
 
 async def healthz(call: Call) -> Answer:
-    """200 only while the store is open and read back; 503 otherwise."""
+    """200 only while the store is open and read back and, where it is shared, in reach; 503 otherwise."""
+    call.service.check_serves()
     topics = call.service.topics
     return json_answer({"status": "ok", "version": oncelog.__version__, "openTopics": len(topics.opened)})
 
