@@ -15,12 +15,19 @@ from itertools import islice
 from oncelog.errors import NotServedHere, OncelogError
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock
-from oncelog_service.log.payloads import Outdated, branch_keys, outdated_branches, outdated_groups, payload_keys
+from oncelog_service.log.payloads import (
+    Outdated,
+    branch_keys,
+    generations_with_payloads,
+    outdated_branches,
+    outdated_groups,
+    payload_keys,
+)
 from oncelog_service.log.reading import read
 from oncelog_service.log.scan import expired_rows
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import live_from
-from oncelog_service.storage.keys import generation_key, topic_key
+from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, topic_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import TopicRow
 from oncelog_service.topics import TopicName, Topics
@@ -61,6 +68,8 @@ class Retention:
         self._clock = clock
         self._every_seconds = every_seconds
         self._max_transaction_lifetime_ms = max_transaction_lifetime_ms
+        self._gone: dict[TopicName, int] = {}
+        """Of which topics nothing was left any more below this generation, a round after it was deleted."""
 
     async def run(self) -> None:
         """Go over all topics again and again, until cancelled."""
@@ -77,6 +86,7 @@ class Retention:
         for log in list(self._topics.opened.values()):
             log.snapshots.begin_if_due()
             await self._settle_outlived(log)
+        with_payloads = await self._with_payloads()
         for name, row in await read(lambda: list(self._topics.rows())):
             if not self._topics.belongs_here(name):
                 continue
@@ -84,12 +94,19 @@ class Retention:
                 deleted += await self._old_generations(name, row)
                 if not row.deleted:
                     deleted += await self._expired(name, row)
-                    deleted += await self._payloads(name, row)
+                    deleted += await self._payloads(name, row, with_payloads)
             except NotServedHere:
                 continue  # whoever serves it sees to it
             except OncelogError as error:
                 _log.warning("retention of %s/%s failed and will be tried again: %s", *name, error)
         return deleted
+
+    async def _with_payloads(self) -> set[bytes] | None:
+        """Of which generations of topics payloads are to be looked at; None: of all, as nobody can say which have some."""
+        try:
+            return await read(generations_with_payloads, self._store)
+        except OncelogError:
+            return None
 
     async def _settle_outlived(self, log: TopicLog) -> None:
         try:
@@ -114,9 +131,11 @@ class Retention:
             if trimmed < len(rows):
                 return deleted  # what is left is not settled yet
 
-    async def _payloads(self, name: TopicName, row: TopicRow) -> int:
+    async def _payloads(self, name: TopicName, row: TopicRow, where: set[bytes] | None) -> int:
         """Stored groups that are published and trimmed, and those that expired before they were published."""
         prefix = generation_key(topic_key(*name), row.generation)
+        if where is not None and prefix not in where:
+            return 0
         begin = live_from(row, self._clock.now_ms())
         deleted = 0
         for group in await read(outdated_groups, self._store, prefix, begin, self._oldest_pointer()):
@@ -138,10 +157,14 @@ class Retention:
 
     async def _old_generations(self, name: TopicName, row: TopicRow) -> int:
         first_kept = row.generation + 1 if row.deleted else row.generation
+        if first_kept == FIRST_GENERATION or self._gone.get(name) == first_kept:
+            return 0
         start, stop = generation_key(topic_key(*name), 0), generation_key(topic_key(*name), first_kept)
         deleted = 0
         for table in _BY_GENERATION:
             deleted += await self._delete(name, partial(self._keys, table, start, stop))
+        if not deleted:
+            self._gone[name] = first_kept
         return deleted
 
     def _keys(self, table: Table, start: bytes, stop: bytes) -> list[tuple[Table, bytes]]:

@@ -30,7 +30,7 @@ from oncelog_service.log.recovery import last_timestamp, recover
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_properties, checks_expectations, deduplicates, shown_properties, ttl_ms
-from oncelog_service.storage.keys import generation_key, prefix_end, split_topic_key, topic_key
+from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, prefix_end, split_topic_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
 from oncelog_service.transactions.port import Transactions
@@ -105,7 +105,7 @@ class Topics:
             before = await self._row(namespace, topic)
             if before is not None and not before.deleted:
                 raise TopicExists(f"topic {namespace}/{topic} exists already")
-            generation, floor = (1, 0) if before is None else (before.generation + 1, before.last_timestamp + 1)
+            generation, floor = (FIRST_GENERATION, 0) if before is None else (before.generation + 1, before.last_timestamp + 1)
             created = max(self._clock.now_ms(), floor)
             await self._write(writer, namespace, topic, TopicRow(generation, created, kept))
 

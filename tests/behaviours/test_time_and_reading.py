@@ -12,7 +12,8 @@ import pytest
 
 from oncelog_service.clock import SystemClock
 from oncelog_service.service import Service
-from oncelog_service.storage.port import Table
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Rows, Table
 from tests.behaviours.conftest import Machine
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, hex_id
 from tests.support import ManualClock, RunningService, running_service
@@ -383,6 +384,33 @@ def test_deleting_while_others_publish_and_open_hangs_nobody(machine: Machine) -
             assert found[0] == 200, (round_, found)
             assert set(found) <= {200, 404, 503}
             Topic(service.url)
+
+
+def test_a_round_of_retention_asks_once_for_each_idle_topic() -> None:
+    """Where a question is a query to a database, fourteen for each of 10,000 topics took minutes."""
+    asked: list[Table] = []
+
+    class Asked(MemoryStore):
+        def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+            asked.append(table)
+            return super().scan(table, start, stop, reverse=reverse)
+
+    disk = Disk()
+    with running_service(open_store=lambda: Asked(disk)) as service:
+        for number in range(30):
+            assert Topic(service.url, f"t{number}").send("p", 0)[0]["status"] == "stored"
+        for number in range(20):  # ten of them come back
+            assert Topic(service.url, f"t{number}").request("DELETE", "").status_code == 200
+        for number in range(10):
+            Topic(service.url, f"t{number}")
+        rounds = service.service.retention
+        counts = []
+        for _ in range(3):
+            asked.clear()
+            service.on_loop(lambda _: rounds.once())
+            counts.append(len(asked))
+        assert counts[-1] <= 20 + 5
+        assert len(disk.tables[Table.MESSAGE]) == 10, "of the deleted ones nothing is left"
 
 
 @pytest.mark.timeout(600)

@@ -15,6 +15,7 @@ from oncelog_service.storage.keys import (
     SEQ_BYTES,
     SNAPSHOT_SLOTS,
     generation_key,
+    generation_of,
     pointer_key,
     prefix_end,
     row_id,
@@ -31,9 +32,11 @@ ids = st.tuples(timestamps, seq_ids)
 generations = st.integers(1, 2**31 - 1)
 
 
-@given(namespaces, topics)
-def test_a_topic_key_reads_back(namespace: str, topic: str) -> None:
+@given(namespaces, topics, generations, st.binary())
+def test_a_topic_key_reads_back(namespace: str, topic: str, generation: int, rest: bytes) -> None:
     assert split_topic_key(topic_key(namespace, topic)) == (namespace, topic)
+    prefix = generation_key(topic_key(namespace, topic), generation)
+    assert generation_of(prefix) == generation_of(prefix + rest) == prefix
 
 
 @given(st.tuples(namespaces, topics, generations), st.tuples(namespaces, topics, generations))

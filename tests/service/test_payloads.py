@@ -12,8 +12,8 @@ from oncelog.errors import TopicDamaged
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.log.pages import AS_TMS, Bounds, read_page
-from oncelog_service.log.payloads import Outdated, outdated_groups, payload_keys
-from oncelog_service.storage.keys import FIRST_ROW_ID, pointer_key
+from oncelog_service.log.payloads import Outdated, generations_with_payloads, outdated_groups, payload_keys
+from oncelog_service.storage.keys import FIRST_ROW_ID, generation_key, pointer_key, topic_key
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.rows import Columns, GroupRow, encode_record
@@ -46,6 +46,24 @@ def delete(log: WrittenLog, group: Outdated, limit: int) -> list[list[tuple[Tabl
         for table, key in keys:
             del log.disk.tables[table][key]
     return slices
+
+
+# --- where there is anything
+
+
+def test_what_has_payloads_or_groups_is_found_and_nothing_else() -> None:
+    log = WrittenLog()
+    assert generations_with_payloads(log.store) == set()
+    prefixes = [
+        generation_key(topic_key(*name), number)
+        for name in (("a", "b"), ("a", "b-c"), ("ab", "c"))
+        for number in (1, 2, 2**31 - 1)
+    ]
+    for place, prefix in enumerate(prefixes):
+        table = (Table.PAYLOAD, Table.GROUP, Table.CHUNK)[place % 3]
+        for pointer in (-(2**62), -1, 1, 2**62):
+            log.disk.tables[table][pointer_key(prefix, pointer) + b"\xff" * (10 if table is Table.PAYLOAD else 0)] = b""
+    assert generations_with_payloads(log.store) == {prefix for place, prefix in enumerate(prefixes) if place % 3 != 2}
 
 
 # --- what goes

@@ -103,7 +103,7 @@ def unchecked_from(store: Store, prefix: bytes, start: bytes) -> tuple[int, Rows
         TopicDamaged: the row before the first is damaged or missing.
     """
     while True:
-        before = row_before(store, prefix, start)
+        before = None if start == FIRST_ROW_ID else row_before(store, prefix, start)
         if before is None:
             begin, earliest = start, earliest_offset(store, prefix)
         else:

@@ -45,6 +45,8 @@ ROW_ID_SIZE = _ROW_ID.size
 """10: publish timestamp and seq_id, which end a message's key and begin its message id."""
 GENERATION_SIZE = _GENERATION.size
 """4: it follows the topic key."""
+FIRST_GENERATION = 1
+"""Of a topic whose name is new."""
 PAYLOAD_ID_SIZE = _ROW_ID.size
 """10: write timestamp and payload seq_id, which end a payload's key and its message's id."""
 FIRST_ROW_ID = bytes(ROW_ID_SIZE)
@@ -70,6 +72,12 @@ def split_topic_key(key: bytes) -> tuple[str, str]:
 def generation_key(topic: bytes, generation: int) -> bytes:
     """What begins every key of one generation of a topic; by itself the key of its TRIM row."""
     return topic + _GENERATION.pack(generation)
+
+
+def generation_of(key: bytes) -> bytes:
+    """What begins every key of the topic's generation that this key is of."""
+    topic = key.index(b":", key.index(b":") + 1) + 1  # no name has a colon
+    return key[: topic + GENERATION_SIZE]
 
 
 def pointer_key(prefix: bytes, write_pointer: int) -> bytes:
