@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +47,17 @@ def process(*arguments: str, url: str | None = None, cwd: Path | None = None, **
         if running.poll() is None:
             running.kill()
         running.communicate()
+
+
+def interrupted(running: subprocess.Popen[bytes], seconds: float = 120.0) -> tuple[bytes, bytes]:
+    """Press Ctrl-C until it is heard, and what was printed: the first may come just before a wait begins, and end none."""
+    end = time.monotonic() + seconds
+    while True:
+        running.send_signal(signal.SIGINT)
+        try:
+            return running.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            assert time.monotonic() < end, "it does not hear"
 
 
 def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from oncelog import Client, Producer
-from tests.behaviours.cli.support import process, run
+from tests.behaviours.cli.support import interrupted, process, run
 from tests.support import RunningService
 
 
@@ -90,8 +89,7 @@ def test_following_prints_what_comes_and_ctrl_c_says_where_to_go_on(topic: str) 
         for payload in ("new", "newer"):
             assert run("publish", "t", payload, url=topic).exit_code == 0
             assert reader.stdout.readline() == payload.encode() + b"\n"
-        reader.send_signal(signal.SIGINT)
-        _, err = reader.communicate(timeout=30)
+        _, err = interrupted(reader)
     assert reader.returncode == 130
     text = err.decode()
     run("publish", "t", "ends the poll that is still held", url=topic)
