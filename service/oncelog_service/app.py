@@ -11,7 +11,7 @@ from collections.abc import Callable
 import uvicorn
 
 from oncelog_service.clock import Clock, SystemClock
-from oncelog_service.config import Settings
+from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.rest.asgi import build_app
 from oncelog_service.rest.limits import guarded_protocol
 from oncelog_service.rest.table import ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.001
 """How long the event loop may keep the interpreter from the writer thread. Python's 5 ms would be added to a sync of 1 ms."""
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def build_service(
@@ -38,7 +37,7 @@ def build_service(
 
 def check_exposure(settings: Settings) -> None:
     """Raises ValueError for an address that others can reach without a token: logs are not open to all by accident."""
-    if settings.host not in _LOOPBACK and settings.token is None:
+    if settings.host not in LOOPBACK and settings.token is None:
         raise ValueError(f"listening on {settings.host} lets others in: set a token (--token or ONCELOG_TOKEN), or use 127.0.0.1")
 
 

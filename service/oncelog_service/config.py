@@ -16,6 +16,8 @@ from oncelog_service.transactions.limits import TransactionLimits
 
 DEFAULT_DATA = "oncelog-data"
 DEFAULT_TRANSACTIONS_DATA = "oncelog-transactions"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Hosts that are this machine, and that no other reaches."""
 
 
 class Settings(BaseSettings):

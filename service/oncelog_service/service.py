@@ -17,7 +17,7 @@ from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import JOURNAL, SETUP, TRANSACTIONS, Alone, Lease, Leases, topic_of
 from oncelog_service.cluster.led import Led
 from oncelog_service.cluster.membership import Membership
-from oncelog_service.config import Settings
+from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.journal.coordinator import Journal
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.writer import Writer
@@ -39,12 +39,11 @@ _REOPEN_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before each attempt to reopen a store that failed; the last one repeats."""
 _ANYWHERE = ("0.0.0.0", "::", None)
 """Addresses to listen on that are none to go to."""
-_HERE = ("127.0.0.1", "::1", "localhost")
 
 
 def _is_here(url: str) -> bool:
     """Whether what is at the URL is on this machine; one that names no host is."""
-    return urlsplit(url).hostname in (*_HERE, None)
+    return urlsplit(url).hostname in (*LOOPBACK, None)
 
 
 class _Opened:
@@ -139,7 +138,7 @@ class Service:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        opened = self._let_go()
+        opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
 
@@ -364,14 +363,10 @@ class Service:
         self._reason = f"the store failed and is being reopened: {error}"
         for task in self._background:
             task.cancel()
-        opened = self._let_go()
+        opened, self._opened = self._opened, None
         if opened is not None:
             opened.abandon()
             self._reopening = asyncio.ensure_future(self._reopen(opened))
-
-    def _let_go(self) -> _Opened | None:
-        opened, self._opened = self._opened, None
-        return opened
 
     async def _reopen(self, opened: _Opened) -> None:
         await opened.writer.close()

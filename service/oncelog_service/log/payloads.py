@@ -6,7 +6,7 @@ elsewhere. What was never published goes when its newest payload is older than t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import NamedTuple
@@ -35,18 +35,9 @@ def generations_with_payloads(store: Store) -> set[bytes]:
 
     Asking every idle topic by itself took 10,000 of them minutes, where each question is a query to a database.
     """
-    found = set()
-    for table in (Table.PAYLOAD, Table.GROUP):
-        start = b""
-        while True:
-            with closing(store.scan(table, start, AFTER_ANY)) as rows:
-                row = next(rows, None)
-            if row is None:
-                break
-            prefix = generation_of(row[0])
-            found.add(prefix)
-            start = prefix_end(prefix)
-    return found
+    return {
+        prefix for table in (Table.PAYLOAD, Table.GROUP) for prefix in _beginnings(store, table, b"", AFTER_ANY, generation_of)
+    }
 
 
 def outdated_groups(store: Store, prefix: bytes, live_from: int, oldest_pointer: int) -> list[Outdated]:
@@ -118,11 +109,18 @@ def _pointers(store: Store, prefix: bytes, start: bytes, stop: bytes) -> list[in
 
 
 def _in(store: Store, table: Table, prefix: bytes, start: bytes, stop: bytes) -> Iterator[int]:
-    while True:
+    size = len(prefix) + 8
+    for key in _beginnings(store, table, start, stop, lambda key: key[:size]):
+        yield int.from_bytes(key[-8:], "big", signed=True)
+
+
+def _beginnings(store: Store, table: Table, start: bytes, stop: bytes, beginning: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    """How the keys of a range begin, each beginning once, rising; one seek for each."""
+    while start < stop:
         with closing(store.scan(table, start, stop)) as rows:
-            found = next(rows, None)
-        if found is None:
+            row = next(rows, None)
+        if row is None:
             return
-        pointer = int.from_bytes(found[0][len(prefix) : len(prefix) + 8], "big", signed=True)
-        yield pointer
-        start = pointer_key(prefix, pointer) + AFTER_ANY
+        found = beginning(row[0])
+        yield found
+        start = prefix_end(found)
