@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,10 @@ settings.load_profile("default")
 
 for _name in [name for name in os.environ if name.startswith("ONCELOG_")]:
     del os.environ[_name]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Begun in the background of a shell; what is started here would not hear Ctrl-C either.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SPARK = "tests/spark/"
@@ -46,6 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _turn(item: pytest.Item) -> int:
     return next((turn for turn, begin in enumerate(FIRST) if item.nodeid.startswith(begin)), len(FIRST))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _killed_jvms_leave_nothing_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a JVM deletes when it ends (unpacked libraries, blocks of a shuffle) stays where it is killed: in a folder of ours."""
+    folder = tmp_path_factory.mktemp("jvm")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-Djava.io.tmpdir={folder}"
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

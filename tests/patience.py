@@ -15,10 +15,25 @@ PATIENCE = 180.0
 """Seconds for what takes a moment where nothing else runs. One that hangs is ended by this, and says so."""
 
 
-def until(condition: Callable[[], T], what: str = "what was waited for", seconds: float = PATIENCE, every: float = 0.01) -> T:
-    """What the condition comes to, once that is true. Raises AssertionError when the time is over."""
+def until(
+    condition: Callable[[], T],
+    what: str = "what was waited for",
+    seconds: float = PATIENCE,
+    every: float = 0.01,
+    despite: tuple[type[Exception], ...] = (),
+) -> T:
+    """What the condition comes to, once that is true. Raises AssertionError when the time is over.
+
+    ``despite``: errors that mean not yet.
+    """
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+    while True:
+        error = None
+        try:
+            if found := condition():
+                return found
+        except despite as failure:
+            error = failure
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:.0f} s: {what}") from error
         time.sleep(every)
-    return found

@@ -24,6 +24,8 @@ from typing import Any
 
 import psycopg
 
+from tests.patience import PATIENCE, until
+
 _NEEDED = ("initdb", "postgres")
 _PREFIX = "oncelog-postgresql-"
 USER = "oncelog"
@@ -70,7 +72,7 @@ class PostgresServer:
     def connect(self, database: str = "postgres") -> psycopg.Connection:
         """A connection of one's own, in autocommit."""
         return psycopg.connect(
-            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True, connect_timeout=10
+            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True, connect_timeout=60
         )
 
     @property
@@ -99,7 +101,7 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **self._account
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 self.connect().close()
@@ -118,17 +120,15 @@ class PostgresServer:
         self._process.kill()
         for pid in children:
             _signal(pid, signal.SIGKILL)
-        self._process.wait(30)
-        deadline = time.monotonic() + 30
-        while any(_signal(pid, 0) for pid in children) and time.monotonic() < deadline:
-            time.sleep(0.005)
+        self._process.wait(PATIENCE)
+        until(lambda: not any(_signal(pid, 0) for pid in children), "its processes are gone", every=0.005)
 
     def stop(self) -> None:
         """A clean stop that waits for nobody."""
         if self.running:
             assert self._process is not None
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(60)
+            self._process.wait(PATIENCE)
 
     def restart(self, **settings: str) -> None:
         """Stop cleanly and start with these settings of the server."""
@@ -148,7 +148,7 @@ class PostgresServer:
             assert self._process is not None
             self._process.send_signal(signal.SIGQUIT)  # at once, but not without giving back its shared memory
             try:
-                self._process.wait(10)
+                self._process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.kill()
         shutil.rmtree(self._home, ignore_errors=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
+import uvicorn
 import uvicorn.server
 
 from oncelog_service.app import _listen, _Server, _uvicorn_config, build_service
@@ -23,6 +24,7 @@ from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
 from oncelog_service.service import Service
 from oncelog_service.storage.port import Store
+from tests.patience import PATIENCE, until
 
 T = TypeVar("T")
 
@@ -66,7 +68,19 @@ class RunningService:
     service: Service
     loop: asyncio.AbstractEventLoop
 
-    def on_loop(self, make: Callable[[Service], Coroutine[Any, Any, T]], seconds: float = 60) -> T:
+    _server: uvicorn.Server
+
+    def stop(self) -> None:
+        """Begin to stop; whoever started it waits for the end."""
+        self._server.should_exit = True
+
+    def arrived(self, requests: int) -> None:
+        """Return when so many are being answered, and what they wait for is not the event loop."""
+        until(lambda: len(self._server.server_state.tasks) >= requests, f"{requests} requests have arrived")
+        for _ in range(50):
+            self.on_loop(lambda _: asyncio.sleep(0))
+
+    def on_loop(self, make: Callable[[Service], Coroutine[Any, Any, T]], seconds: float = PATIENCE) -> T:
         """Run a coroutine where the service lives and hand back its result."""
         return asyncio.run_coroutine_threadsafe(make(self.service), self.loop).result(seconds)
 
@@ -93,7 +107,7 @@ def running_service(
         server.before_shutdown = running.service.release
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         running.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        running.stop = lambda: setattr(server, "should_exit", True)  # type: ignore[attr-defined]
+        running._server = server
         task = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not server.started and not task.done():
             await asyncio.sleep(0.005)
@@ -111,14 +125,14 @@ def running_service(
 
     thread = threading.Thread(target=run, name="oncelog-test-service")
     thread.start()
-    ready.wait(30)
+    ready.wait(PATIENCE)
     if failure:
         raise failure[0]
     try:
         yield running
     finally:
-        running.stop()  # type: ignore[attr-defined]
-        thread.join(60)
+        running.stop()
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "the service does not stop"
     if failure:
         raise failure[0]
@@ -144,7 +158,7 @@ class ServiceProcess:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, timeout: float = 30.0) -> None:
+    def start(self, timeout: float = PATIENCE) -> None:
         """Start and return when /healthz answers 200."""
         environment = {**os.environ, **{f"ONCELOG_{name.upper()}": str(value) for name, value in self._settings.items()}}
         command = [sys.executable, "-m", "oncelog_service", self._command, "--port", str(self.port), "--store", self.store]
@@ -152,7 +166,7 @@ class ServiceProcess:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                if requests.get(self.url + "/healthz", timeout=1).status_code == 200:
+                if requests.get(self.url + "/healthz", timeout=10).status_code == 200:
                     return
             except requests.RequestException:
                 pass
@@ -171,13 +185,13 @@ class ServiceProcess:
         """SIGKILL, and wait until it is gone."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait(PATIENCE)
 
     def stop(self) -> int:
         """SIGTERM, and wait; the exit code."""
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(30)
+        return self._process.wait(PATIENCE)
 
     def __enter__(self) -> ServiceProcess:
         self.start()

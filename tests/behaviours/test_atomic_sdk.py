@@ -9,6 +9,7 @@ import pytest
 
 from oncelog import Client, Reader
 from oncelog.errors import OncelogError
+from tests.patience import PATIENCE
 from tests.sdk.fakes import lossy_proxy
 from tests.support import ServiceProcess, running_service
 
@@ -75,7 +76,7 @@ def test_a_service_that_is_killed_under_way_commits_what_it_is_asked_to_once(tmp
                 refused[number] = error
             number += 2
 
-    with ServiceProcess(tmp_path / "data") as service, Client(service.url, retry=60) as client:
+    with ServiceProcess(tmp_path / "data") as service, Client(service.url, retry=PATIENCE) as client:
         for topic in TOPICS:
             client.create_topic(topic)
         threads = [threading.Thread(target=commit_all, args=(client, thread)) for thread in range(2)]
@@ -89,7 +90,7 @@ def test_a_service_that_is_killed_under_way_commits_what_it_is_asked_to_once(tmp
             stop.wait(0.005)
         stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
         assert not refused
         first, second = (payloads(client, topic) for topic in TOPICS)
         assert first == second

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -469,7 +468,7 @@ def test_a_condition_that_lost_is_answered_after_what_it_lost_to_is_synced(machi
             in_background(pool, service, lambda each, expected=expected: each.publish("no", **expected))
             for expected in ({"expectedOffset": 0}, {"expectedLastMessageId": NO_MESSAGE}, {"expectedKeyOffsets": {"k": None}})
         ]
-        time.sleep(0.2)
+        service.arrived(4)
         assert not any(each.done() for each in losers)
         gate.opened.set()
         assert topic.offset(winner.result(TIMEOUT)) == 0
@@ -490,7 +489,7 @@ def test_a_condition_judged_against_a_row_whose_sync_then_fails_is_not_answered_
             in_background(pool, service, lambda each, expected=expected: each.publish("no", **expected))
             for expected in ({"expectedOffset": 0}, {"expectedLastMessageId": NO_MESSAGE}, {"expectedKeyOffsets": {"k": None}})
         ]
-        time.sleep(0.2)
+        service.arrived(4)
         gate.opened.set()
         assert_problem(first.result(TIMEOUT), 503, "storage_failed", definite=False)
         for each in losers:

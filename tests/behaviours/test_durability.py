@@ -18,6 +18,7 @@ from oncelog_dedup import Mark, SequenceMap, Snapshot
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
 from tests.behaviours.conftest import Machine
+from tests.patience import PATIENCE, until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, receipts, without_status
 from tests.support import RunningService, running_service
 
@@ -42,10 +43,7 @@ def no_space() -> OSError:
 
 
 def wait_until_healthy(topic: Topic) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while topic.session.get(topic.base + "/healthz", timeout=TIMEOUT).status_code != 200:
-        assert time.monotonic() < deadline, "the store was not reopened"
-        time.sleep(0.02)
+    until(lambda: topic.session.get(topic.base + "/healthz", timeout=TIMEOUT).status_code == 200, "the store is reopened")
 
 
 def in_background(pool: ThreadPoolExecutor, service: RunningService, call: Callable[[Topic], Any]) -> Any:
@@ -64,7 +62,7 @@ def test_nothing_is_acknowledged_shown_or_called_a_duplicate_before_it_is_synced
         assert gate.entered.wait(TIMEOUT)
         second = in_background(pool, service, lambda each: each.send("p", 1, 2))
         opened = in_background(pool, service, lambda each: each.open_producer("p", "n"))
-        time.sleep(0.3)
+        service.arrived(3)
         assert not first.done()
         assert not second.done(), "the duplicate waits for the sync of its original"
         assert not opened.done(), "so does who asks how far the producer has come"
@@ -88,7 +86,7 @@ def test_a_refused_gap_waits_for_what_it_lost_to(machine: Machine) -> None:
         first = in_background(pool, service, lambda each: each.send("p", 0))
         assert gate.entered.wait(TIMEOUT)
         refused = in_background(pool, service, lambda each: each.publish("x", producer="p", sequenceIds=[5]))
-        time.sleep(0.2)
+        service.arrived(2)
         assert not refused.done()
         gate.opened.set()
         assert_problem(refused.result(TIMEOUT), 409, "sequence_gap")
@@ -103,7 +101,7 @@ def test_requests_that_come_together_share_one_sync(machine: Machine) -> None:
         assert gate.entered.wait(TIMEOUT)
         before = machine.disk.writes
         others = [in_background(pool, service, lambda each: each.publish("x")) for _ in range(10)]
-        time.sleep(0.5)
+        service.arrived(11)
         gate.opened.set()
         assert all(each.result(TIMEOUT).status_code == 200 for each in [first, *others])
         assert machine.disk.writes - before <= 3
@@ -125,7 +123,7 @@ def test_after_a_failed_write_each_answer_says_truly_whether_it_is_definite(mach
         repeated = in_background(pool, service, lambda each: each.publish("m2", "m3", producer="p", sequenceIds=[2, 3]))
         behind = in_background(pool, service, lambda each: each.publish("b", producer="q", sequenceIds=[0]))
         follower = in_background(pool, service, lambda each: each.publish("m4", producer="p", sequenceIds=[4]))
-        time.sleep(0.3)
+        service.arrived(4)
         gate.opened.set()
         problem = assert_problem(failed.result(TIMEOUT), 503, "storage_failed", definite=False)
         assert "No space left" in problem["detail"]
@@ -176,12 +174,12 @@ def test_a_poll_that_waits_through_a_failure_is_told_so(machine: Machine) -> Non
     with machine.run() as service, ThreadPoolExecutor(1) as pool:
         topic = Topic(service.url)
         waiting = in_background(pool, service, lambda each: each.poll(wait=30_000))
-        time.sleep(0.2)
+        service.arrived(1)
         machine.disk.before_sync = Gate(no_space())
         machine.disk.before_sync.opened.set()
         topic.publish("x")
         machine.disk.before_sync = None
-        assert_problem(waiting.result(10), 503, "storage_unavailable")
+        assert_problem(waiting.result(PATIENCE), 503, "storage_unavailable")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 
 import pytest
@@ -13,6 +12,7 @@ from oncelog.wire.columns import MessageColumns, unpack
 from oncelog.wire.models import TopicAsked
 from tests.behaviours.conftest import Machine
 from tests.behaviours.mixed_log import MixedLog
+from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
 from tests.support import RunningService
 
@@ -61,9 +61,8 @@ def test_what_was_settled_once_is_read_again_the_same(machine: Machine, seed: in
         log.attach(service)
         log.finish()
         with Client(service.url) as client:
-            whole, end = log.topic.stats()["upcomingOffset"], time.monotonic() + TIMEOUT
-            while settled(client) < whole and time.monotonic() < end:
-                time.sleep(0.02)
+            whole = log.topic.stats()["upcomingOffset"]
+            until(lambda: settled(client) == whole)
             found = read(client, 0, whole)
             assert found[: len(before)] == before
             counting = [each for each in log.rows if each.payload is not None and not each.rolled_back]
@@ -111,9 +110,7 @@ def test_what_retention_deleted_is_refused_and_what_expired_is_left_out(machine:
         topic.publish("c")
         assert client.offsets({"t": TopicAsked()})["t"].earliest == 2
         assert [offset for _, offset, _ in read(client, 2, 3)] == [2]
-        end = time.monotonic() + TIMEOUT
-        while topic.stats()["earliestOffset"] == 0 and time.monotonic() < end:
-            time.sleep(0.02)
+        until(lambda: topic.stats()["earliestOffset"] > 0)
         with pytest.raises(OffsetOutOfRange) as refused:
             client.read_columns("t", 0, 3)
         assert refused.value.earliest == 2

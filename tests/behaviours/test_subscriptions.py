@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -26,6 +27,7 @@ from oncelog.wire.models import Acknowledge, ReceiveMessages
 from oncelog_service.storage.port import Table
 from tests.behaviours.conftest import Machine
 from tests.behaviours.mixed_log import MixedLog
+from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic
 from tests.support import RunningService
 
@@ -222,12 +224,13 @@ def test_a_store_that_fails_acknowledges_nothing(machine: Machine) -> None:
         assert not failed.value.definite
         machine.disk.before_sync = None
         assert patient.subscription("t", "s").cursor == 0
-        end = time.monotonic() + TIMEOUT
-        while consumer.acknowledged == 0:
-            try:
+
+        def acknowledged() -> bool:
+            with suppress(StorageUnavailable):
                 consumer.ack(messages[1])
-            except StorageUnavailable:
-                assert time.monotonic() < end
+            return consumer.acknowledged > 0
+
+        until(acknowledged)
         assert client.subscription("t", "s").cursor == 2
 
 
@@ -272,15 +275,12 @@ def test_a_consumer_that_waits_hears_at_once_that_it_is_fenced(running: RunningS
     thread = threading.Thread(target=wait)
     thread.start()
     log = running.on_loop(lambda service: service.topics.open("default", "t"))
-    end = time.monotonic() + TIMEOUT
-    while not log.subscriptions._changes._waiting:
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    until(lambda: log.subscriptions._changes._waiting)
     began = time.monotonic()
     Consumer("t", "s", client=client).close()
     thread.join(TIMEOUT)
     assert isinstance(heard[0], ConsumerFenced)
-    assert time.monotonic() - began < 10  # its request is held for 20 s
+    assert time.monotonic() - began < 15  # its request is held for 20 s
 
 
 def test_a_consumer_whose_epoch_was_never_handed_out_is_refused(client: Client) -> None:
@@ -370,10 +370,7 @@ def test_retention_waits_for_no_subscription_and_the_lag_says_what_is_lost(machi
         machine.clock.advance(10_001)
         publish(client, *numbered(2, 5))
         assert (consumer.status().lag, consumer.status().lost) == (2, 4)  # expired, whether deleted or not
-        end = time.monotonic() + TIMEOUT
-        while client.stats("t").earliest_offset < 5:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: client.stats("t").earliest_offset >= 5)
         assert (consumer.status().lag, consumer.status().lost) == (2, 4)
         gone = consumer.receive(timeout=0)  # one it had fetched ahead
         assert payloads(gone) == [b"1"]
@@ -393,10 +390,7 @@ def test_subscriptions_of_an_older_generation_are_deleted(machine: Machine) -> N
         Consumer("t", "s", client=client).close()
         assert len(machine.disk.tables[Table.SUBSCRIPTION]) == 1
         client.delete_topic("t")
-        end = time.monotonic() + TIMEOUT
-        while machine.disk.tables[Table.SUBSCRIPTION]:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: not machine.disk.tables[Table.SUBSCRIPTION])
 
 
 # --- transactions
@@ -486,11 +480,9 @@ def test_whatever_happens_committed_messages_come_once_each_in_order(
     with machine.run() as service:
         log.attach(service)
         log.finish()
-        whole, end = log.topic.stats()["upcomingOffset"], time.monotonic() + TIMEOUT
+        whole = log.topic.stats()["upcomingOffset"]
         with Consumer("t", "s", url=service.url) as consumer:
-            while consumer.status().settled_offset < whole:
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            until(lambda: consumer.status().settled_offset >= whole)
             acknowledged += rest(consumer)
     counting = [each for each in log.rows if each.payload is not None and not each.rolled_back]
     assert acknowledged == [(each.payload or "").encode() for each in counting if each.pointer not in log._hidden]

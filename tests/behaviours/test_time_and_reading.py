@@ -15,6 +15,7 @@ from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Rows, Table
 from tests.behaviours.conftest import Machine
+from tests.patience import PATIENCE
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, hex_id
 from tests.support import ManualClock, RunningService, running_service
 
@@ -184,32 +185,32 @@ def test_an_empty_poll_waits_and_wakes_when_something_arrives(running: RunningSe
     start = topic.read()[0]["id"]
     with ThreadPoolExecutor(1) as pool:
         begun = time.monotonic()
-        waiting = pool.submit(Topic(running.url, create=False).payloads, startFrom=start, inclusive=False, wait=10_000)
-        time.sleep(0.3)
+        waiting = pool.submit(Topic(running.url, create=False).payloads, startFrom=start, inclusive=False, wait=60_000)
+        running.arrived(1)
         assert not waiting.done()
         topic.publish("new")
         assert waiting.result(TIMEOUT) == ["new"]
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
 
 
 def test_an_empty_poll_answers_empty_when_the_wait_is_over(running: RunningService) -> None:
     topic = Topic(running.url)
     begun = time.monotonic()
     assert topic.read(wait=200) == []
-    assert 0.19 <= time.monotonic() - begun < 5
+    assert 0.19 <= time.monotonic() - begun < 30
     topic.publish("x")
     begun = time.monotonic()
-    assert topic.payloads(wait=10_000) == ["x"]
-    assert time.monotonic() - begun < 5
+    assert topic.payloads(wait=60_000) == ["x"]
+    assert time.monotonic() - begun < 30
 
 
 def test_a_poll_that_waits_on_a_deleted_topic_is_let_go(running: RunningService) -> None:
     topic = Topic(running.url)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(Topic(running.url, create=False).poll, wait=30_000)
-        time.sleep(0.2)
+        running.arrived(1)
         topic.request("DELETE", "")
-        assert waiting.result(10).status_code in (404, 503)
+        assert waiting.result(PATIENCE).status_code in (404, 503)
     assert_problem(topic.poll(wait=30_000), 404, "topic_not_found")
 
 
@@ -413,7 +414,6 @@ def test_a_round_of_retention_asks_once_for_each_idle_topic() -> None:
         assert len(disk.tables[Table.MESSAGE]) == 10, "of the deleted ones nothing is left"
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("topics", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_thousands_of_topics_open_lazily(machine: Machine, topics: int) -> None:
     with machine.run() as service:

@@ -19,15 +19,9 @@ from oncelog.wire.transaction import Transaction
 from oncelog_service.storage.port import Table
 from oncelog_service.transactions import remote
 from tests.behaviours.conftest import Machine
+from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
 from tests.support import RunningService, ServiceProcess, free_port, running_service
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def answered(call: Callable[[], object]) -> bool:
@@ -272,7 +266,7 @@ def test_a_store_keeps_its_name_among_the_participants(machine: Machine) -> None
 def test_the_service_stops_at_once_while_somebody_waits_for_unsettled_transactions(machine: Machine) -> None:
     with machine.run() as service:
         waiting = requests.Session()
-        service.loop.call_soon_threadsafe(service.loop.call_later, 0.2, service.stop)  # type: ignore[attr-defined]
+        service.loop.call_soon_threadsafe(service.loop.call_later, 0.2, service.stop)
         began = time.monotonic()
         answer = waiting.get(service.url + "/v1/transactions/unsettled?instance=x&wait=60000", timeout=TIMEOUT)
         assert_problem(answer, 503, "storage_unavailable")

@@ -8,6 +8,7 @@ import pytest
 
 from oncelog import Client
 from tests.cluster.instances import Instances, instances
+from tests.patience import PATIENCE
 from tests.postgres import postgres_server
 
 
@@ -27,5 +28,5 @@ def cluster(_instances: Instances) -> Instances:
 @pytest.fixture
 def client(cluster: Instances) -> Iterator[Client]:
     """Of all three."""
-    with cluster.client(retry=60) as client:
+    with cluster.client(retry=PATIENCE) as client:
         yield client

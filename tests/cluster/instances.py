@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,29 +22,16 @@ from oncelog.wire.models import Cluster
 from oncelog_service.cluster.leases import topic_resource
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.keys import topic_key
+from tests import patience
+from tests.patience import PATIENCE
 from tests.support import ServiceProcess
 
 T = TypeVar("T")
 
-PATIENCE = 60.0
-"""For what takes a second or two where nothing else runs."""
 TIMEOUT = 30.0
 
-
-def until(condition: Callable[[], T], seconds: float = PATIENCE, every: float = 0.02) -> T:
-    """What the condition comes to, once that is true of it. Errors of the service are as if it were not yet."""
-    deadline = time.monotonic() + seconds
-    error: Exception | None = None
-    while True:
-        try:
-            found = condition()
-            if found:
-                return found
-        except (OncelogError, requests.RequestException) as failure:
-            error = failure
-        if time.monotonic() > deadline:
-            raise TimeoutError("what was waited for did not come") from error
-        time.sleep(every)
+until = partial(patience.until, despite=(OncelogError, requests.RequestException))
+"""Errors of the service mean not yet."""
 
 
 class Instance(ServiceProcess):
@@ -66,11 +53,11 @@ class Instance(ServiceProcess):
 
     def start(self, timeout: float = PATIENCE) -> None:
         self.begin()
-        until(lambda: self.healthy, timeout)
+        until(lambda: self.healthy, seconds=timeout)
 
     @property
     def healthy(self) -> bool:
-        return requests.get(self.url + "/healthz", timeout=1).status_code == 200
+        return requests.get(self.url + "/healthz", timeout=10).status_code == 200
 
     @property
     def running(self) -> bool:
@@ -153,7 +140,7 @@ class Instances:
         for each in self.all:
             if each.stopped:
                 each.thaw()
-        until(self._is_whole, seconds)
+        until(self._is_whole, seconds=seconds)
 
     def _is_whole(self) -> bool:
         for each in self.all:
@@ -205,14 +192,15 @@ class Instances:
 
     def topic_at(self, instance: Instance, client: Client, **properties: str) -> str:
         """A new topic that is served by this one, as long as all are there."""
-        ids = {each.id: each.url for each in self.seen().instances}
         while True:
+            ids = {each.id: each.url for each in self.seen().instances}
             name = f"t{next(self._names)}"
             if ids[preferred(topic_resource(topic_key("default", name)), ids)] == instance.url:  # type: ignore[index]
                 client.create_topic(name, properties)
                 # Whoever has not heard of it yet may have taken the topic, and hands it over.
-                until(lambda: self.holder(name) is instance)  # noqa: B023
-                return name
+                with suppress(AssertionError):  # one of them was cut off for a while, and has another id since
+                    until(lambda: self.holder(name) is instance, seconds=20)  # noqa: B023
+                    return name
 
 
 @contextmanager

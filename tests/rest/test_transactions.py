@@ -17,6 +17,7 @@ from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.rest.table import TRANSACTION_ROUTES
 from oncelog_service.service import Service
 from oncelog_service.transactions.manager import TransactionManager
+from tests.patience import until
 from tests.rest.talk import TIMEOUT, assert_problem
 from tests.support import ManualClock, RunningService, running_service
 
@@ -205,7 +206,7 @@ def test_a_transaction_that_times_out_is_invalid() -> None:
         transactions = Transactions(service.url)
         short, default, long = transactions.start(timeoutMs=1_000), transactions.start(), transactions.start(type="long")
         clock.advance(1_000)
-        wait_for(lambda: transactions.state(short) == "invalid")
+        until(lambda: transactions.state(short) == "invalid")
         assert (transactions.state(default), transactions.state(long)) == ("in_progress", "in_progress")
         clock.advance(29_000)
         expire_now(service)
@@ -223,13 +224,6 @@ def expire_now(running: RunningService) -> None:
         return await service.transactions.expire_due()
 
     running.on_loop(expire)
-
-
-def wait_for(holds: Any) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_transactions_are_counted() -> None:
@@ -328,7 +322,7 @@ def test_a_participant_is_told_of_the_end_until_it_has_settled(transactions: Tra
     assert transactions.post().json()["invalids"] == [pointer], "nobody sees it before it is marked"
     for _ in range(2):
         settle(transactions, pointer, TOPIC)
-    wait_for(lambda: transactions.good("GET", "/unsettled", params={"instance": HERE}) == [])
+    until(lambda: transactions.good("GET", "/unsettled", params={"instance": HERE}) == [])
     assert transactions.post().json()["invalids"] == []
     assert transactions.state(pointer) == "aborted"
 
@@ -345,9 +339,9 @@ def test_a_wait_for_unsettled_ones_ends_when_there_is_one(transactions: Transact
         running.loop.call_later, 0.1, lambda: asyncio.ensure_future(running.service.transactions.abort(pointer))
     )
     began = time.monotonic()
-    found = transactions.good("GET", "/unsettled", params={"instance": HERE, "wait": 20_000})
+    found = transactions.good("GET", "/unsettled", params={"instance": HERE, "wait": 60_000})
     assert [each["writePointer"] for each in found] == [pointer]
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30
 
 
 def test_nobody_joins_what_has_ended_and_foreign_pointers_are_said_to_be_so(transactions: Transactions) -> None:

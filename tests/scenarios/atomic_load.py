@@ -16,6 +16,7 @@ from oncelog.wire.codec import encode_commit_request, encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
+from tests.patience import PATIENCE
 
 TOPICS = ("a", "b", "c")
 GROUPS = ("one", "two")
@@ -75,7 +76,9 @@ class JournalApi:
     def call(self, method: str, path: str, body: object = None, data: bytes | None = None) -> Any:
         content = data if body is None else json.dumps(body).encode()
         media = ONCELOG_AVRO if body is None else "application/json"
-        answer = self._session.request(method, f"{self.url}/v1/{path}", data=content, headers={"content-type": media}, timeout=20)
+        answer = self._session.request(
+            method, f"{self.url}/v1/{path}", data=content, headers={"content-type": media}, timeout=PATIENCE
+        )
         if answer.status_code != 200:
             raise from_problem(answer.json(), answer.status_code)
         return answer.json() if answer.content else None

@@ -10,6 +10,7 @@ import random
 import sys
 
 from oncelog import Client, Consumer
+from tests.patience import PATIENCE
 
 END = b"end"
 
@@ -23,7 +24,7 @@ def consume(url: str, topic: str, subscription: str, seed: int) -> None:
     """Acknowledge some messages at once, some later, some not at all."""
     rng = random.Random(seed)
     with (
-        Client(url, retry=60) as client,
+        Client(url, retry=PATIENCE) as client,
         Consumer(topic, subscription, client=client, page_size=100, ack_interval=0.02) as consumer,
     ):
         for message in consumer:

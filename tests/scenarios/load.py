@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from oncelog import Client, Message, Producer, Reader, Receipt
+from tests.patience import PATIENCE
 
 
 def payload_of(producer: str, sequence_id: int) -> bytes:
@@ -21,7 +22,7 @@ def payload_of(producer: str, sequence_id: int) -> bytes:
 class Writer(threading.Thread):
     """A named producer on a thread of its own. Publishes until told to stop; notes every receipt."""
 
-    patience = 60.0
+    patience = PATIENCE
     """Seconds for which a batch is tried again."""
 
     def __init__(self, url: str, topic: str, name: str, seed: int) -> None:
@@ -39,6 +40,8 @@ class Writer(threading.Thread):
         self._next = 0
         """The sequence id that has not been sent yet."""
         self._allowed = 0
+        self._size = self._random.choice([1, 7, 100, 1_000])
+        """How many messages of it travel together at most."""
 
     def allow(self, more: int) -> None:
         """Go on up to so many sequence ids further: load for the kills, but not more than can be read and compared."""
@@ -49,13 +52,12 @@ class Writer(threading.Thread):
         self._enough.set()
 
     def run(self) -> None:
-        size = self._random.choice([1, 7, 100, 1_000])
         try:
             with Producer(
                 self._topic,
                 name=self.producer_name,
                 url=self._url,
-                batch_max_messages=size,
+                batch_max_messages=self._size,
                 linger=0.002,
                 delivery_timeout=self.patience,
             ) as producer:
@@ -103,7 +105,7 @@ class Streaming(Writer):
         for _ in range(self._random.choice([1, 10, 50])):
             self._waiting.append(producer.send_async(self._payload(self._next)))
             self._next += 1
-        while self._waiting and (self._waiting[0].done() or len(self._waiting) > 1_000):
+        while self._waiting and (self._waiting[0].done() or len(self._waiting) > min(50 * self._size, 1_000)):
             self._note(self._waiting.popleft().result())
 
     def finish(self, producer: Producer[bytes]) -> None:
@@ -128,7 +130,7 @@ class InBatches(Writer):
 class Follower(threading.Thread):
     """A reader that is there all the time. Keeps everything it was given."""
 
-    patience = 15.0
+    patience = PATIENCE
     """Seconds for which a poll is tried again."""
 
     def __init__(self, url: str, topic: str) -> None:

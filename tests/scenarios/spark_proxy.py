@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from oncelog.wire.codec import decode_commit_request
 from oncelog.wire.requests import CommitRequest
+from tests.patience import PATIENCE
 
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "date", "server"}
 
@@ -143,5 +144,5 @@ class FaultProxy:
 
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         self._server.server_close()

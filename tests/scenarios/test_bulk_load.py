@@ -17,6 +17,7 @@ from examples.bulk_load import OtherContent, lines_of, load
 from oncelog import Client, Reader
 from oncelog.errors import ConnectionFailed, ExpectationsNotChecked, OffsetMismatch
 from oncelog.wire.requests import PublishRequest, ReceiptRun
+from tests.patience import PATIENCE
 from tests.support import RunningService, ServiceProcess
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +151,7 @@ def test_the_command_line_loads_a_file_as_it_is(running: RunningService, tmp_pat
     file = tmp_path / "rows.csv"
     file.write_bytes(b"a,b\n\n1,2\r\nno end")
     done = _start(running.url, file)
-    assert (*done.communicate(timeout=60), done.returncode) == (b"0\n4\n", b"", 0)
+    assert (*done.communicate(timeout=PATIENCE), done.returncode) == (b"0\n4\n", b"", 0)
     with Client(running.url) as client:
         assert stored(client) == [b"a,b", b"", b"1,2\r", b"no end"]
 

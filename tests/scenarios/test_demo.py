@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from oncelog import Message, MessageId
+from tests.patience import PATIENCE
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
@@ -116,7 +117,7 @@ def test_an_interrupted_demo_leaves_no_process_and_no_files_behind(tmp_path: Pat
         children = _children(demo.pid)
         assert len(children) >= 2, "the service and a producer should be running"
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(30) == 130
+        assert demo.wait(PATIENCE) == 130
     assert [pid for pid in children if _runs(pid)] == []
     assert list(tmp_path.iterdir()) == []
 

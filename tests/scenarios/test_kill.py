@@ -19,6 +19,7 @@ import pytest
 
 from oncelog import Client, Message, Producer
 from oncelog.errors import ProducerFenced, ProducerStopped
+from tests.patience import PATIENCE, until
 from tests.scenarios.judge import (
     check_acknowledged,
     check_finished,
@@ -68,18 +69,15 @@ def _kill_under_load(service: ServiceProcess, kills: int) -> None:
             _wait_for_a_share_of_each(writers)
         log = _after_the_last(service, writers, log)
         follower.read_until(len(log))
-        follower.join(60)
+        follower.join(PATIENCE)
         assert follower.failure is None
         assert follower.messages == log
 
 
 def _wait_for_a_share_of_each(writers: list[Writer]) -> None:
     """However slow the machine: a writer that published next to nothing would prove nothing."""
-    deadline = time.monotonic() + 60
-    for writer in writers:
-        while len(writer.acknowledged) <= 10 and writer.failure is None:
-            assert time.monotonic() < deadline, f"{writer.producer_name} published next to nothing"
-            time.sleep(0.01)
+    for each in writers:
+        until(lambda writer=each: len(writer.acknowledged) > 10 or writer.failure, f"a share of {each.producer_name}")  # type: ignore[misc]
 
 
 @contextmanager
@@ -96,7 +94,7 @@ def _running(writers: list[Writer], follower: Follower) -> Iterator[None]:
         for writer in writers:
             writer.enough()
         for writer in writers:
-            writer.join(90)
+            writer.join(PATIENCE)
 
 
 def _writers(service: ServiceProcess, rng: random.Random) -> list[Writer]:
@@ -227,7 +225,7 @@ def test_a_paused_producer_that_awakes_after_it_was_replaced_stores_nothing_more
             assert new.last_sequence_id is not None
             assert new.last_sequence_id < rows - 1, "a pause that comes too late proves nothing"
             old.send_signal(signal.SIGCONT)
-            _, last_words = old.communicate(timeout=30)
+            _, last_words = old.communicate(timeout=PATIENCE)
             assert old.returncode == 1
             assert b"ProducerFenced" in last_words
             stored = len(read_log(service.url, TOPIC))

@@ -9,7 +9,7 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from oncelog_service.storage.keys import topic_key
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.rows import TopicRow, decode_record, encode_record
+from tests.patience import PATIENCE, until
 from tests.scenarios.atomic_judge import Judge, check_verified, outcome_of
 from tests.scenarios.atomic_load import TOPICS, Attempt, Chunk, Committer, JournalApi
 from tests.scenarios.crashing import ANY, CHUNK, CrashPoint, Fallen, crashing_service
@@ -149,7 +150,6 @@ def test_two_kills_under_load_leave_every_commit_whole_or_absent(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_twenty_five_kills_under_load_leave_every_commit_whole_or_absent(tmp_path: Path) -> None:
     _kill_under_load(tmp_path, kills=25)
 
@@ -165,7 +165,7 @@ def _kill_under_load(tmp_path: Path, kills: int) -> None:
         for _ in range(kills):
             _let_go(committers, service.url)
             time.sleep(rng.uniform(0.1, 0.8))
-            _wait_until(lambda: any(each.at_work for each in committers), "nobody begins anything")
+            until(lambda: any(each.at_work for each in committers), "somebody begins something", every=0.001)
             service.kill()
             _park(committers)
             if rng.random() < 0.3:
@@ -190,13 +190,6 @@ _EVERYTHING = {"committed", "aborted", "duplicate"}
 def _told(attempt: Attempt) -> str | None:
     """The state that its client was told."""
     return attempt.answer.state if isinstance(attempt.answer, AtomicOutcome) else None
-
-
-def _wait_until(holds: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.001)
 
 
 def _kill_while_starting(service: ServiceProcess, seconds: float) -> None:
@@ -228,7 +221,7 @@ def _committing(rng: random.Random) -> Iterator[list[Committer]]:
         for each in committers:
             each.enough()
         for each in committers:
-            each.join(30)
+            each.join(PATIENCE)
     assert [each.failure for each in committers] == [None] * len(committers)
 
 
@@ -251,7 +244,7 @@ def _park(committers: Sequence[Committer]) -> None:
     for each in committers:
         each.gate.clear()
     for each in committers:
-        assert each.parked.wait(30), f"{each.name} does not come to rest"
+        assert each.parked.wait(PATIENCE), f"{each.name} does not come to rest"
         assert each.failure is None, each.failure
 
 
@@ -259,20 +252,19 @@ def _work(committers: Sequence[Committer], url: str, commits: int) -> None:
     """Each goes on with what was under way, and makes so many in all."""
     enough = [each.ended + commits for each in committers]
     _let_go(committers, url)
-    deadline = time.monotonic() + 60
-    while any(each.ended < wanted for each, wanted in zip(committers, enough, strict=True)):
+
+    def ended() -> bool:
         assert [each.failure for each in committers] == [None] * len(committers)
-        assert time.monotonic() < deadline, "the clients do not go on"
-        time.sleep(0.01)
+        return all(each.ended >= wanted for each, wanted in zip(committers, enough, strict=True))
+
+    until(ended, "the clients go on")
     _park(committers)
 
 
 def _finish(committers: Sequence[Committer], url: str) -> None:
     """Every commit is answered, and what was left alone is out of time."""
-    api, deadline = JournalApi(url), time.monotonic() + 20
-    while api.open("in_progress"):
-        assert time.monotonic() < deadline, "what was left alone does not time out"
-        time.sleep(0.05)
+    api = JournalApi(url)
+    until(lambda: not api.open("in_progress"), "what was left alone times out", every=0.05)
     assert [attempt.id for attempt in _attempts(committers) if attempt.asked and attempt.answer is None] == []
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE, until
 from tests.scenarios.seed import seeded
 from tests.scenarios.transaction_judge import (
     check_nothing_undecided,
@@ -44,7 +45,6 @@ def test_the_service_killed_at_each_stage_leaves_every_transaction_whole_or_abse
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_forty_kills_at_all_stages_leave_every_transaction_whole_or_absent(service: ServiceProcess) -> None:
     _kill_in_transactions(service, STAGES * 10)
 
@@ -65,10 +65,7 @@ def _kill_in_transactions(service: ServiceProcess, stages: Sequence[Stage]) -> N
 
 def _wait_for_commits(transactors: Sequence[Transactor], wanted: int) -> None:
     """However slow the machine: with next to nothing committed nothing would be proved."""
-    deadline = time.monotonic() + 60
-    while sum(each.answered == "committed" for each in _attempts(transactors)) <= wanted:
-        assert time.monotonic() < deadline, f"next to nothing is committed: {[each.failure for each in transactors]}"
-        time.sleep(0.05)
+    until(lambda: sum(each.answered == "committed" for each in _attempts(transactors)) > wanted, f"{wanted} commits")
 
 
 @contextmanager
@@ -82,7 +79,7 @@ def _working(service: ServiceProcess, rng: random.Random) -> Iterator[list[Trans
         for each in transactors:
             each.enough()
         for each in transactors:
-            each.join(30)
+            each.join(PATIENCE)
     assert [each.failure for each in transactors] == [None] * len(transactors)
 
 
@@ -100,16 +97,13 @@ def _park(transactors: Sequence[Transactor]) -> None:
     for each in transactors:
         each.gate.clear()
     for each in transactors:
-        assert each.parked.wait(30), f"{each.name} does not come to rest"
+        assert each.parked.wait(PATIENCE), f"{each.name} does not come to rest"
 
 
 def _kill_at(service: ServiceProcess, transactors: Sequence[Transactor], stage: Stage, rng: random.Random) -> None:
     """Some time after the beginning, when one of them is there or a moment later."""
     time.sleep(rng.uniform(0.1, 0.5))
-    deadline = time.monotonic() + 20
-    while not any(each.stage == stage for each in transactors):
-        assert time.monotonic() < deadline, f"nobody comes to be {stage}: {[each.failure for each in transactors]}"
-        time.sleep(0.0005)
+    until(lambda: any(each.stage == stage for each in transactors), f"somebody is {stage}", every=0.0005)
     time.sleep(rng.choice([0.0, rng.uniform(0, 0.02)]))
     for each in transactors:
         each.gate.clear()
@@ -156,18 +150,12 @@ def test_a_client_killed_in_its_transaction_leaves_nothing_behind(service: Servi
 
 
 def _wait_for_time_out(api: Api, pointer: int) -> None:
-    deadline = time.monotonic() + 10
-    while api.state(pointer) == "in_progress":
-        assert time.monotonic() < deadline, "the transaction does not time out"
-        time.sleep(0.05)
+    until(lambda: api.state(pointer) != "in_progress", "the transaction times out", every=0.05)
     assert api.state(pointer) == "invalid"
 
 
 def _wait_until_marked(api: Api, pointer: int) -> None:
     """The service marks the rows by itself: then no participant waits any more, and the producer steps back."""
-    deadline = time.monotonic() + 10
-    while api.call("GET", f"transactions/{pointer}")["participants"]:
-        assert time.monotonic() < deadline, "nobody marks the rows"
-        time.sleep(0.05)
+    until(lambda: not api.call("GET", f"transactions/{pointer}")["participants"], "the rows are marked", every=0.05)
     producer = api.call("GET", f"namespaces/default/topics/{TOPIC}/producers/p")
     assert producer["lastPersisted"] is None

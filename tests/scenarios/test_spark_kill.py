@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from oncelog import Client
-from tests.scenarios.spark_pipeline import BATCH, SOURCE, TARGET, SparkPipeline, publish, wait_until
+from tests.patience import PATIENCE, until
+from tests.scenarios.spark_pipeline import BATCH, SECONDS, SOURCE, TARGET, SparkPipeline, publish
 from tests.scenarios.spark_proxy import Answer, FaultProxy, Request, Rule, hand_on
 from tests.support import ServiceProcess
-
-pytestmark = pytest.mark.timeout(900)
 
 MESSAGES = [b"message-%06d" % number for number in range(300)]
 CRUCIAL = 2
@@ -224,7 +223,7 @@ def test_a_commit_of_a_dead_driver_that_arrives_after_its_successors_changes_not
     assert pipeline.run() == -9
     proxy.rule = once(successors, crucial)
     pipeline.finish()
-    assert arrived.wait(60)
+    assert arrived.wait(PATIENCE)
     assert b'"state":"duplicate"' in answers[0].body or answers[0].status == 409
     check_exactly_once(pipeline)
 
@@ -259,7 +258,7 @@ def test_tasks_that_outlive_their_driver_add_nothing(pipeline: SparkPipeline, pr
 
     proxy.rule = rule
     assert pipeline.run() == -9
-    wait_until(lambda: after_death, "a zombie that stages", 20)
+    until(lambda: after_death, "a zombie stages")
     time.sleep(1)
     pipeline.finish()
     check_exactly_once(pipeline)
@@ -391,11 +390,11 @@ def test_latest_killed_in_the_first_batch_loses_nothing_of_what_was_published_si
         assert pipeline.wait() == -9
         pinned = (pipeline.checkpoint / "offsets" / "0").read_text()  # now: Spark keeps the newest hundred
         pipeline.start()
-        wait_until(lambda: len(pipeline.target()) > 200, "messages in the target")
+        until(lambda: len(pipeline.target()) > 200, "there are messages in the target", SECONDS)
     finally:
         feeding.set()
         feeder.join()
-    wait_until(lambda: pipeline.target()[-1] == fed[-1], "the last message in the target")
+    until(lambda: pipeline.target()[-1] == fed[-1], "the last message is in the target", SECONDS)
     pipeline.kill()
     found = pipeline.target()
     assert found == fed[fed.index(found[0]) :], "the target is not an unbroken end of what was fed"

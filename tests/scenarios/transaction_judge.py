@@ -11,6 +11,7 @@ import requests
 from oncelog.wire.codec import decode_consume_response, encode_consume_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import ConsumeRequest
+from tests.patience import PATIENCE
 from tests.scenarios.transaction_load import Api, Attempt
 
 
@@ -26,7 +27,7 @@ def visible(url: str, topic: str) -> list[str]:
             f"{url}/v1/namespaces/default/topics/{topic}/poll",
             data=encode_consume_request(request),
             headers={"content-type": ONCELOG_AVRO},
-            timeout=20,
+            timeout=PATIENCE,
         )
         assert answer.status_code == 200, answer.text
         messages, position = decode_consume_response(answer.content)
@@ -73,6 +74,6 @@ def end_what_is_open(url: str, attempts: Iterable[Attempt]) -> None:
 
 def check_verified(url: str, topic: str) -> None:
     """The live maps are the fold of the log."""
-    answer = requests.post(f"{url}/v1/namespaces/default/topics/{topic}/verify", timeout=60)
+    answer = requests.post(f"{url}/v1/namespaces/default/topics/{topic}/verify", timeout=PATIENCE)
     last = json.loads(answer.content.splitlines()[-1])
     assert last["ok"], last["problems"]

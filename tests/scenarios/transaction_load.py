@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import requests
 
+from tests.patience import PATIENCE
+
 Stage = Literal["stored", "published", "rolling back", "committing"]
 STAGES: tuple[Stage, ...] = ("stored", "published", "rolling back", "committing")
 """Where a transaction is when the service is killed: what has been done, or what is being done."""
@@ -44,7 +46,7 @@ class Api:
         self._session.trust_env = False
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        answer = self._session.request(method, f"{self._url}/v1/{path}", json=body, timeout=20)
+        answer = self._session.request(method, f"{self._url}/v1/{path}", json=body, timeout=PATIENCE)
         if answer.status_code != 200:
             raise requests.RequestException(f"{method} {path}: {answer.status_code} {answer.text}", response=answer)
         return answer.json() if answer.content else None
@@ -190,7 +192,7 @@ def _publish_and_wait(url: str, topic: str, producer: str, stored: str, timeout_
     if stored == "stored":
         api.topic(topic, "publish", {"messages": [], "producer": producer, "transactionWritePointer": pointer})
     print(pointer, flush=True)
-    threading.Event().wait(60)
+    threading.Event().wait(PATIENCE)
 
 
 if __name__ == "__main__":

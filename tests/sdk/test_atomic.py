@@ -30,6 +30,7 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest
+from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.support import RunningService
 
@@ -179,7 +180,7 @@ def test_threads_may_send_through_one_batch(client: Client, topics: list[str]) -
         for each in threads:
             each.start()
         for each in threads:
-            each.join(30)
+            each.join(PATIENCE)
     found = payloads(client, topics[0]) + payloads(client, topics[1])
     assert sorted(found) == sorted(b"%d %d" % (thread, number) for thread in range(4) for number in range(50))
     for thread in range(4):

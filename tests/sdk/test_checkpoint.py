@@ -21,9 +21,8 @@ from oncelog.checkpoint import Checkpoint
 from oncelog.errors import CheckpointConflict
 from oncelog.message import Message
 from oncelog.message_id import MessageId
+from tests.patience import PATIENCE
 from tests.postgres import PostgresServer
-
-BUSY_SECONDS = 30
 
 
 def at(number: int) -> MessageId:
@@ -36,7 +35,7 @@ def message(number: int) -> Message:
 
 
 def open_database(path: Path, wal: bool = False) -> Engine:
-    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_SECONDS})
+    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": PATIENCE})
     with engine.connect() as connection:
         connection.execute(text("PRAGMA journal_mode=" + ("WAL" if wal else "DELETE")))
         connection.execute(text("CREATE TABLE IF NOT EXISTS effects (n INTEGER)"))
@@ -408,7 +407,7 @@ def test_ten_processes_may_create_the_table_at_once(database: Callable[[], Engin
 
     def first_use(number: int, engine: Engine) -> None:
         try:
-            barrier.wait(30)
+            barrier.wait(PATIENCE)
             checkpoint = Checkpoint(f"r{number}", "t")
             with engine.begin() as connection:
                 checkpoint.load(connection)
@@ -420,7 +419,7 @@ def test_ten_processes_may_create_the_table_at_once(database: Callable[[], Engin
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert failures == []
     assert [stored(engines[0], Checkpoint(f"r{number}", "t")) for number in range(10)] == [at(number) for number in range(10)]
 
@@ -480,7 +479,7 @@ def test_a_name_that_a_database_could_not_hold_is_refused(key: tuple[str, ...]) 
 
 def test_importing_oncelog_loads_no_sqlalchemy() -> None:
     code = "import sys, oncelog; assert 'sqlalchemy' not in sys.modules; oncelog.Checkpoint; assert 'sqlalchemy' in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 # --- real processes -----------------------------------------------------------------------------------------------------
@@ -495,7 +494,7 @@ CONSUMER = textwrap.dedent(
     from oncelog.message_id import MessageId
 
     path, last = sys.argv[1], int(sys.argv[2])
-    engine = create_engine("sqlite:///" + path, connect_args={"timeout": 30})
+    engine = create_engine("sqlite:///" + path, connect_args={"timeout": 180})
     checkpoint = Checkpoint("r", "t")
     conflicts = 0
     while True:
@@ -525,7 +524,7 @@ def test_two_processes_that_fight_over_one_position_do_everything_once(tmp_path:
     path, last = tmp_path / "data.db", 300
     engine = open_database(path, wal)
     rivals = [consumer(path, last) for _ in range(2)]
-    answers = [rival.communicate(timeout=90)[0].splitlines()[-1].split() for rival in rivals]
+    answers = [rival.communicate(timeout=PATIENCE)[0].splitlines()[-1].split() for rival in rivals]
     assert [rival.returncode for rival in rivals] == [0, 0]
     assert [answer[0] for answer in answers] == ["done", "done"]
     assert effects(engine) == list(range(last + 1))
@@ -543,13 +542,13 @@ def test_a_consumer_killed_inside_its_transaction_leaves_effects_and_position_ag
         for _ in range(kill % 2 + 1):
             assert next(inside, None), "the consumer was done before it could be killed"
         os.kill(victim.pid, signal.SIGKILL)
-        victim.wait(30)
+        victim.wait(PATIENCE)
         victim.stdout.close()
         position = stored(engine, Checkpoint("r", "t"))
         done = [] if position is None else list(range(position.publish_timestamp - at(0).publish_timestamp + 1))
         assert effects(engine) == done
     survivor = consumer(path, last)
-    assert survivor.communicate(timeout=90)[0].endswith("done 0\n")
+    assert survivor.communicate(timeout=PATIENCE)[0].endswith("done 0\n")
     assert effects(engine) == list(range(last + 1))
     engine.dispose()
 
@@ -565,7 +564,7 @@ def test_a_consumer_killed_between_its_effect_and_its_position_has_had_no_effect
     assert victim.stdout is not None
     assert [next(victim.stdout), next(victim.stdout)] == ["0\n", "inside\n"]
     victim.kill()
-    victim.communicate(timeout=30)
+    victim.communicate(timeout=PATIENCE)
     assert effects(engine) == []
     assert stored(engine, Checkpoint("r", "t")) is None
     engine.dispose()

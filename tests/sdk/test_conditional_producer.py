@@ -29,6 +29,7 @@ from oncelog.errors import (
 from oncelog.wire.codec import decode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest, ReceiptRun
+from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.support import RunningService
 
@@ -363,14 +364,14 @@ def test_a_number_that_is_refused_while_a_transaction_waits_for_the_producer_is_
     with watched(house, gated) as (url, _), Producer(topic, url=url, name="p") as producer:
         losing = threading.Thread(target=lose)
         losing.start()
-        waiting.wait(20)
+        waiting.wait(PATIENCE)
         holding = threading.Thread(target=producer._hold, args=(5,))
         holding.start()
         while producer._held is None:
             holding.join(0.001)
         gate.set()
-        losing.join(20)
-        holding.join(20)
+        losing.join(PATIENCE)
+        holding.join(PATIENCE)
         producer._roll_back()
         assert producer.send(b"0").sequence_id == 0
 
@@ -515,7 +516,7 @@ def test_producers_race_for_each_offset_and_nobody_is_told_the_wrong_thing(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert [payload for _, payload in stored(client, topic)] == [won[offset] for offset in range(40)]
     assert all(behind)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from oncelog.errors import (
     SubscriptionNotFound,
 )
 from oncelog.wire.models import Acknowledge
+from tests.patience import until
 
 LONG = 3_600.0
 """Seconds: what waits so long is not sent by the thread in any test."""
@@ -49,13 +49,6 @@ def filled(client: Client, topic: str) -> str:
     with Producer[bytes](topic, client=client) as producer:
         producer.send_batch([b"%d" % number for number in range(10)])
     return topic
-
-
-def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def payloads(messages: Any) -> list[bytes]:

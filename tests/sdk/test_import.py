@@ -9,13 +9,14 @@ import sys
 import pytest
 
 import oncelog
+from tests.patience import PATIENCE
 
 HEAVY = ("sqlalchemy", "pyspark", "starlette", "uvicorn", "plyvel", "typer", "rich", "prometheus_client", "pydantic_settings")
 
 
 def loaded_by(statement: str) -> set[str]:
     code = f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
-    return set(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60).stdout))
+    return set(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=PATIENCE).stdout))
 
 
 def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
@@ -51,7 +52,7 @@ def test_what_an_extra_is_missing_for_says_which_one() -> None:
     hide = "import sys; sys.modules['sqlalchemy'] = sys.modules['typer'] = None\n"
     for name in ("Checkpoint", "SqlParticipant"):
         line = [sys.executable, "-c", hide + f"from oncelog import {name}"]
-        wanted = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        wanted = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert f"{name} needs SQLAlchemy: pip install 'oncelog[sql]'" in wanted.stderr
     command = subprocess.run(
         [sys.executable, "-c", hide + "from oncelog_service.__main__ import main; main()"],

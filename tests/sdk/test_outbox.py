@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -31,17 +31,19 @@ from oncelog.errors import (
 from oncelog.outbox_lease import LeaseLost, OutboxDatabase
 from oncelog.outbox_plan import Planned, decode, encode, number, taken
 from oncelog.outbox_relay import RelayStatus
+from tests.patience import PATIENCE, until
 from tests.postgres import postgres_server
 from tests.support import free_port, running_service
-
-SECONDS = 30.0
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """An empty database."""
     sqlite = request.param == "sqlite"
-    made = create_engine(f"sqlite:///{tmp_path / 'shop.db'}" if sqlite else postgres_server().fresh_schema())
+    if sqlite:
+        made = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", connect_args={"timeout": PATIENCE})
+    else:
+        made = create_engine(postgres_server().fresh_schema())
     with made.begin() as connection:
         connection.execute(text("CREATE TABLE orders (n INTEGER)"))
     yield made
@@ -85,13 +87,6 @@ def rows_left(outbox: Outbox, engine: Engine) -> int:
     outbox.create_tables(engine)
     with engine.connect() as connection:
         return connection.scalar(select(func.count()).select_from(outbox.table).where(outbox.table.c.outbox == outbox.name)) or 0
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end, f"in {SECONDS} s it did not happen: {what}"
-        time.sleep(0.005)
 
 
 # --- adding
@@ -446,7 +441,7 @@ def test_two_relays_that_number_at_the_same_moment_number_no_row_twice(outbox: O
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
     assert len(won) == 1
     assert databases[0].lease() == won[0]
     assert [planned.number for planned in won[0].plan] == list(range(10))

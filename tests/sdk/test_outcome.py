@@ -11,6 +11,7 @@ from oncelog.errors import ConnectionFailed, SequenceReused
 from oncelog.outcome import Outcome, settle, settle_failed
 from oncelog.receipt import Receipt
 from oncelog.wire.requests import ReceiptRun
+from tests.patience import PATIENCE
 
 
 def batch(n: int) -> tuple[list[Outcome], list[Receipt]]:
@@ -44,7 +45,7 @@ def test_wait_wakes_for_a_batch_that_is_settled_meanwhile(when: str) -> None:
     others, _ = batch(4)
     timer = threading.Timer(0.02, lambda: (settle(outcomes, receipts), settle_failed(others, ConnectionFailed())))
     timer.start()
-    done, _ = wait(outcomes + others, timeout=10, return_when=when)
+    done, _ = wait(outcomes + others, timeout=PATIENCE, return_when=when)
     timer.join()
     assert done >= set(outcomes) if when != FIRST_COMPLETED else done & set(outcomes)
     assert all(outcome.done() for outcome in outcomes + others)
@@ -56,7 +57,7 @@ def test_as_completed_yields_each_once_over_shared_conditions() -> None:
     settle(outcomes[:2], receipts[:2])
     timer = threading.Timer(0.02, lambda: (settle(outcomes, receipts), settle_failed(others, ConnectionFailed())))
     timer.start()
-    assert len(list(as_completed(outcomes + others, timeout=10))) == 8
+    assert len(list(as_completed(outcomes + others, timeout=PATIENCE))) == 8
     timer.join()
 
 

@@ -37,6 +37,7 @@ from oncelog.errors import (
 from oncelog.wire.codec import decode_publish_request, encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest
+from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, forward, lossy_proxy, problem
 from tests.support import RunningService, ServiceProcess
 
@@ -103,7 +104,7 @@ def test_send_async_hands_out_a_future_as_the_standard_library_knows_it(client: 
         assert isinstance(future, Future)
         future.add_done_callback(called.append)
         assert not future.cancel()
-        assert future.result(10).offset == 0
+        assert future.result(PATIENCE).offset == 0
         assert future.exception() is None
         assert future.done()
         assert not future.cancelled()
@@ -121,15 +122,15 @@ def test_result_with_a_timeout_gives_up_and_the_message_goes_on(client: Client, 
             future.result(0.01)
         with pytest.raises(TimeoutError):
             future.exception(0.01)
-        assert future.result(10).status == "stored"
+        assert future.result(PATIENCE).status == "stored"
 
 
 def test_wait_and_as_completed_take_the_futures_of_many_batches(client: Client, topic: str) -> None:
     with Producer(topic, client=client, name="p", batch_max_messages=7) as producer:
         futures = [producer.send_async(b"%d" % i) for i in range(60)]
-        assert {future.result().sequence_id for future in as_completed(futures, timeout=10)} == set(range(60))
+        assert {future.result().sequence_id for future in as_completed(futures, timeout=PATIENCE)} == set(range(60))
         more = [producer.send_async(b"%d" % i) for i in range(60)]
-        done, left = wait(more, timeout=10, return_when=FIRST_EXCEPTION)
+        done, left = wait(more, timeout=PATIENCE, return_when=FIRST_EXCEPTION)
     assert len(done) == 60
     assert not left
 
@@ -189,7 +190,7 @@ def test_a_callback_may_send_more_but_not_wait_for_it(client: Client, topic: str
     with Producer(topic, client=client, name="p", max_pending=1) as producer:
         future = producer.send_async(b"0")
         future.add_done_callback(go_on)
-        future.result(10)
+        future.result(PATIENCE)
         producer.flush()
         producer.flush()
     assert len(refused) == 4
@@ -209,7 +210,7 @@ def test_what_is_lost_on_the_way_is_stored_once_and_in_order(
         Producer(topic, url=url, name="p", batch_max_messages=25, linger=0.001) as producer,
     ):
         futures = [producer.send_async(b"%d" % i) for i in range(1_000)]
-        receipts = [future.result(60) for future in futures]
+        receipts = [future.result(PATIENCE) for future in futures]
         receipts += [producer.send(b"%d" % i) for i in range(1_000, 1_020)]
     assert losses.requests, f"seed {seed}"
     assert losses.answers, f"seed {seed}"
@@ -257,7 +258,7 @@ def test_threads_numbering_through_one_producer_lose_nothing(client: Client, top
             with lock:  # what an application must do that numbers on several threads: one lock around number and send
                 i = next(numbers)
                 future = producer.send_async(b"%d" % i, sequence_id=i)
-        receipts.append(future.result(30))
+        receipts.append(future.result(PATIENCE))
 
     with Producer(topic, client=client, name="p", batch_max_messages=13) as producer:
         threads = [threading.Thread(target=own_numbers, args=(producer,)) for _ in range(3)]
@@ -274,7 +275,7 @@ def test_threads_that_let_the_producer_number_get_ids_in_the_order_of_the_queue(
 
     def send(producer: Producer[bytes], thread: int) -> None:
         futures = {b"%d-%d" % (thread, i): producer.send_async(b"%d-%d" % (thread, i)) for i in range(200)}
-        futures_done = {payload: future.result(30) for payload, future in futures.items()}
+        futures_done = {payload: future.result(PATIENCE) for payload, future in futures.items()}
         receipts.update(futures_done)
         for i in range(200, 210):
             receipts[b"%d-%d" % (thread, i)] = producer.send(b"%d-%d" % (thread, i))
@@ -284,7 +285,7 @@ def test_threads_that_let_the_producer_number_get_ids_in_the_order_of_the_queue(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
     found = stored(client, topic)
     assert [number for number, _ in found] == list(range(840))
     assert {payload: number for number, payload in found} == {payload: r.sequence_id for payload, r in receipts.items()}
@@ -309,10 +310,10 @@ def test_a_batch_is_full_at_its_count_and_the_rest_goes_after_the_linger(house: 
     seen: list[Request] = []
     with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, batch_max_messages=10, linger=0.5) as producer:
         futures = [producer.send_async(b"x") for _ in range(25)]
-        futures[19].result(10)
+        futures[19].result(PATIENCE)
         assert batch_sizes(seen) == [10, 10]
         assert not futures[20].done()
-        futures[24].result(10)
+        futures[24].result(PATIENCE)
         assert batch_sizes(seen) == [10, 10, 5]
 
 
@@ -320,7 +321,7 @@ def test_a_batch_is_full_at_its_bytes(house: RunningService, topic: str) -> None
     seen: list[Request] = []
     with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, batch_max_bytes=10_000, linger=60) as producer:
         futures = [producer.send_async(b"x" * 4_000) for _ in range(6)]
-        futures[5].result(30)
+        futures[5].result(PATIENCE)
     assert batch_sizes(seen) == [3, 3]
 
 
@@ -328,7 +329,7 @@ def test_messages_linger_for_company_and_then_go_unasked(house: RunningService, 
     seen: list[Request] = []
     with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, linger=0.2) as producer:
         futures = [producer.send_async(b"x") for _ in range(30)]
-        futures[-1].result(10)
+        futures[-1].result(PATIENCE)
         assert batch_sizes(seen) == [30]
 
 
@@ -348,7 +349,7 @@ def test_a_full_queue_makes_the_sender_wait(house: RunningService, topic: str) -
         assert thread.is_alive()
         assert producer._pending == 10
         gate.set()
-        thread.join(20)
+        thread.join(PATIENCE)
         producer.flush()
         assert [future.result().sequence_id for future in sent] == list(range(25))
 
@@ -377,10 +378,10 @@ def test_closing_wakes_whoever_waits_for_room(house: RunningService, topic: str)
         time.sleep(0.1)
         closing = threading.Thread(target=producer.close)
         closing.start()
-        waiting.join(10)
+        waiting.join(PATIENCE)
         assert len(raised) == 1
         gate.set()
-        closing.join(10)
+        closing.join(PATIENCE)
         assert not closing.is_alive()
 
 
@@ -744,7 +745,7 @@ def test_a_failure_is_definite_only_if_no_earlier_try_can_have_got_through(
     with fake_server(once_then_full) as fake, Producer(topic, url=fake.url, name="p", delivery_timeout=0.2) as producer:
         future = producer.send_async(b"0")
         with pytest.raises(OncelogError) as caught:
-            future.result(10)
+            future.result(PATIENCE)
         assert caught.value.code == "storage_unavailable"
         assert not caught.value.definite
         with pytest.raises(OncelogError):
@@ -760,7 +761,7 @@ def test_a_service_that_comes_back_in_time_stores_everything_once(tmp_path: Path
             service.kill()
             futures += [producer.send_async(b"%d" % i) for i in range(1_000, 1_500)]
             service.start()
-            assert [future.result(60).sequence_id for future in futures] == list(range(1_500))
+            assert [future.result(PATIENCE).sequence_id for future in futures] == list(range(1_500))
         assert stored(client, "t") == numbered(1_500)
 
 
@@ -907,7 +908,7 @@ def test_flush_gives_up_after_its_timeout_and_the_messages_go_on(house: RunningS
         begin = time.monotonic()
         with pytest.raises(TimeoutError):
             producer.flush(0.1)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 15
         gate.set()
         producer.flush(10)
         assert future.done()

@@ -222,7 +222,7 @@ def test_a_timeout_ends_reading_at_the_end_of_the_log(client: Client, topic: str
     with Reader(topic, client=client, timeout=timeout) as reader:
         assert rest(reader) == [0, 1, 2]
         assert reader.read(timeout=timeout) == []
-    assert max(0, 2 * timeout) <= time.monotonic() - begin < 10
+    assert max(0, 2 * timeout) <= time.monotonic() - begin < 30
 
 
 def test_a_waiting_reader_is_woken_by_a_publish(client: Client, topic: str) -> None:
@@ -231,7 +231,7 @@ def test_a_waiting_reader_is_woken_by_a_publish(client: Client, topic: str) -> N
         timer = threading.Timer(0.2, lambda: (sent.append(time.monotonic()), producer.send(b"0")))
         timer.start()
         assert [message.payload for message in reader.read()] == [b"0"]
-        assert time.monotonic() - sent[0] < 5
+        assert time.monotonic() - sent[0] < 30
         timer.join()
 
 
@@ -316,7 +316,7 @@ def test_reading_in_a_transaction_ends_before_what_is_undecided_without_waiting(
         assert payloads(reader) == [b"before"]
         assert reader.read(timeout=timeout) == []
         assert not reader.has_message_available()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
 
 
 def test_a_later_transaction_goes_on_from_the_position(client: Client, topic: str, undecided: TransactionContext) -> None:

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
     TransactionsUnavailable,
 )
+from tests.patience import PATIENCE, until
 from tests.sdk.recording import RecordedClient
 from tests.support import RunningService
 
@@ -482,7 +482,7 @@ def killed(house: RunningService, tmp_path_factory: pytest.TempPathFactory) -> I
     engine = open_engine(path)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effects (n INTEGER)"))
-    subprocess.run([sys.executable, "-c", DEATHS, house.url, str(path), json.dumps(plan)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", DEATHS, house.url, str(path), json.dumps(plan)], check=True, timeout=PATIENCE)
     yield engine
     engine.dispose()
 
@@ -502,7 +502,4 @@ def test_whenever_the_process_is_killed_both_change_or_neither(client: Client, k
     SqlParticipant(killed, "same").recover(client)
     expected = [len(STEPS) + STEPS.index(step) for step in ("decided", "committed")]
     assert [number for number in effects(killed) if number >= len(STEPS)] == expected
-    deadline = time.monotonic() + 10
-    while visible(client, "killed") != expected:  # the first one was not prepared: it has to time out
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: visible(client, "killed") == expected, "the first one, which was not prepared, times out", every=0.05)

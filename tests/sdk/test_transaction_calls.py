@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,6 +20,7 @@ from oncelog.errors import (
 from oncelog.wire.media import THRIFT
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import NO_SHORT, TransactionType
+from tests.patience import until
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.support import RunningService
 
@@ -203,10 +203,7 @@ def test_an_answer_that_is_no_transaction_is_invalid(body: bytes) -> None:
 
 def test_a_transaction_that_is_left_alone_becomes_invalid(client: Client) -> None:
     pointer = client.start_transaction(timeout=0.05).write_pointer
-    deadline = time.monotonic() + 10
-    while client.transaction_status(pointer).state == "in_progress":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: client.transaction_status(pointer).state != "in_progress")
     assert client.transaction_status(pointer).state == "invalid"
     assert client.prune_transactions([pointer]) == 1
 

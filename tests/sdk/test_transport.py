@@ -14,6 +14,7 @@ from oncelog import Client
 from oncelog.errors import ConnectionFailed, InvalidRequest, InvalidResponse, OncelogError, ResponseTimeout, TopicNotFound
 from oncelog.transport import Transport
 from oncelog.wire.media import DEFAULT_URL
+from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, problem
 from tests.support import free_port
 
@@ -118,10 +119,10 @@ def test_an_answer_that_does_not_come_times_out_and_may_have_been_done(started: 
         begin = time.monotonic()
         with pytest.raises(ResponseTimeout) as caught:
             transport.call("POST", "/", b"body", "text/plain")
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 30
         assert not caught.value.definite
         transport.close()
-        thread.join(10)
+        thread.join(PATIENCE)
 
 
 def test_a_refused_connection_is_definite() -> None:

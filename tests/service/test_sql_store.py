@@ -29,11 +29,11 @@ from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.open import shown, store_opener
 from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, StoreDamaged, StoreError, StoreFenced, Table
 from oncelog_service.storage.sql import changes_of
+from tests.patience import PATIENCE, until
 from tests.postgres import PASSWORD, PostgresServer
 
 M, S = Table.MESSAGE, Table.SNAPSHOT
 END = b"\xff" * 8
-SECONDS = 30
 
 
 def put(*rows: tuple[bytes, bytes], fence: Fence | None = None) -> Batch:
@@ -130,7 +130,7 @@ class Thread(threading.Thread):
             self.error = error
 
     def ended(self) -> BaseException | None:
-        self.join(SECONDS)
+        self.join(PATIENCE)
         assert not self.is_alive()
         return self.error
 
@@ -224,12 +224,13 @@ def test_a_write_happens_only_while_every_lease_it_stands_on_stands(place: Place
 
 def waits(place: Place, blocked_by: psycopg.Connection) -> None:
     """Return when a session waits for that one."""
-    deadline = time.monotonic() + SECONDS
     with place.connect() as watcher:
-        query = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
-        while watcher.execute(query, (blocked_by.info.backend_pid,)).fetchone() == (0,):
-            assert time.monotonic() < deadline, "nobody waits"
-            time.sleep(0.005)
+        waits_for(watcher, blocked_by.info.backend_pid)
+
+
+def waits_for(watcher: psycopg.Connection, pid: int) -> None:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+    until(lambda: watcher.execute(query, (pid,)).fetchone() != (0,), f"a session waits for {pid}")
 
 
 TAKE_OVER = "UPDATE oncelog_lease SET epoch = epoch + 1, instance = 'other' WHERE resource = %s"
@@ -274,12 +275,7 @@ def test_a_take_over_waits_for_the_write_it_meets_and_then_sees_it(shared: Place
         with shared.connect() as watcher:
             writing = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'WITH fence%%' AND state = 'active'"
             (writer,) = watcher.execute(writing).fetchone()  # type: ignore[misc]
-            deadline = time.monotonic() + SECONDS
-            while watcher.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", (writer,)
-            ).fetchone() == (0,):
-                assert time.monotonic() < deadline, "the take-over does not wait"
-                time.sleep(0.005)
+            waits_for(watcher, writer)  # the take-over
         holder.execute("ROLLBACK")
     assert write.ended() is None
     assert taking.ended() is None
@@ -301,7 +297,7 @@ def test_nothing_is_written_under_an_epoch_once_a_higher_one_was_read(shared: Pl
                     ready.set()
 
         owner = Thread(own)
-        assert ready.wait(SECONDS)
+        assert ready.wait(PATIENCE)
         with shared.connect() as other:
             other.execute(TAKE_OVER, (b"t",))
             before = other.execute("SELECT count(*) FROM oncelog_row").fetchone()
@@ -425,7 +421,7 @@ def test_what_was_acknowledged_is_there_after_the_server_was_killed_and_the_rest
     for _ in range(5):
         store, enough = shared.open(), threading.Event()
         writer = Thread(lambda store=store, enough=enough: write(store, enough))  # type: ignore[misc]
-        assert enough.wait(SECONDS)
+        assert enough.wait(PATIENCE)
         time.sleep(dice.uniform(0, 0.05))
         postgres.kill()
         assert isinstance(writer.ended(), StoreError)
@@ -635,7 +631,7 @@ def test_serve_tells_where_the_data_is_without_the_password(shared: Place) -> No
         assert service.stdout is not None
         ready = service.stdout.readline()
         service.terminate()
-        out, err = service.communicate(timeout=SECONDS)
+        out, err = service.communicate(timeout=PATIENCE)
     assert service.returncode == 0, err
     assert json.loads(ready)["data"] == json.loads(ready)["store"] == shown(shared.url)
     for text in (ready, out, err):

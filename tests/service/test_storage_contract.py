@@ -20,6 +20,7 @@ from oncelog_service.storage.leveldb import LevelDBStore
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Store, StoreClosed, StoreDamaged, StoreError, Table
+from tests.patience import PATIENCE
 from tests.postgres import postgres_server
 
 M, S = Table.MESSAGE, Table.SNAPSHOT
@@ -291,16 +292,16 @@ def test_a_scan_that_is_running_reads_to_its_end_while_the_store_is_closed(opene
         with closing(store.scan(M, b"", END)) as rows:
             seen.extend(key for key, _ in islice(rows, 10))
             begun.set()
-            closing_now.wait(10)
+            closing_now.wait(PATIENCE)
             seen.extend(key for key, _ in rows)
 
     reader, closer = threading.Thread(target=read), threading.Thread(target=store.close)
     reader.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     closer.start()
     closing_now.set()
-    reader.join(10)
-    closer.join(10)
+    reader.join(PATIENCE)
+    closer.join(PATIENCE)
     assert not reader.is_alive()
     assert not closer.is_alive()
     assert len(seen) == 2_000
@@ -315,7 +316,7 @@ def test_a_scan_that_was_left_early_does_not_hold_up_closing(store: Store) -> No
     rows.close()
     closer = threading.Thread(target=store.close)
     closer.start()
-    closer.join(10)
+    closer.join(PATIENCE)
     assert not closer.is_alive()
 
 
@@ -336,7 +337,7 @@ def test_readers_on_other_threads_see_each_write_whole(store: Store) -> None:
         store.write([put((M, b"a", b"%d" % number)), put((M, b"b", b"%d" % number))])
     stop.set()
     for reader in readers:
-        reader.join(10)
+        reader.join(PATIENCE)
     assert halves == []
 
 

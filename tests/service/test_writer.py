@@ -13,6 +13,7 @@ from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog_service.log.writer import LAZY_SECONDS, Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
+from tests.patience import PATIENCE
 
 
 class Gate:
@@ -29,7 +30,7 @@ class Gate:
     def _before_sync(self, batches: Sequence[Batch]) -> None:
         self.groups.append([key for batch in batches for _, key, _ in batch.puts])
         self.waiting.set()
-        assert self._open.acquire(timeout=10)
+        assert self._open.acquire(timeout=PATIENCE)
         if self.fail:
             raise OSError("no space left on device")
 

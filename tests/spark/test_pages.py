@@ -13,7 +13,6 @@ from tests.docs.test_code import RUN_ELSEWHERE, run_page
 HERE = Path(__file__).relative_to(ROOT).as_posix()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page, where in RUN_ELSEWHERE.items() if where == HERE])
 def test_the_code_of_a_page_runs(page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(ROOT / page, tmp_path, monkeypatch, relative=("checkpoint", "archive"))

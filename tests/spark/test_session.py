@@ -12,11 +12,12 @@ from oncelog.spark import register, session
 from oncelog.spark.home import spark_home
 from oncelog.spark.java import java_home
 from oncelog.spark.session import is_here, prepare
+from tests.patience import PATIENCE
 from tests.support import RunningService
 
 
 def ended(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_importing_it_loads_neither_pyspark_nor_pyarrow() -> None:

@@ -16,6 +16,7 @@ import oncelog
 from oncelog import Client
 from oncelog.spark.shipping import packed, shipped
 from oncelog.wire.requests import PublishRequest
+from tests.patience import PATIENCE
 from tests.spark.strangers import stranger
 from tests.support import RunningService
 
@@ -54,6 +55,7 @@ for partition in pickle.loads((here / "partitions").read_bytes()):
         values += batch.column("value").to_pylist()
 import oncelog
 from oncelog.errors import OncelogError
+from tests.patience import PATIENCE
 again = pickle.loads((here / "reader").read_bytes())
 assert type(again) is type(reader), "one class, however many tasks"
 try:
@@ -69,7 +71,9 @@ print(len(oncelog.__file__.split(".zip/")), b"".join(values).decode())
 
 def told(command: list[Any], **environment: str) -> list[str]:
     """What it prints, in words; it must end well."""
-    run = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout.split()
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from oncelog.spark import sink
 from oncelog.spark.refusals import explained
 from oncelog.spark.sink import BatchWriter, Staged, StreamWriter
 from oncelog.spark.write_options import WriteOptions
+from tests.patience import until
 from tests.support import RunningService, ServiceProcess, running_service
 
 PLAIN = StructType().add("key", BinaryType()).add("value", BinaryType())
@@ -122,13 +122,6 @@ def in_progress(url: str, group: str = "spark") -> list[str]:
         return [each.id for each in client.atomic_transactions(group=group)]
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 # --- a batch lands whole, in order, once
 
 
@@ -197,7 +190,7 @@ def test_of_two_attempts_of_a_task_only_the_chosen_one_counts(service: RunningSe
     chosen = job.task(writer, 0, rows(b"a", b"b"), attempt=1)
     job.commit(0, [chosen])
     assert values(service.url, topic) == [b"a", b"b"]
-    wait_until(lambda: in_progress(service.url) == [])  # the other one is dropped by the commit
+    until(lambda: in_progress(service.url) == [])  # the other one is dropped by the commit
 
 
 def test_a_task_that_lives_on_after_the_commit_is_refused(service: RunningService, topic: str) -> None:
@@ -216,7 +209,7 @@ def test_a_task_that_lives_on_through_the_commit_is_refused_there(service: Runni
     def slow() -> Iterator[pa.RecordBatch]:
         yield rows(b"b")
         job.commit(0, messages)
-        wait_until(lambda: in_progress(service.url) == [])
+        until(lambda: in_progress(service.url) == [])
         yield rows(b"c")
 
     with pytest.raises(TransactionNotInProgress):
@@ -263,7 +256,7 @@ def test_a_batch_that_comes_again_is_not_written_again(service: RunningService, 
         job.run(1, rows(b"c"))
     job.run(2, rows(b"d"))
     assert values(service.url, topic) == [b"a", b"b", b"c", b"d"]
-    wait_until(lambda: in_progress(service.url) == [])
+    until(lambda: in_progress(service.url) == [])
 
 
 def test_a_batch_that_comes_again_cut_otherwise_is_the_same(service: RunningService, topic: str) -> None:
@@ -408,7 +401,7 @@ def test_what_was_staged_too_long_ago_is_refused_with_the_option_to_raise(servic
     with Client(service.url) as client:
         client.begin_atomic("spark", id="staged-long-ago", timeout=0.001, of="spark-x.0")
     messages = [Staged("spark-x.0", "staged-long-ago", 1, 1, "query-1")]
-    wait_until(lambda: "staged-long-ago" not in in_progress(service.url))
+    until(lambda: "staged-long-ago" not in in_progress(service.url))
     with pytest.raises(BranchGone, match=r"stagingTimeoutMs = 1,.*raise it"):
         job.commit(0, messages)
 

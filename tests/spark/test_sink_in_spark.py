@@ -12,9 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from oncelog import Client, Reader
 from oncelog.wire.models import GroupProducer
+from tests.patience import PATIENCE
 from tests.support import RunningService
-
-SECONDS = 90
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def run(frame: DataFrame, service: RunningService, checkpoint: Path, **options: 
     """To its end."""
     writer = frame.writeStream.format("oncelog").option("url", service.url).options(**options)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    assert query.awaitTermination(SECONDS), query.status
+    assert query.awaitTermination(PATIENCE), query.status
     return query
 
 
@@ -169,6 +168,6 @@ def test_within_foreach_batch_a_numbered_batch_is_of_its_query(
 
     writer: Any = files.stream().writeStream.foreachBatch(write)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(SECONDS)
+    assert query.awaitTermination(PATIENCE)
     assert values(service, topic) == ["a"]
     assert group_producer(service, topic).incarnation == str(query.id)

@@ -6,7 +6,7 @@ import json
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -22,6 +22,7 @@ from oncelog.spark.read_options import ReadOptions
 from oncelog.spark.reading import ahead
 from oncelog.spark.source import BatchReader, PushdownReader, StreamReader
 from oncelog.wire.requests import PublishRequest
+from tests.patience import PATIENCE, until
 from tests.support import ManualClock, RunningService, running_service
 
 Json = dict[str, Any]
@@ -193,14 +194,14 @@ def test_where_both_limits_are_given_both_hold(log: Log) -> None:
 
 def test_available_now_ends_at_what_there_was_when_it_began(log: Log) -> None:
     log.publish(5)
-    query = Query(log.options(startingOffsets="earliest", maxOffsetsPerTrigger="3"))
+    query = Query(log.options(startingOffsets="earliest", maxOffsetsPerTrigger="3", pollWaitMs="20000"))
     query.reader.prepareForTriggerAvailableNow()
     log.publish(5)
     began = time.monotonic()
     assert [len(batch) for batch in query.steps()] == [0, 3, 2]
     log.publish(5)
     assert query.step() is None
-    assert time.monotonic() - began < 2, "nothing is waited for"
+    assert time.monotonic() - began < 15, "nothing is waited for"
     again = query.restarted(log.options(startingOffsets="earliest"))
     again.reader.prepareForTriggerAvailableNow()
     assert [len(batch) for batch in again.steps()] == [10]
@@ -211,7 +212,7 @@ def test_an_idle_stream_asks_once_and_waits_at_the_service(log: Log) -> None:
     query.step()
     began = time.monotonic()
     assert query.step() is None
-    assert 0.35 < time.monotonic() - began < 2
+    assert time.monotonic() - began > 0.35
 
 
 def test_a_new_message_ends_the_wait(log: Log) -> None:
@@ -221,7 +222,7 @@ def test_a_new_message_ends_the_wait(log: Log) -> None:
     timer.start()
     began = time.monotonic()
     assert query.step() == [(log.topic, 0)]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     timer.join()
 
 
@@ -250,7 +251,7 @@ def test_an_undecided_transaction_ends_the_batch_and_nothing_appears_before_its_
     log.publish(2)
     assert query.steps() == [[], [(log.topic, 0), (log.topic, 1)]]
     log.client.commit_transaction(transaction.write_pointer)
-    assert list(chain(*wait_for(query.steps))) == [(log.topic, offset) for offset in range(2, 7)]
+    assert list(chain(*until(query.steps))) == [(log.topic, offset) for offset in range(2, 7)]
 
 
 def test_what_is_rolled_back_is_in_no_batch(log: Log) -> None:
@@ -260,14 +261,7 @@ def test_what_is_rolled_back_is_in_no_batch(log: Log) -> None:
     log.publish(2)
     assert query.steps() == [[]]
     log.client.abort_transaction(transaction.write_pointer)
-    assert wait_for(query.steps) == [[(log.topic, 3), (log.topic, 4)]]
-
-
-def wait_for(steps: Callable[[], list[list[Place]]]) -> list[list[Place]]:
-    deadline = time.monotonic() + 10
-    while not (batches := steps()):
-        assert time.monotonic() < deadline
-    return batches
+    assert until(query.steps) == [[(log.topic, 3), (log.topic, 4)]]
 
 
 def test_a_topic_subscribed_to_later_is_read_from_its_oldest_message(log: Log) -> None:
@@ -577,12 +571,12 @@ def test_who_has_enough_does_not_wait_for_what_is_under_way() -> None:
 
     def items() -> Iterator[int]:
         yield 1
-        held.wait(30)
+        held.wait(PATIENCE)
         yield 2
 
     reading = ahead(items())
     assert next(reading) == 1
     began = time.monotonic()
     reading.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE / 2
     held.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from oncelog.client import Client
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.log.ranges import wait_for_more
+from tests.patience import PATIENCE, until
 from tests.support import RunningService
 
 TOKEN = "s3cret-token"
@@ -132,7 +133,7 @@ def test_an_undecided_transaction_stops_a_stream_until_it_is_decided(log: Log, t
     run(frame, tmp_path)
     assert archived(log, tmp_path) == ["first"]
     log.client.commit_transaction(pointer)
-    wait_until(lambda: log.client.offsets({log.topic: {"after": None}})[log.topic].settled == 3)  # type: ignore[dict-item]
+    until(lambda: log.client.offsets({log.topic: {"after": None}})[log.topic].settled == 3)  # type: ignore[dict-item]
     run(frame, tmp_path)
     assert archived(log, tmp_path) == ["first", "in it", "behind it"]
 
@@ -157,19 +158,19 @@ def test_an_idle_query_asks_once_a_second_has_a_new_message_in_a_moment_and_tell
 
     query = log.stream(token=TOKEN).writeStream.foreachBatch(keep).start()
     try:
-        wait_until(lambda: query.lastProgress is not None)
+        until(lambda: query.lastProgress is not None)
         log.publish(["warm"])
-        assert arrived.wait(30)
+        assert arrived.wait(PATIENCE)
         arrived.clear()
-        wait_until(lambda: not query.status["isDataAvailable"])
+        until(lambda: not query.status["isDataAvailable"])
         asked.clear()
         time.sleep(3)
         assert 1 <= len(asked) <= 4
         published = time.monotonic()
         log.publish(["news"])
-        assert arrived.wait(10)
+        assert arrived.wait(PATIENCE)
         assert seen[-1] - published < 5, "0.3 s on a quiet machine"
-        wait_until(lambda: latest_offset(query, log.topic) == 2)
+        until(lambda: latest_offset(query, log.topic) == 2)
         assert TOKEN not in json.dumps([json.loads(progress.json) for progress in query.recentProgress])
     finally:
         query.stop()
@@ -204,10 +205,3 @@ def latest_offset(query: StreamingQuery, topic: str) -> int | None:
         return None
     offset = json.loads(shown) if isinstance(shown, str) else shown
     return int(offset["topics"][topic]["pos"])
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

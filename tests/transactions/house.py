@@ -20,6 +20,7 @@ from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.snapshot import encode_snapshot
 from oncelog_service.transactions.state import TransactionsState
+from tests.patience import PATIENCE
 from tests.support import ManualClock
 
 SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
@@ -92,4 +93,4 @@ class Gate:
         self._open.release(writes)
 
     def _wait(self, _: Sequence[Batch]) -> None:
-        assert self._open.acquire(timeout=10)
+        assert self._open.acquire(timeout=PATIENCE)

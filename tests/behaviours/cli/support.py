@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from oncelog import Client, Reader
 from oncelog.errors import ProducerNotFound
 from oncelog_service.cli import app
+from tests.patience import PATIENCE
 
 ONCELOG = [sys.executable, "-m", "oncelog_service"]
 
@@ -49,23 +50,15 @@ def process(*arguments: str, url: str | None = None, cwd: Path | None = None, **
         running.communicate()
 
 
-def interrupted(running: subprocess.Popen[bytes], seconds: float = 120.0) -> tuple[bytes, bytes]:
-    """Press Ctrl-C until it is heard, and what was printed: the first may come just before a wait begins, and end none."""
-    end = time.monotonic() + seconds
+def interrupted(running: subprocess.Popen[bytes]) -> int:
+    """Press Ctrl-C until it is heard, and the exit code: the first may come just before a wait begins, and end none."""
+    end = time.monotonic() + PATIENCE
     while True:
         running.send_signal(signal.SIGINT)
         try:
-            return running.communicate(timeout=15)
+            return running.wait(15)
         except subprocess.TimeoutExpired:
             assert time.monotonic() < end, "it does not hear"
-
-
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for something; fails when it does not come."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def last_persisted(url: str, topic: str, producer: str) -> int:

@@ -18,7 +18,8 @@ from oncelog.errors import ProducerFenced
 from oncelog_service.storage.copying import TABLES, mark_of
 from oncelog_service.storage.open import shown, store_opener
 from oncelog_service.storage.port import Batch, Store, Table
-from tests.behaviours.cli.support import process, run, until, value
+from tests.behaviours.cli.support import process, run, value
+from tests.patience import PATIENCE, until
 from tests.postgres import PostgresServer
 from tests.rest.talk import Topic
 from tests.support import running_service
@@ -183,7 +184,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, database: str) -> None:
     with process("copy", source, database) as copying:
         until(lambda: _begun(tmp_path, database, copying))
         copying.send_signal(signal.SIGINT)
-        _, err = copying.communicate(timeout=60)
+        _, err = copying.communicate(timeout=PATIENCE)
     assert copying.returncode == 130
     assert err.decode() == "interrupted: the copy is not finished; the same command again goes on from there\n"
     result = run("copy", source, database)
@@ -199,7 +200,7 @@ def test_a_database_that_goes_away_is_a_sentence_and_the_copy_goes_on_when_it_is
     with process("copy", source, target) as copying:
         until(lambda: _begun(tmp_path, target, copying))
         postgres.kill()
-        _, err = copying.communicate(timeout=60)
+        _, err = copying.communicate(timeout=PATIENCE)
     assert copying.returncode == 1
     assert err.decode().startswith(f"error: {shown(target)} ")
     assert err.decode().endswith("; the same command again goes on from there\n")

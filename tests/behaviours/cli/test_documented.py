@@ -73,7 +73,6 @@ def test_every_command_helps(path: str) -> None:
     assert "Usage: " + path in result.stdout
 
 
-@pytest.mark.timeout(600)
 def test_the_examples_run(running: RunningService, tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(blocks) > 10

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-from contextlib import suppress
 
 import pytest
 
 from oncelog import Client, Producer
-from tests.behaviours.cli.support import process, run, value
+from tests.behaviours.cli.support import interrupted, process, run, value
+from tests.patience import PATIENCE
 from tests.support import RunningService, free_port
 
 
@@ -59,13 +57,9 @@ def test_a_topic_is_deleted_only_after_a_yes(url: str) -> None:
     with process("topic", "delete", "t", url=url) as deletion:
         assert deletion.stderr is not None
         assert deletion.stderr.read(6) == b"Delete"
-        while deletion.poll() is None:  # the first one may come just before it waits for the answer, and end nothing
-            deletion.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                deletion.wait(5)
-        assert deletion.returncode == 130
+        assert interrupted(deletion) == 130
     with process("topic", "delete", "t", "--json", url=url) as deletion:
-        out, err = deletion.communicate(b"y\n", timeout=30)
+        out, err = deletion.communicate(b"y\n", timeout=PATIENCE)
     assert json.loads(out)["deleted"] == "t"  # the question is not part of the result
     assert b"Delete topic default/t" in err
 

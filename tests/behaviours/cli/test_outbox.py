@@ -12,6 +12,7 @@ from sqlalchemy import Engine, create_engine, delete, update
 
 from oncelog import Client, Outbox
 from tests.behaviours.cli.support import payloads, process, run, value
+from tests.patience import PATIENCE
 from tests.support import RunningService, free_port
 
 OUTBOX = Outbox("orders")
@@ -19,7 +20,7 @@ OUTBOX = Outbox("orders")
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    made = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", connect_args={"timeout": PATIENCE})
     OUTBOX.create_tables(made)
     yield made
     made.dispose()
@@ -55,7 +56,7 @@ def test_a_relay_says_what_it_does_and_stops_cleanly_when_it_is_told_to(engine: 
         blocked = json.loads(relay.stdout.readline())
         assert (blocked["waiting"], blocked["blocked"]) == (1, {"default/missing": "topic_not_found"})
         relay.send_signal(signal.SIGTERM)
-        rest, _ = relay.communicate(timeout=90)
+        rest, _ = relay.communicate(timeout=PATIENCE)
         assert relay.returncode == 0
         assert json.loads(rest.splitlines()[-1])["state"] == "stopped"
     told = value(run("outbox", "status", str(engine.url), "--name", "orders", "--json", url=url))
@@ -67,7 +68,7 @@ def test_ctrl_c_is_a_sentence(engine: Engine, url: str) -> None:
         assert relay.stdout is not None
         assert b"relaying" in relay.stdout.readline()
         relay.send_signal(signal.SIGINT)
-        _, problem = relay.communicate(timeout=90)
+        _, problem = relay.communicate(timeout=PATIENCE)
     assert relay.returncode == 130
     assert problem.startswith(b"interrupted: 0 messages published")
     assert b"Traceback" not in problem
@@ -89,7 +90,7 @@ def test_an_older_database_ends_it_until_it_is_numbered_anew(engine: Engine, url
         connection.execute(update(OUTBOX.relays).values(next_number=0))
     add(engine, "paid", b"2")
     with process(*relay, url=url) as running:
-        _, problem = running.communicate(timeout=90)
+        _, problem = running.communicate(timeout=PATIENCE)
         assert running.returncode == 1
         assert json.loads(problem)["code"] == "outbox_behind"
     declined = run("outbox", "renumber", str(engine.url), "--name", "orders", url=url, stdin="n\n")

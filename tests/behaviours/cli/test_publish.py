@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from oncelog import Client, Reader
 from oncelog_service.cli.publish import lines_of
-from tests.behaviours.cli.support import last_persisted, payloads, process, run, until, value
+from tests.behaviours.cli.support import last_persisted, payloads, process, run, value
+from tests.patience import PATIENCE, until
 from tests.support import RunningService, ServiceProcess, running_service
 
 
@@ -44,13 +45,13 @@ def test_a_file_whose_publisher_and_service_are_killed_half_way_is_resumed_witho
             publisher.stdin.flush()
             until(lambda: last_persisted(service.url, "t", "p") >= 2_500)
             publisher.kill()
-            assert publisher.wait(30) == -signal.SIGKILL
+            assert publisher.wait(PATIENCE) == -signal.SIGKILL
         service.kill()
         service.start()
         before = last_persisted(service.url, "t", "p")
         assert 2_500 <= before < 10_000
         with process("publish", "t", "--file", str(path), "--producer", "p", "--resume", "--json", url=service.url) as publisher:
-            out, err = publisher.communicate(timeout=60)
+            out, err = publisher.communicate(timeout=PATIENCE)
         assert publisher.returncode == 0, err
         result = json.loads(out)
         assert (result["skipped"], result["stored"], result["duplicates"]) == (before + 1, 20_000 - before - 1, 0)
@@ -70,7 +71,7 @@ def test_a_publisher_outlives_the_restart_of_its_service(tmp_path: Path) -> None
             publisher.stdin.flush()
             time.sleep(0.2)
             service.start()
-            out, err = publisher.communicate(timeout=60)
+            out, err = publisher.communicate(timeout=PATIENCE)
         assert publisher.returncode == 0, err
         assert json.loads(out)["stored"] == 3
         assert payloads(service.url, "t") == [b"a", b"b", b"c"]
@@ -84,7 +85,7 @@ def test_ctrl_c_while_waiting_for_input_says_how_far_it_is_persisted(running: Ru
         publisher.stdin.flush()
         until(lambda: last_persisted(running.url, "t", "p") == 999)
         publisher.send_signal(signal.SIGINT)
-        out, err = publisher.communicate(timeout=30)
+        out, err = publisher.communicate(timeout=PATIENCE)
     assert publisher.returncode == 130
     assert b"persisted up to sequence id 999 (1,000 stored, 0 duplicates)" in err
     assert b"Traceback" not in err
@@ -98,7 +99,7 @@ def test_ctrl_c_in_the_midst_of_a_file_tells_the_truth_and_can_be_resumed(runnin
     with process(*arguments, url=running.url) as publisher:
         until(lambda: last_persisted(running.url, "t", "p") > 0)
         publisher.send_signal(signal.SIGINT)
-        out, err = publisher.communicate(timeout=60)
+        out, err = publisher.communicate(timeout=PATIENCE)
     assert publisher.returncode == 130, err
     problem = json.loads(err)
     assert (out, problem["code"]) == (b"", "interrupted")
@@ -125,7 +126,7 @@ def test_ctrl_c_with_the_service_gone_ends_and_admits_what_is_not_known(tmp_path
             publisher.send_signal(signal.SIGINT)
             time.sleep(0.3)
             publisher.send_signal(signal.SIGINT)  # the second one does not wait for the outcome
-            _, err = publisher.communicate(timeout=8)
+            _, err = publisher.communicate(timeout=60)
         assert publisher.returncode == 130
         assert b"persisted up to sequence id 0" in err
         assert b"1 messages have no outcome yet" in err

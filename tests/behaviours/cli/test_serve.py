@@ -15,6 +15,7 @@ import requests
 from oncelog import Client
 from oncelog_service.cli.serve import settings_from
 from tests.behaviours.cli.support import payloads, process, run
+from tests.patience import PATIENCE
 from tests.support import ServiceProcess
 
 
@@ -34,7 +35,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
         assert run("topic", "create", "t", url=ready["url"]).exit_code == 0
         assert run("publish", "t", "a", url=ready["url"]).exit_code == 0
         service.send_signal(number)
-        out, err = service.communicate(timeout=30)
+        out, err = service.communicate(timeout=PATIENCE)
     assert (service.returncode, out) == (0, b"")
     assert b"Traceback" not in err
     with process("serve", "--port", "0", "--json", cwd=tmp_path) as service:
@@ -53,7 +54,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with process("serve", "--port", str(port), "--store", f"leveldb://{tmp_path}/d") as service:
-            out, err = service.communicate(timeout=30)
+            out, err = service.communicate(timeout=PATIENCE)
     assert (service.returncode, out) == (1, b"")
     assert err.decode() == f"error: 127.0.0.1:{port} is taken by another process; choose another --port\n"
 
@@ -61,7 +62,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 def test_a_store_in_use_is_named(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path / "d") as first:
         with process("serve", "--port", "0", "--store", first.store) as service:
-            out, err = service.communicate(timeout=30)
+            out, err = service.communicate(timeout=PATIENCE)
         assert (service.returncode, out) == (1, b"")
         assert err.decode() == f"error: the store {tmp_path}/d is in use by another process\n"
 
@@ -72,7 +73,7 @@ def test_a_damaged_store_is_named(tmp_path: Path) -> None:
         assert first.stop() == 0
     (tmp_path / "d" / "CURRENT").write_bytes(b"nonsense")
     with process("serve", "--port", "0", "--json", "--store", first.store) as service:
-        out, err = service.communicate(timeout=30)
+        out, err = service.communicate(timeout=PATIENCE)
     assert (service.returncode, out) == (1, b"")
     assert json.loads(err)["detail"].startswith(f"the store {tmp_path}/d is damaged: ")
 
@@ -80,7 +81,7 @@ def test_a_damaged_store_is_named(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with process("serve", "--port", "0", "--store", f"leveldb://{tmp_path}/file/d") as service:
-        _, err = service.communicate(timeout=30)
+        _, err = service.communicate(timeout=PATIENCE)
     assert service.returncode == 1
     assert err.startswith(f"error: the store {tmp_path}/file/d cannot be opened: ".encode())
     assert err.count(b"\n") == 1

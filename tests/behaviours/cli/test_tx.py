@@ -15,6 +15,7 @@ from oncelog_service.cli.tx_serve import SETTINGS
 from oncelog_service.config import Settings, TransactionServiceSettings
 from oncelog_service.rest.table import TRANSACTION_ROUTES
 from tests.behaviours.cli.support import process, run, value
+from tests.patience import PATIENCE
 from tests.support import RunningService
 
 
@@ -116,7 +117,7 @@ def test_the_transaction_service_alone_answers_for_transactions_and_nothing_else
             pointer = client.start_transaction().write_pointer
         assert listed(ready["url"]) == [pointer]
         service.terminate()
-        out, err = service.communicate(timeout=30)
+        out, err = service.communicate(timeout=PATIENCE)
     assert (service.returncode, out) == (0, b"")
     assert b"Traceback" not in err
 
