@@ -81,8 +81,8 @@ class Publishing:
         except (OutboxBehind, ProducerFenced):
             raise
         except OncelogError as error:
-            if not is_the_services(error):
-                self._epochs.pop(name, None)  # the topic may be another one by the next try
+            # By the next try the topic may be another one, or deduplication switched off; and this may have been stored.
+            self._epochs.pop(name, None)
             return Published(done, duplicates, error)
         return Published(done, duplicates, None)
 

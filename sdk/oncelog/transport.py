@@ -17,7 +17,16 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError, ReadTimeoutError
 
-from oncelog.errors import ConnectionFailed, InvalidResponse, NotServedHere, OncelogError, ResponseTimeout, from_problem
+from oncelog.errors import (
+    ConnectionFailed,
+    InvalidResponse,
+    NotServedHere,
+    OncelogError,
+    ResponseTimeout,
+    StorageFailed,
+    StorageUnavailable,
+    from_problem,
+)
 from oncelog.wire.media import DEFAULT_URL, PROBLEM, essence
 
 CONNECT_SECONDS = 5.0
@@ -139,7 +148,10 @@ class Transport:
                 continue
             if 200 <= response.status_code < 300:
                 return response
-            raise _refusal(response)
+            refusal = _refusal(response)
+            if isinstance(refusal, StorageUnavailable | StorageFailed):
+                self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
+            raise refusal
         self._served.pop(part, None)
         if named:  # each names another one: who serves this is changing
             raise ConnectionFailed(f"nobody of {', '.join(self._bases)} serves this at this moment", definite=True)
@@ -154,7 +166,7 @@ class Transport:
                 del self._served[next(iter(self._served))]
 
     def _gone(self, base: str) -> None:
-        """It could not be reached: ask another one first."""
+        """It could not be reached, or cannot serve: ask another one first."""
         with self._lock:
             for part in [part for part, served in self._served.items() if served == base]:
                 del self._served[part]

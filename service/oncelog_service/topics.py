@@ -22,7 +22,7 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic
 from oncelog_service.clock import Clock
-from oncelog_service.cluster.leases import Alone, Leases, topic_resource
+from oncelog_service.cluster.leases import SETUP, Alone, Leases, held_briefly, topic_resource
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.reading import read
@@ -89,6 +89,7 @@ class Topics:
         self._instance = instance
         self._leases = leases or Alone()
         self._policies = _read_policies(store)
+        self._setting_policies = asyncio.Lock()
         self._opening: dict[tuple[TopicName, bool], asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
         self._settling: set[asyncio.Task[None]] = set()
@@ -285,7 +286,10 @@ class Topics:
         return NamespacePolicies(deduplication=self._policies.get(namespace))
 
     async def set_policies(self, namespace: str, policies: NamespacePolicies) -> None:
-        """Replace the policies; they hold for open topics at once. Raises InvalidRequest."""
+        """Replace the policies; they hold for the topics open here at once, for those elsewhere once they are read again.
+
+        Raises InvalidRequest, StorageUnavailable.
+        """
         check_namespace(namespace)
         batch = Batch()
         batch.put(Table.NAMESPACE, namespace.encode(), encode_record(NamespaceRow({"deduplication": policies.deduplication})))
@@ -293,7 +297,9 @@ class Topics:
         def apply() -> None:
             self._policies = {**self._policies, namespace: policies.deduplication}
 
-        await self._writer.submit(batch, apply)
+        # Under a lease, so that one who was stopped before it was written does not undo what was set elsewhere meanwhile.
+        async with self._setting_policies, held_briefly(self._leases, SETUP) as lease:
+            await self._writer.under(lease).submit(batch, apply)
 
     async def namespaces(self) -> list[str]:
         """Every namespace that has a topic or a policy, sorted."""

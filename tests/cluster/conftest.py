@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from oncelog import Client
-from tests.cluster.instances import Instances, instances
+from tests.cluster.instances import LEASE_SECONDS, Instances, instances
 from tests.patience import PATIENCE
 from tests.postgres import postgres_server
 
 
 @pytest.fixture(scope="session")
 def _instances(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
-    with instances(postgres_server().fresh_schema(), tmp_path_factory.mktemp("instances")) as found:
+    folder = tmp_path_factory.mktemp("instances")
+    with instances(postgres_server().fresh_schema(), folder, lease_seconds=LEASE_SECONDS) as found:
         yield found
 
 
 @pytest.fixture
 def cluster(_instances: Instances) -> Instances:
-    """With default settings."""
     _instances.make_whole()
     return _instances
 

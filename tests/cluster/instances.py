@@ -29,6 +29,8 @@ from tests.support import ServiceProcess
 T = TypeVar("T")
 
 TIMEOUT = 30.0
+LEASE_SECONDS = 6.0
+"""Twice as long as by default, so that who is held up for a while has not lost its topics when nobody struck it."""
 
 until = partial(patience.until, despite=(OncelogError, requests.RequestException))
 """Errors of the service mean not yet."""
@@ -185,10 +187,15 @@ class Instances:
         return None
 
     def owner(self, resource: str) -> Instance:
-        """The same, who must be there or come."""
-        found = until(lambda: self.holder(resource))
+        """The same, who must be there or come: of a topic, once somebody asks for it."""
+        found = until(lambda: self.holder(resource) or self._asked_for(resource))
         assert found is not None
         return found
+
+    def _asked_for(self, resource: str) -> None:
+        if resource not in ("journal", "transactions"):
+            with self.client(retry=0) as client:
+                client.stats(resource)
 
     def topic_at(self, instance: Instance, client: Client, **properties: str) -> str:
         """A new topic that is served by this one, as long as all are there."""

@@ -33,7 +33,7 @@ from oncelog_service.storage.port import Batch, Fence, StoreError, Table
 from oncelog_service.storage.sql import SqlStore
 from oncelog_service.storage.sql_tables import INSTANCE, LEASE
 from tests.behaviours.cli.support import run, value
-from tests.cluster.instances import TIMEOUT, Instance, Instances, address, instances, side_by_side, until
+from tests.cluster.instances import LEASE_SECONDS, TIMEOUT, Instance, Instances, address, instances, side_by_side, until
 from tests.patience import PATIENCE
 from tests.postgres import PostgresServer
 from tests.rest.talk import assert_problem, receipts
@@ -44,7 +44,7 @@ from tests.support import free_port, running_service
 
 T = TypeVar("T")
 
-FAIL_OVER_SECONDS = 20.0
+FAIL_OVER_SECONDS = 60.0
 """Under 5 s where nothing else runs; `make bench` measures that."""
 
 
@@ -256,7 +256,7 @@ def test_the_cluster_is_shown(cluster: Instances, client: Client) -> None:
     topic = cluster.topic_at(cluster.all[1], client)
     shown = client.cluster()
     assert sorted(each.url for each in shown.instances) == sorted(each.url for each in cluster.all)
-    assert all(0 < each.expires_in_ms <= 3_000 for each in shown.instances)
+    assert all(0 < each.expires_in_ms <= 1_000 * LEASE_SECONDS for each in shown.instances)
     leases = {lease.topic or lease.resource: lease for lease in shown.leases}
     assert leases[topic].url == cluster.all[1].url
     assert {"transactions", "journal"} <= leases.keys()
@@ -455,7 +455,7 @@ def test_a_write_that_was_under_way_when_its_owner_was_stopped_and_replaced_is_r
             await log.publish(PublishRequest([b"0"]))
             opened[0].stops_at = Table.MESSAGE
             under_way = asyncio.ensure_future(log.publish(PublishRequest([b"stale"], producer="p", sequence_ids=[0])))
-            await asyncio.to_thread(opened[0].stopped.wait)
+            await asyncio.to_thread(opened[0].stopped.wait, PATIENCE)
             b = Service(Settings(store=store, lease_seconds=4.0), store_opener(store), SystemClock(), "http://127.0.0.1:2")
             await b.start()
             ends.push_async_callback(b.stop)
@@ -472,7 +472,29 @@ def test_a_write_that_was_under_way_when_its_owner_was_stopped_and_replaced_is_r
             with pytest.raises(NotServedHere):
                 await _patiently(lambda: a.topics.open("default", "t"))
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_a_policy_that_was_under_way_when_its_instance_was_stopped_does_not_undo_a_later_one(postgres: PostgresServer) -> None:
+    async def run() -> None:
+        store = postgres.fresh_schema()
+        async with AsyncExitStack() as ends:
+            a, opened = await _stoppable(ends, store, 3.0)
+            opened[0].stops_at = Table.NAMESPACE
+            under_way = asyncio.ensure_future(a.topics.set_policies("space", NamespacePolicies(deduplication=False)))
+            await asyncio.to_thread(opened[0].stopped.wait, PATIENCE)
+            b = Service(Settings(store=store, lease_seconds=3.0), store_opener(store), SystemClock(), "http://127.0.0.1:2")
+            await b.start()
+            ends.push_async_callback(b.stop)
+            await b.topics.set_policies("space", NamespacePolicies(deduplication=True))
+            opened[0].awake()
+            with pytest.raises(StorageUnavailable) as refused:
+                await under_way
+            assert refused.value.definite
+            await b.topics.reread_policies()
+            assert b.topics.policies("space").deduplication is True
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
 def test_what_was_under_way_when_a_heartbeat_was_late_is_not_written_behind_the_back_of_who_read_it_back(
@@ -482,7 +504,7 @@ def test_what_was_under_way_when_a_heartbeat_was_late_is_not_written_behind_the_
 
     async def run() -> None:
         async with AsyncExitStack() as ends:
-            a, opened = await _stoppable(ends, postgres.fresh_schema(), 0.5, renewed_for_ms=60_000)
+            a, opened = await _stoppable(ends, postgres.fresh_schema(), 3.0, renewed_for_ms=60_000)
             before, led = a.transactions, a._present.led_transactions
             assert led is not None
             (store,) = opened
@@ -490,7 +512,7 @@ def test_what_was_under_way_when_a_heartbeat_was_late_is_not_written_behind_the_
                 await asyncio.sleep(0.01)  # until its first heartbeat
             store.stops_at = Table.TRANSACTION_EDIT
             under_way = asyncio.ensure_future(before.start(TransactionType.SHORT))
-            await asyncio.to_thread(store.stopped.wait)
+            await asyncio.to_thread(store.stopped.wait, PATIENCE)
             await _until(lambda: led._component is None)  # it has been let go of, not only refused to answer for a moment
             store.heart_beats.set()
             await _until(lambda: _serves(a) and a.transactions is not before)
@@ -502,7 +524,7 @@ def test_what_was_under_way_when_a_heartbeat_was_late_is_not_written_behind_the_
             assert (await a.transactions.show(later.write_pointer)).state == "in_progress"
             assert len(opened) == 1
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
 async def _stoppable(
@@ -758,17 +780,17 @@ def test_without_the_database_nothing_is_acknowledged_and_everything_goes_on_aft
     postgres.kill()
     acknowledged = [dict(writer.acknowledged) for writer in writers]
     gone = time.monotonic()
-    while time.monotonic() < gone + 4:  # longer than the leases stand
+    while time.monotonic() < gone + LEASE_SECONDS + 1:
         for instance, topic in zip(cluster.all, topics, strict=True):
             answer = instance.publish(topic, "never")
             assert answer.status_code == 503, answer.text
-            assert instance.poll(topic).status_code == 503 or time.monotonic() < gone + 3
+            assert instance.poll(topic).status_code == 503 or time.monotonic() < gone + LEASE_SECONDS
     for writer, before in zip(writers, acknowledged, strict=True):
         # Answers that were on their way when the server was killed.
         assert len(writer.acknowledged) <= len(before) + 2_000
-    counts = [len(writer.acknowledged) for writer in writers]
+    wanted = [len(writer.acknowledged) + writer.ahead + 50 for writer in writers]
     postgres.start()
-    until(lambda: all(len(writer.acknowledged) > count + 1_100 for writer, count in zip(writers, counts, strict=True)))
+    until(lambda: all(len(writer.acknowledged) > count for writer, count in zip(writers, wanted, strict=True)))
     for writer in writers:
         writer.enough()
     for writer in writers:

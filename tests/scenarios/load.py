@@ -53,14 +53,17 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Producer(
-                self._topic,
-                name=self.producer_name,
-                url=self._url,
-                batch_max_messages=self._size,
-                linger=0.002,
-                delivery_timeout=self.patience,
-            ) as producer:
+            with (
+                Client(self._url, retry=self.patience) as client,
+                Producer(
+                    self._topic,
+                    name=self.producer_name,
+                    client=client,
+                    batch_max_messages=self._size,
+                    linger=0.002,
+                    delivery_timeout=self.patience,
+                ) as producer,
+            ):
                 while not self._enough.is_set():
                     if self._next < self._allowed:
                         self.publish(producer)
@@ -100,12 +103,14 @@ class Streaming(Writer):
     def __init__(self, url: str, topic: str, name: str, seed: int) -> None:
         super().__init__(url, topic, name, seed)
         self._waiting: deque[Future[Receipt]] = deque()
+        self.ahead = min(50 * self._size, 1_000)
+        """How many receipts it waits for before it sends more."""
 
     def publish(self, producer: Producer[bytes]) -> None:
         for _ in range(self._random.choice([1, 10, 50])):
             self._waiting.append(producer.send_async(self._payload(self._next)))
             self._next += 1
-        while self._waiting and (self._waiting[0].done() or len(self._waiting) > min(50 * self._size, 1_000)):
+        while self._waiting and (self._waiting[0].done() or len(self._waiting) > self.ahead):
             self._note(self._waiting.popleft().result())
 
     def finish(self, producer: Producer[bytes]) -> None:
@@ -165,7 +170,7 @@ def publish_rows(url: str, topic: str, name: str, rows: int) -> None:
         sys.stdout.write(f"{waiting.popleft().result().sequence_id}\n")
         sys.stdout.flush()
 
-    with Producer(topic, name=name, url=url, batch_max_messages=20) as producer:
+    with Client(url, retry=PATIENCE) as client, Producer(topic, name=name, client=client, batch_max_messages=20) as producer:
         for row in producer.resume(range(rows), sequence_id=lambda row: row):
             waiting.append(producer.send_async(payload_of(name, row), sequence_id=row))
             while waiting and (waiting[0].done() or len(waiting) > 100):

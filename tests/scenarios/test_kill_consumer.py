@@ -110,7 +110,10 @@ class Publishing(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Producer[bytes](TOPIC, name="p", url=self._url, delivery_timeout=PATIENCE) as producer:
+            with (
+                Client(self._url, retry=PATIENCE) as client,
+                Producer[bytes](TOPIC, name="p", client=client, delivery_timeout=PATIENCE) as producer,
+            ):
                 sent = 0
                 while not self._enough.is_set():
                     if sent < self._heard.delivered + AHEAD:

@@ -321,6 +321,29 @@ def test_an_answer_that_is_lost_is_asked_for_again(pipeline: SparkPipeline, prox
 
 
 @pytest.mark.slow
+def test_a_task_that_hears_nothing_of_what_it_staged_is_run_again_by_spark(pipeline: SparkPipeline, proxy: FaultProxy) -> None:
+    """The rows of its first attempt stay behind in a branch that nobody commits."""
+    pipeline.master = "local[2,3]"  # of three attempts
+    pipeline.write["retryTimeoutMs"] = "0"
+    proxy.rule = once(answer_lost, stage_of(CRUCIAL, behind=1))
+    pipeline.finish()
+    branches = {request.path.partition("/stage/")[2].split("/")[0] for request, _ in proxy.answered if request.is_stage}
+    assert any(f".{CRUCIAL}." in branch and branch.split(".")[3] == "1" for branch in branches), "there was a second attempt"
+    check_exactly_once(pipeline)
+
+
+@pytest.mark.slow
+def test_the_answer_to_a_commit_is_lost_and_the_driver_lives(pipeline: SparkPipeline, proxy: FaultProxy) -> None:
+    """The query ends, and aborts what is committed; begun again, it commits a duplicate."""
+    pipeline.write["retryTimeoutMs"] = "0"
+    proxy.rule = once(answer_lost, crucial)
+    assert pipeline.run() not in (0, -9)
+    pipeline.finish()
+    assert [state for batch, state in proxy.commits() if batch == CRUCIAL and '"duplicate"' in state]
+    check_exactly_once(pipeline)
+
+
+@pytest.mark.slow
 def test_a_new_checkpoint_under_an_old_name_is_refused_and_loses_nothing(pipeline: SparkPipeline) -> None:
     pipeline.finish()
     shutil.rmtree(pipeline.checkpoint)

@@ -41,6 +41,13 @@ def test_what_needs_sqlalchemy_is_loaded_when_it_is_asked_for() -> None:
         assert "sqlalchemy" in loaded_by(f"{before}\nfrom oncelog import {name}")
 
 
+def test_where_pyarrow_is_missing_spark_finds_no_source_and_no_error() -> None:
+    """It looks into every package that is called like this one, and an error in one takes all of them."""
+    there = "import pyspark_oncelog; assert {} hasattr(pyspark_oncelog, 'DefaultSource')"
+    assert "pyspark" in loaded_by(there.format(""))
+    loaded_by("sys.modules['pyarrow'] = None\n" + there.format("not"))
+
+
 def test_every_public_name_is_there_and_no_other() -> None:
     for name in oncelog.__all__:
         assert getattr(oncelog, name) is not None

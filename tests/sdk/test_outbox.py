@@ -33,7 +33,8 @@ from oncelog.outbox_plan import Planned, decode, encode, number, taken
 from oncelog.outbox_relay import RelayStatus
 from tests.patience import PATIENCE, until
 from tests.postgres import postgres_server
-from tests.support import free_port, running_service
+from tests.sdk.fakes import Answer, Request, fake_server, forward
+from tests.support import RunningService, free_port, running_service
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -562,6 +563,32 @@ def test_more_blocked_topics_than_are_passed_over_lose_nothing(
         client.create_topic(name)
     relay.run_once()
     assert [payloads(client, name) for name in names] == [[name.encode()] for name in names]
+
+
+def test_what_may_be_there_is_not_sent_again_once_deduplication_is_switched_off(
+    outbox: Outbox, engine: Engine, house: RunningService, client: Client, topic: str
+) -> None:
+    lost = []
+
+    def handle(request: Request) -> Answer | None:
+        answer = forward(house.url, request)
+        if request.path.endswith("/publish") and not lost:
+            lost.append(answer)
+            client.update_topic(topic, {"deduplication": False})
+            return None
+        return answer
+
+    add_all(outbox, engine, topic, b"0")
+    with (
+        fake_server(handle) as fake,
+        Client(fake.url, retry=0) as cut_off,
+        relay_of(outbox, engine, cut_off) as relay,
+    ):
+        until(lambda: relay.status.blocked, "it is held up")
+        assert payloads(client, topic) == [b"0"]
+        client.update_topic(topic, {"deduplication": True})
+        until(lambda: rows_left(outbox, engine) == 0, "it goes on")
+    assert payloads(client, topic) == [b"0"]
 
 
 def test_a_topic_without_deduplication_is_refused(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:

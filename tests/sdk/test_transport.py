@@ -125,6 +125,23 @@ def test_an_answer_that_does_not_come_times_out_and_may_have_been_done(started: 
         thread.join(PATIENCE)
 
 
+@pytest.mark.parametrize("code", ["storage_unavailable", "storage_failed"])
+def test_an_instance_that_cannot_serve_is_left_for_another_one(code: str) -> None:
+    with fake_server(lambda _: problem(503, code)) as cut_off, fake_server(lambda _: Answer(body=b'["t"]')) as other:
+        with Client(f"{cut_off.url},{other.url}", retry=30) as client:
+            for _ in range(3):
+                assert client.topics() == ["t"]
+        assert (len(cut_off.requests), len(other.requests)) == (1, 3)
+
+
+def test_one_that_has_too_much_to_do_is_asked_again() -> None:
+    answers = iter([problem(503, "overloaded")])
+    with fake_server(lambda _: next(answers, Answer(body=b'["t"]'))) as busy, fake_server(lambda _: Answer(body=b"[]")) as other:
+        with Client(f"{busy.url},{other.url}", retry=30) as client:
+            assert client.topics() == ["t"]
+        assert (len(busy.requests), len(other.requests)) == (2, 0)
+
+
 def test_a_refused_connection_is_definite() -> None:
     with pytest.raises(ConnectionFailed) as caught:
         Transport(f"http://127.0.0.1:{free_port()}").call("POST", "/", b"body", "text/plain")

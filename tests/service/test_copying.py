@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from contextlib import closing
 from itertools import product
@@ -15,6 +16,7 @@ from rich.progress import Progress
 
 from oncelog.errors import OncelogError
 from oncelog_service.cli.verify_same import READ, compare, shown_key
+from oncelog_service.cluster import unserved
 from oncelog_service.cluster.unserved import COPY, Kept, Served, Unserved
 from oncelog_service.storage import copying
 from oncelog_service.storage.copying import (
@@ -32,6 +34,7 @@ from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Store, StoreError, StoreFenced, Table
 from oncelog_service.storage.rows import TrimRow, encode_record
+from tests.patience import until
 from tests.postgres import PostgresServer, postgres_server
 from tests.support import running_service
 
@@ -381,6 +384,26 @@ def test_one_that_was_frozen_writes_nothing_once_a_copy_has_begun(shared: Callab
         Unserved(store).begin()
         with pytest.raises(StoreFenced):
             store.write([batch])
+
+
+def test_thousands_of_leases_of_one_that_was_killed_are_taken_over_in_time(
+    shared: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unserved, "_TTL_SECONDS", 1.0)
+    with closing(shared()) as store:
+        leases = store.lease_table()
+        assert leases is not None
+        leases.join("killed", "http://killed", 3_000)
+        for number in range(20):
+            leases.take("killed", b"topic:%d" % number)
+        until(lambda: not leases.instances())
+        copying = Kept(store)
+        table = copying._table
+        assert table is not None
+        take = table.take
+        monkeypatch.setattr(table, "take", lambda *args: time.sleep(0.1) or take(*args))  # as long as twenty times as many take
+        with copying:
+            assert {each.instance for each in leases.held().values()} == {copying._id}
 
 
 def test_of_two_copies_into_one_store_the_first_goes_on_and_a_killed_one_is_followed(shared: Callable[[], Store]) -> None:

@@ -13,7 +13,8 @@ import pytest
 from oncelog.errors import NotServedHere, StorageUnavailable
 from oncelog_service.clock import SystemClock
 from oncelog_service.cluster.lease_table import LeaseTable
-from oncelog_service.cluster.leases import TOPIC_PREFIX, Dead, Instance
+from oncelog_service.cluster.leases import JOURNAL, TOPIC_PREFIX, Alone, Dead, Instance, Lease
+from oncelog_service.cluster.led import Led
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.open import store_opener
@@ -271,3 +272,45 @@ def test_topics_spread_over_the_instances_and_only_what_has_to_move_moves() -> N
     after = {topic: preferred(topic, reversed(three[:2])) for topic in topics}
     assert all(after[topic] == before[topic] for topic in topics if before[topic] in three[:2])
     assert preferred(topics[0], []) is None
+
+
+# --- what is led
+
+
+class Recovered:
+    async def run(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+def test_what_could_not_be_read_back_is_read_back_under_another_lease() -> None:
+    """What the first attempt has handed over may still be on its way, and its lease stands."""
+
+    class Holding(Alone):
+        """As a membership: the same lease while it stands."""
+
+        lease: Lease | None = None
+
+        async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
+            if self.lease is None or not self.lease.stands:
+                self.lease = await super().take(resource, claim=claim)
+            return self.lease
+
+    async def scenario() -> None:
+        tried: list[Lease] = []
+
+        async def recover(lease: Lease) -> Recovered:
+            tried.append(lease)
+            if len(tried) == 1:
+                raise StorageUnavailable("the heartbeat was late")
+            return Recovered()
+
+        led = Led(JOURNAL, Holding(), recover)
+        with pytest.raises(StorageUnavailable):
+            await led.begin()
+        await led.begin()
+        assert led.present is not None
+        assert tried[0] is not tried[1]
+        assert not tried[0].stands
+
+    asyncio.run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from oncelog_service.cluster.leases import Lease
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Fence, Table
+from tests.patience import PATIENCE
 
 
 class House:
@@ -78,6 +80,41 @@ def test_what_is_behind_a_write_that_was_not_made_is_not_made_either() -> None:
             with pytest.raises(StorageUnavailable):
                 await each
         assert house.written == set()
+        await house.writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_asks_behind_what_is_refused_waits_for_what_is_still_being_written() -> None:
+    """Else it would answer for a message that is not on disk, or ask again and again and let nobody else have a turn."""
+
+    async def scenario() -> None:
+        house = House("ab")
+        at_disk, let_through = threading.Event(), threading.Semaphore(0)
+
+        def hold(_: object) -> None:
+            at_disk.set()
+            assert let_through.acquire(timeout=PATIENCE)
+
+        house.disk.before_sync = hold
+        first = house.submit("first", "a")
+        await asyncio.to_thread(at_disk.wait, PATIENCE)
+        house.disk.epochs[b"b"] = 2
+        good, refused = house.submit("good", "a"), house.submit("refused", "b")
+        settled = asyncio.ensure_future(house.view("a").settled())
+        at_disk.clear()
+        let_through.release()
+        await first
+        await asyncio.to_thread(at_disk.wait, PATIENCE)  # what is left of the group without the refused one
+        await asyncio.sleep(0.05)
+        assert not settled.done()
+        assert not refused.done()
+        let_through.release()
+        await settled
+        assert good.done()
+        assert house.written == {"first", "good"}
+        with pytest.raises(StorageUnavailable):
+            await refused
         await house.writer.close()
 
     asyncio.run(scenario())

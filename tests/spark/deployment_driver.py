@@ -18,19 +18,24 @@ from oncelog.spark.session import SMALL, prepare
 
 
 def slow_at_first(marks: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The first attempt at partition 0 stops halfway, for longer than a copy of it takes. Each attempt leaves a file."""
+    """The first attempt at partition 0 stops after 40 of 75 rows, for longer than a copy of it takes. Each attempt leaves a file.
+
+    Keys are large and rows go in small parts, or Spark would keep the first half back until there is more to pass on at once.
+    """
 
     def halved(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         attempt = (context.partitionId(), context.attemptNumber())
+        with open(f"{marks}/attempt-{attempt[0]}-{attempt[1]}", "a"):
+            rows = 0
         for batch in batches:
-            with open(f"{marks}/attempt-{attempt[0]}-{attempt[1]}", "a"):
-                half = batch.num_rows // 2
-            yield batch.slice(0, half)
-            if attempt == (0, 0):
-                time.sleep(20)
-            yield batch.slice(half)
+            large = batch.set_column(0, "key", pa.array([b"k" * 20_000] * batch.num_rows, pa.binary()))
+            for begin in range(0, batch.num_rows, 5):
+                yield large.slice(begin, 5)
+                rows += 5
+                if attempt == (0, 0) and rows == 40:
+                    time.sleep(20)
 
     return halved
 
@@ -56,7 +61,8 @@ def streamed(spark: SparkSession, plan: dict[str, Any]) -> int:
     frame = spark.readStream.format("oncelog").options(**options).load().select("key", "value")
     if plan.get("marks"):
         frame = frame.mapInArrow(slow_at_first(plan["marks"]), frame.schema)
-    writer = frame.writeStream.format("oncelog").option("url", plan["url"]).option("topic", "out").option("chunkMessages", "10")
+    writer = frame.writeStream.format("oncelog").option("url", plan.get("to", plan["url"])).option("topic", "out")
+    writer = writer.option("chunkMessages", "10")
     query = writer.option("checkpointLocation", plan["checkpoint"]).trigger(availableNow=True).start()
     if not query.awaitTermination(400):
         raise TimeoutError("the query did not end")

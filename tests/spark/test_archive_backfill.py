@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelog import Client, Message, Producer, Reader
@@ -128,6 +129,16 @@ def test_files_are_published_once_though_the_backfill_was_stopped(spark: SparkSe
     backfill(spark, path, topic, url=client.url, **where)  # type: ignore[arg-type]
     assert sorted(int(each.payload) for each in messages(client, topic)) == list(range(400))
     assert backfill(spark, path, topic, url=client.url, **where).rows == 0  # type: ignore[arg-type]
+    with pytest.raises(StreamingQueryException, match="checkpoint"):  # it would publish all of them again
+        backfill(spark, path, topic, url=client.url, checkpoint=str(tmp_path / "another"))
+    assert len(messages(client, topic)) == 400
+
+
+def test_rows_without_a_topic_of_their_own_are_not_taken_for_those_of_all(spark: SparkSession, client: Client) -> None:
+    topic = create(client, "some-are-named")
+    rows = numbers(spark, 20).selectExpr("id AS offset", "value", "if(id % 2 = 0, 'named', NULL) AS topic")
+    assert backfill(spark, rows, topic, url=client.url, name="both-kinds").rows == 20
+    assert sorted(int(each.payload) for each in messages(client, topic)) == list(range(20))
 
 
 def test_a_data_frame_is_published_once_under_its_name(spark: SparkSession, client: Client) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from oncelog import Client, MessageId, Producer
 from oncelog.spark.jobs.audit import audit, audit_archive, audit_messages
-from oncelog.spark.jobs.audit_findings import Audit, judge, put_together
+from oncelog.spark.jobs.audit_findings import Audit, judge, put_together, stretch
 from oncelog.spark.jobs.audit_pass import pieces
 from tests.support import RunningService
 
@@ -208,6 +208,47 @@ def test_an_archive_that_lacks_the_newest_message_is_not_what_the_service_has(
     alone = audit_archive(spark, str(tmp_path / "archive"), topic, offline=True)
     assert not alone.maps_compared
     assert alone.violations == ["half-archived: 1 offsets are not there, at 1 places"]
+
+
+def test_what_is_missing_at_an_end_of_an_archive_is_told_and_a_missing_topic_is_a_violation(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    topic, other = published(client, "cut-off", 50), published(client, "not-archived", 3)
+    client.create_topic("nothing-yet")
+    messages = spark.read.format("oncelog").option("url", client.url).option("topic", topic).load()
+    path = str(tmp_path / "archive")
+    messages.where("offset BETWEEN 10 AND 29").coalesce(1).write.parquet(path)
+    found = audit_archive(spark, path, url=client.url)
+    assert found.violations == []
+    assert [note.partition(": ")[2] for note in found.notes] == [
+        "the service has 10 offsets before the first one that was audited",
+        "the service has 20 offsets behind the last one that was audited",
+    ]
+    assert audit_archive(spark, path, [topic, "nothing-yet"], url=client.url).ok
+    assert audit_archive(spark, path, [topic, other], url=client.url).violations == [
+        "not-archived: nothing of it is there, and the service has offsets 0 to 2"
+    ]
+    assert audit_archive(spark, path, "misspelt", offline=True).violations == [
+        "misspelt: nothing of it is there",
+        "there is no message: nothing was audited",
+    ]
+
+
+@pytest.mark.parametrize(("earliest", "settled", "missing", "holes"), [(0, 10, 0, 0), (0, 12, 2, 1)])
+def test_of_a_topic_that_was_read_whole_an_end_that_is_not_there_is_missing(
+    summed: list[dict[str, Any]], earliest: int, settled: int, missing: int, holes: int
+) -> None:
+    pieces_of_it = [piece for piece in summed if piece["topic"] == "twice"]
+    found = stretch(put_together("it", pieces_of_it), "twice", earliest, settled, exact=True)
+    assert (found.missing_offsets, found.holes, found.first_offset, found.last_offset) == (missing, holes, earliest, settled - 1)
+    nothing = stretch(put_together("it", []), "twice", 3, 3 + missing, exact=True)
+    assert (nothing.messages, nothing.missing_offsets, nothing.holes) == (0, missing, holes)
+
+
+def test_a_topic_without_messages_is_audited_too(spark: SparkSession, client: Client) -> None:
+    client.create_topic("empty")
+    found = audit(spark, "empty", url=client.url)
+    assert (found.ok, found.messages, [topic.topic for topic in found.topics]) == (True, 0, ["empty"])
 
 
 def test_what_the_service_would_store_again_is_a_violation(spark: SparkSession, client: Client) -> None:

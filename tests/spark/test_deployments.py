@@ -22,6 +22,7 @@ from oncelog import Client, Reader
 from oncelog.spark import java_home
 from oncelog.wire.requests import PublishRequest
 from tests.patience import PATIENCE
+from tests.scenarios.spark_proxy import FaultProxy
 from tests.spark.strangers import stranger
 from tests.support import ServiceProcess, free_port
 
@@ -33,6 +34,7 @@ SPECULATION = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "100ms",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
 }
 DRIVER = Path(__file__).with_name("deployment_driver.py")
 
@@ -136,11 +138,15 @@ def test_on_a_standalone_cluster_of_two_hosts(service: ServiceProcess, tmp_path:
 
 @pytest.mark.slow
 def test_a_slow_task_that_spark_runs_twice_writes_once(service: ServiceProcess, tmp_path: Path) -> None:
-    plan: dict[str, Any] = {"conf": ON_LOOPBACK | SPECULATION, "marks": str(tmp_path), "thorough": False}
-    with standalone(tmp_path) as master:
+    with standalone(tmp_path) as master, FaultProxy(service.url) as proxy:
+        plan = {"conf": ON_LOOPBACK | SPECULATION, "marks": str(tmp_path), "thorough": False, "to": proxy.url}
         driven(service, tmp_path, "session", stranger(tmp_path), master=master, **plan)
-    assert values(service.url, "out") == LETTERS
+        staged = [request.path.partition("/stage/")[2].split("/")[0] for request, _ in proxy.answered if request.is_stage]
     assert (tmp_path / "attempt-0-1").exists(), "Spark has run a copy of the slow task"
+    batches, partitions = 2, 2
+    assert len(set(staged)) > batches * partitions, "the slow one had staged something: a sink that publishes would show it twice"
+    assert values(service.url, "out") == LETTERS
+    nothing_left(service)
 
 
 @pytest.mark.slow

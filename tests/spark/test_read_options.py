@@ -6,6 +6,8 @@ import pickle
 
 import pytest
 
+from oncelog.spark.columns import read_schema
+from oncelog.spark.data_source import OncelogDataSource
 from oncelog.spark.offsets import AtOffsets, AtTime
 from oncelog.spark.read_options import ReadOptions
 
@@ -80,6 +82,13 @@ def test_a_timestamp_goes_before_offsets_as_in_kafkas_source() -> None:
 def test_a_value_that_cannot_be_meant_is_refused_by_the_name_of_its_option(given: dict[str, str], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         parsed(**given)
+
+
+@pytest.mark.parametrize("end", [{"endingTimestamp": "1"}, {"endingOffsets": '{"t": 5}'}, {"endingOffsets": "earliest"}])
+def test_a_stream_is_refused_an_end(end: dict[str, str]) -> None:
+    parsed(endingOffsets="latest").check_stream()
+    with pytest.raises(ValueError, match="a stream has no end"):
+        OncelogDataSource({**BASE, **end}).streamReader(read_schema(False))
 
 
 def test_no_topic_is_refused() -> None:

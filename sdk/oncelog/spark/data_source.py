@@ -44,7 +44,9 @@ class OncelogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Of micro-batches."""
-        return StreamReader(ReadOptions.parse(self.options))
+        options = ReadOptions.parse(self.options)
+        options.check_stream()
+        return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch: one atomic commit."""

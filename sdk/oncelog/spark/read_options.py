@@ -69,6 +69,11 @@ class ReadOptions:
             boolean(given, "pushdown", False),
         )
 
+    def check_stream(self) -> None:
+        """Raises ValueError for what a stream has not: an end."""
+        if self.end != "latest":
+            raise ValueError("a stream has no end: endingOffsets and endingTimestamp are for batches; see Trigger.AvailableNow")
+
 
 def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
     option = one_of(given, ("subscribe", "topic"))

@@ -130,13 +130,16 @@ def backfill(
         bool | None,
         typer.Option(
             "--keep-producers/--drop-producers",
-            help="Whether rows keep their producer and sequence id; else if they have both.",
+            help="Whether rows keep their producer and sequence id; else if they have both, and positions.",
             show_default=False,
         ),
     ] = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of one commit, where they have positions.")] = 500_000,
     max_files: Annotated[int, typer.Option("--max-files", min=1, help="Files of one commit, where they have none.")] = 16,
-    checkpoint: Checkpoint = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="PATH", help="Where Spark keeps its position then.", show_default=False),
+    ] = None,
 ) -> None:
     """Publish Parquet files, such as an archive's: each row once, however often this is killed and begun again."""
     _ask_for(session, [] if topic is None else [topic])

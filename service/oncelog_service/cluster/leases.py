@@ -7,10 +7,13 @@ while the lease is known to stand.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, Protocol
 
-from oncelog.errors import InvalidRequest, StorageUnavailable
+from oncelog.errors import InvalidRequest, NotServedHere, StorageUnavailable
 from oncelog_service.storage.keys import split_topic_key
 from oncelog_service.storage.port import Fence, StoreError
 
@@ -22,6 +25,7 @@ SETUP = b"setup"
 """Held while something is written that the whole store has once."""
 TOPIC_PREFIX = b"topic:"
 """Begins the resource of a topic's name; the topic's key follows."""
+_BRIEFLY_SECONDS = 10.0
 
 
 def topic_resource(topic_key: bytes) -> bytes:
@@ -105,6 +109,25 @@ class Leases(Protocol):
         Raises InvalidRequest, StorageUnavailable.
         """
         ...
+
+
+@asynccontextmanager
+async def held_briefly(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
+    """Hold a resource that nobody holds for long. Raises StorageUnavailable: it cannot be had in a few seconds."""
+    end = time.monotonic() + _BRIEFLY_SECONDS
+    while True:
+        try:
+            lease = await leases.take(resource)
+            break
+        except NotServedHere as elsewhere:
+            if time.monotonic() > end:
+                raise StorageUnavailable(f"{elsewhere.detail}; nothing was done, try again") from elsewhere
+            await asyncio.sleep(_BRIEFLY_SECONDS / 100)
+    try:
+        yield lease
+    finally:
+        with suppress(StorageUnavailable):  # then it is held until somebody here wants it again, or this process is gone
+            await leases.pass_on(resource, None)
 
 
 class Alone:

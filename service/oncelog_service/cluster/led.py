@@ -68,7 +68,11 @@ class Led(Generic[C]):
         except NotServedHere as elsewhere:
             self.url = elsewhere.url
             return
-        component = await self._recover(lease)
+        try:
+            component = await self._recover(lease)
+        except BaseException:
+            lease.lost = True  # for the same reason as in `end`: it may have handed something over
+            raise
         self._lease, self._component, self.url = lease, component, None
 
     async def run(self) -> None:

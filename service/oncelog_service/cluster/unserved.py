@@ -112,7 +112,11 @@ def _take_over(table: LeaseTable, me: str, *more: bytes) -> dict[bytes, Fence]:
     _check_alone(table, me, patient=True)
     table.join(me, f"oncelog on {socket.gethostname()}, process {os.getpid()}", round(_TTL_SECONDS * 1000))
     fences = {}
+    heard = time.monotonic()
     for resource in {SETUP, *more, *table.held()}:
+        if time.monotonic() > heard + _TTL_SECONDS / _BEATS:  # who served thousands of topics and was killed holds thousands
+            heard = time.monotonic()
+            table.renew(me, round(_TTL_SECONDS * 1000))
         found = table.take(me, resource)
         if not isinstance(found, Fence):
             raise Served(_sentence(found))

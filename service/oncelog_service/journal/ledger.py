@@ -170,9 +170,11 @@ class Ledger:
         if ended is not None:
             await self._writer.settled()
             return ended
-        if not id.isascii() or read_at_once(number_of, self._store, id) is None:
+        if not id.isascii():
             return None
-        return await read(read_ended, self._store, id)
+        shared = self._writer.shared
+        number = await read(number_of, self._store, id) if shared else read_at_once(number_of, self._store, id)
+        return None if number is None else await read(read_ended, self._store, id)
 
     async def no_longer(self, id: str) -> OncelogError:  # noqa: A002
         """Why nothing can be done with the transaction of this id."""

@@ -94,6 +94,11 @@ class Writer:
         return self._lease is None or self._lease.stands
 
     @property
+    def shared(self) -> bool:
+        """Whether others may write to the store too: it is a database then, and to read a row takes a while."""
+        return self._lease is not None and self._lease.fence is not None
+
+    @property
     def groups(self) -> int:
         """Synced writes so far."""
         return self._state.groups
@@ -211,35 +216,22 @@ class Writer:
             group.append(unit)
 
     def _write(self, group: list[_Unit], lost: set[Fence]) -> bool:
-        """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on."""
-        while group := self._standing(group, lost):
-            submissions = [submission for unit in group for submission in unit]
+        """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.
+
+        All of it is reported at once: whoever waits for the last submission must find those before it written, not under way.
+        """
+        failure: Exception | None = None
+        while standing := _standing(group, lost):
             try:
-                self._store.write([submission.batch for submission in submissions])
+                self._store.write([submission.batch for unit in standing for submission in unit])
             except StoreFenced as error:
                 lost |= error.lost
+                continue
             except Exception as error:
-                self._report(self._failed, submissions, error)
-                return False
-            else:
-                self._report(self._written, submissions)
-                return True
-        return True
-
-    def _standing(self, group: list[_Unit], lost: set[Fence]) -> list[_Unit]:
-        """Those on no lost fence. What is not written takes its other fences with it, for whatever comes behind it."""
-        standing: list[_Unit] = []
-        fallen: list[_Submission] = []
-        for unit in group:
-            fences = set().union(*(submission.batch.fences for submission in unit))
-            if lost.isdisjoint(fences):
-                standing.append(unit)
-            else:
-                lost |= fences
-                fallen.extend(unit)
-        if fallen:
-            self._report(self._fenced, fallen, frozenset(lost))
-        return standing
+                failure = error
+            break
+        self._report(self._decided, group, standing, frozenset(lost), failure)
+        return failure is None
 
     def _refuse_rest(self, stop: bool) -> None:
         while not stop:
@@ -256,28 +248,49 @@ class Writer:
 
     # --- back on the event loop
 
-    def _written(self, group: list[_Submission]) -> None:
-        self._state.groups += 1
-        self._state.submissions += len(group)
-        for _, on_written, done in group:
-            on_written()
-            if not done.done():
-                done.set_result(None)
+    def _decided(self, group: list[_Unit], standing: list[_Unit], lost: frozenset[Fence], failure: Exception | None) -> None:
+        """``standing``: what of the group was written, or failed to be; the rest stands on what is lost."""
+        if len(standing) < len(group):
+            self._on_fenced(lost)
+        if failure is not None:
+            self._state.failure = failure
+            self._on_failure(failure)
+        elif standing:
+            self._state.groups += 1
+            self._state.submissions += sum(map(len, standing))
+        stand = set(map(id, standing))
+        for unit in group:
+            for submission in unit:
+                if id(unit) not in stand:
+                    _fail(submission.done, StorageUnavailable(LOST))
+                elif failure is not None:
+                    _fail(submission.done, _failed(failure))
+                else:
+                    submission.on_written()
+                    if not submission.done.done():
+                        submission.done.set_result(None)
+        if failure is not None:
+            for lazy in self._state.lazy:
+                _fail(lazy.done, StorageUnavailable("the store failed before this was written"))
+            self._state.lazy.clear()
 
-    def _fenced(self, fallen: list[_Submission], lost: frozenset[Fence]) -> None:
-        self._on_fenced(lost)
-        for submission in fallen:
-            _fail(submission.done, StorageUnavailable(LOST))
 
-    def _failed(self, group: list[_Submission], error: Exception) -> None:
-        self._state.failure = error
-        self._on_failure(error)
-        never = isinstance(error, StoreClosed)
-        for _, _, done in group:
-            _fail(done, StorageUnavailable(str(error)) if never else StorageFailed(f"the write failed: {error}"))
-        for lazy in self._state.lazy:
-            _fail(lazy.done, StorageUnavailable("the store failed before this was written"))
-        self._state.lazy.clear()
+def _standing(group: list[_Unit], lost: set[Fence]) -> list[_Unit]:
+    """Those on no lost fence. What is not written takes its other fences with it, for whatever comes behind it."""
+    standing: list[_Unit] = []
+    for unit in group:
+        fences = set().union(*(submission.batch.fences for submission in unit))
+        if lost.isdisjoint(fences):
+            standing.append(unit)
+        else:
+            lost |= fences
+    return standing
+
+
+def _failed(failure: Exception) -> OncelogError:
+    if isinstance(failure, StoreClosed):
+        return StorageUnavailable(str(failure))
+    return StorageFailed(f"the write failed: {failure}")
 
 
 def _fail(done: asyncio.Future[None], error: OncelogError) -> None:

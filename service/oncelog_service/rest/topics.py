@@ -71,6 +71,6 @@ async def get_policies(call: Call) -> Answer:
 
 
 async def set_policies(call: Call) -> Answer:
-    """The body replaces the policies; they hold at once."""
+    """The body replaces the policies; they hold here at once, and at other instances in a moment."""
     await call.service.topics.set_policies(call.path["namespace"], read_model(call, NamespacePolicies))
     return json_answer(None)

@@ -6,6 +6,7 @@ PostgreSQL and what speaks its protocol understands is named in docs/decisions/0
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -23,6 +24,8 @@ from oncelog_service.storage.port import Fence, StoreError
 from oncelog_service.storage.sql import PAGES, Changes
 from oncelog_service.storage.sql_tables import ROW
 
+_log = logging.getLogger(__name__)
+
 _STATEMENT_BYTES = 32 * 2**20
 """More than this goes in several statements of one transaction: the server holds each whole, more than once."""
 _NETWORK = {
@@ -36,6 +39,8 @@ _NETWORK = {
 }
 """What of libpq's settings is not in the URL. A server that vanished is noticed after 20 to 25 s."""
 _POOL = 8
+_SYNCHRONOUS = "syncrep.c"
+"""Where in PostgreSQL a warning comes from that a commit was not waited for to be where it should be."""
 
 # Read committed: a fence must see what was committed while it waited for the lease. Rows are always wanted in the order of the
 # key, and plans made while the table was small are kept, so that no plan may read the whole of it.
@@ -105,6 +110,9 @@ class PostgresqlDatabase:
             raise StoreError(f"{self.where} cannot be opened: it is read-only, as a standby is")
         driver: Any = writer.connection.driver_connection
         driver.add_notice_handler(self._noticed)
+        # A statement that is prepared is one message. Of one that is not, the server has read the first of three before the
+        # values come, and does not call that idle any more: who is stopped then would keep the leases locked for as long.
+        driver.prepare_threshold = 0
 
     def write(self, writer: Connection, changes: Changes) -> frozenset[Fence]:
         self._warnings.clear()
@@ -120,8 +128,7 @@ class PostgresqlDatabase:
                 lost = _execute(writer, _as_puts(changes))
         if lost:
             return lost
-        if self._warnings:
-            # Such as "canceling wait for synchronous replication": it is committed, but not where it should be by now.
+        if self._warnings:  # "canceling wait for synchronous replication": committed, but not where it should be by now
             raise StoreError(f"{self.where}: what was written may not be safe: {'; '.join(self._warnings)}")
         return frozenset()
 
@@ -152,8 +159,12 @@ class PostgresqlDatabase:
         self.engine.dispose()
 
     def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
-        if notice.severity_nonlocalized == "WARNING":
+        if notice.severity_nonlocalized != "WARNING":
+            return
+        if notice.source_file in (_SYNCHRONOUS, None):
             self._warnings.append(notice.message_primary or "")
+        else:  # such as that the database wants to be vacuumed, which comes with every write and harms none
+            _log.warning("%s: %s", self.where, notice.message_primary)
 
 
 def _size(changes: Changes) -> int:

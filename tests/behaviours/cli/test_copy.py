@@ -216,7 +216,7 @@ def test_a_store_that_is_served_is_neither_copied_nor_copied_to(small: str, tmp_
     with running_service(small):
         result = run("copy", small, database)
         assert (result.exit_code, result.stderr) == (1, f"error: the store {tmp_path}/small is in use by another process\n")
-    with running_service(database) as service:
+    with running_service(database, lease_seconds=60) as service:  # who is not heard of for that long serves nothing
         url = service.service.url
         for result, which in ((run("copy", small, database), "TO"), (run("copy", database, f"sqlite://{tmp_path}/c"), "FROM")):
             assert result.exit_code == 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncelog.errors import TopicNotFound
 from oncelog.message_id import MessageId
 from oncelog.spark.connection import Connection
-from oncelog.spark.jobs.audit_findings import Audit, compare, judge, put_together
+from oncelog.spark.jobs.audit_findings import Audit, compare, judge, put_together, stretch
 from oncelog.spark.jobs.audit_pass import COLUMNS, SPAN, pieces, wrong
 from oncelog.spark.jobs.audit_report import report_html
 from oncelog.spark.jobs.options import service_options, topic_names
@@ -49,7 +49,7 @@ def audit(
     ranges = connection.client().offsets({name: TopicAsked() for name in names}, connection.namespace)
     frame = _range(spark, ranges, service_options(url, namespace, token))
     of = f"{connection.namespace}: {', '.join(names)}"
-    return _audit(frame, of, connection, span, report, no_gaps, allow_holes=True)
+    return _audit(frame, of, connection, span, report, no_gaps, allow_holes=True, names=names, ranges=ranges)
 
 
 def audit_archive(
@@ -70,13 +70,15 @@ def audit_archive(
 
     Here offsets that are not there are a violation, for a message may have been lost on the way; ``allow_holes`` where messages
     of the topics are rolled back or have times to live of their own. ``topics``: else all that the archive holds. A topic
-    that the service does not know is a violation, too.
+    that the service does not know is a violation, too, and one of which nothing is there. How much the service has before and
+    behind what the archive holds is a note: an archive may begin later, and be under way.
     """
     frame = spark.read.parquet(path)
-    if topics is not None:
-        frame = frame.where(frame.topic.isin(topic_names(topics)))
+    names = () if topics is None else topic_names(topics)
+    if names:
+        frame = frame.where(frame.topic.isin(names))
     connection = None if offline else Connection.chosen(url, namespace, token)
-    return _audit(frame, path, connection, span, report, no_gaps, allow_holes)
+    return _audit(frame, path, connection, span, report, no_gaps, allow_holes, names)
 
 
 def audit_messages(
@@ -94,11 +96,18 @@ def _audit(
     report: str | Path | None,
     no_gaps: bool,
     allow_holes: bool,
+    names: Sequence[str] = (),
+    ranges: Mapping[str, TopicOffsets] | None = None,
 ) -> Audit:
+    """``names``: topics that must be there. ``ranges``: what was read of them, if all that the service has."""
     began = time.monotonic()
     found = put_together(of, (row.asDict() for row in pieces(messages, span).collect()))
     if service is not None:
-        _against(found, service, allow_holes)
+        _against(found, service, allow_holes, names, ranges)
+    elif missing := sorted(set(names).difference(topic.topic for topic in found.topics)):
+        found.violations += [f"{name}: nothing of it is there" for name in missing]
+    if not found.topics:
+        found.violations.append("there is no message: nothing was audited")
     judge(found, no_gaps=no_gaps, allow_holes=allow_holes)
     if found.violations:
         found.examples = [_shown(row.asDict()) for row in wrong(messages, span).limit(EXAMPLES).collect()]
@@ -108,13 +117,17 @@ def _audit(
     return found
 
 
-def _against(found: Audit, service: Connection, allow_holes: bool) -> None:
+def _against(
+    found: Audit, service: Connection, allow_holes: bool, names: Sequence[str], ranges: Mapping[str, TopicOffsets] | None
+) -> None:
     client = service.client()
-    for topic in found.topics:
+    for name in sorted({topic.topic for topic in found.topics}.union(names)):
         try:
-            compare(found, topic, client.producers(topic.topic, service.namespace), allow_holes=allow_holes)
+            known = (ranges or client.offsets({name: TopicAsked()}, service.namespace))[name]
+            topic = stretch(found, name, known.earliest, known.settled, exact=ranges is not None)
+            compare(found, topic, client.producers(name, service.namespace), allow_holes=allow_holes)
         except TopicNotFound:
-            found.violations.append(f"{topic.topic}: the service at {service.url} has no such topic")
+            found.violations.append(f"{name}: the service at {service.url} has no such topic")
 
 
 def _range(spark: SparkSession, ranges: dict[str, TopicOffsets], options: dict[str, str]) -> DataFrame:

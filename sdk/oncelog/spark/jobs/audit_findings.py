@@ -46,6 +46,7 @@ class TopicFindings:
     producers: int = 0
     first_offset: int = 0
     last_offset: int = 0
+    """Of what was looked at; below the first where there was nothing."""
     duplicates: int = 0
     gaps: int = 0
     missing: int = 0
@@ -157,6 +158,31 @@ def _producer(topic: str, name: str, stretches: list[Piece]) -> ProducerFindings
     assert before is not None
     found.first_sequence_id = min(stretch["first_sequence_id"] for stretch in stretches)
     found.last_sequence_id = before["last_sequence_id"]
+    return found
+
+
+def stretch(audit: Audit, name: str, earliest: int, settled: int, *, exact: bool) -> TopicFindings:
+    """Hold what was found of a topic against where the service says that it begins and is settled; adds violations and notes.
+
+    ``exact``: all of that was read, so what is not there at an end is missing. Else what was audited may have begun later and
+    have ended before; but where the topic has something, something must be there.
+    """
+    found = next((topic for topic in audit.topics if topic.topic == name), None)
+    if found is None:
+        found = TopicFindings(name, first_offset=earliest, last_offset=earliest - 1)
+        audit.topics.append(found)
+    ends = (found.first_offset - earliest, settled - 1 - found.last_offset)
+    if exact:
+        found.missing_offsets += sum(ends)
+        found.holes += sum(end > 0 for end in ends)
+        found.first_offset, found.last_offset = earliest, settled - 1
+    elif found.messages == 0 and settled > earliest:
+        audit.violations.append(f"{name}: nothing of it is there, and the service has offsets {earliest:,} to {settled - 1:,}")
+    else:
+        if ends[0] > 0:
+            audit.notes.append(f"{name}: the service has {ends[0]:,} offsets before the first one that was audited")
+        if ends[1] > 0:
+            audit.notes.append(f"{name}: the service has {ends[1]:,} offsets behind the last one that was audited")
     return found
 
 

@@ -75,14 +75,15 @@ def backfill(
 
     * the column ``position``, whole numbers that rise, as the offsets of an archive: ``rows`` at a time, in its order, for each
       ``topic`` of the rows. How far it has come is what the service last committed under ``name``; there is no checkpoint.
-    * files without it: as a stream of files, up to ``max_files`` at a time, with ``checkpoint``. Their order is Spark's.
+    * files without it: as a stream of files, up to ``max_files`` at a time, with ``checkpoint``. Their order is Spark's. With
+      another checkpoint, that would publish all of them again, it is refused under the same ``name``.
     * a DataFrame without it: all in one commit.
 
     ``topic``: where all rows go, else their own ``topic``. ``name``: one for each source and target, else drawn from the path and
     where it goes; a DataFrame needs one. What was written under it is not looked at again: other rows need another name.
     ``keep_producers``: whether rows keep their producer and sequence id; None: if they have both and ``position``. Their order
     counts then: what comes behind a higher sequence id of its producer is a repetition, and left out; rows of different producers
-    may change places within a few thousand. ``told``: how far it is.
+    may change places. ``told``: how far it is.
 
     One at a time under a name. Raises BackfillOvertaken when another one is found to be ahead; ValueError, OncelogError; whatever
     Spark raises.
@@ -132,7 +133,7 @@ def _slices(
         producer = name if topic is None else f"{name}:{_plain(topic)}"
         reached = _committed(connection, sink, producer)
         resumed = resumed or reached is not None
-        rest = frame if topic is None else frame.where(F.col("topic") == topic)
+        rest = frame.where(F.col("topic").eqNullSafe(F.lit(topic))) if by_topic else frame
         begin = max(first, 0 if reached is None else reached + 1)
         told({name if topic is None else topic: replace(done, lag=max(0, last - begin + 1))})
         while begin <= last:
@@ -217,7 +218,7 @@ def _files(
     if checkpoint is None:
         raise ValueError("files whose rows have no positions need a checkpoint")
     files = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", max_files).parquet(path)
-    query = files.writeStream.format("oncelog").options(**sink).option("checkpointLocation", checkpoint)
+    query = files.writeStream.format("oncelog").options(**sink, producer=name).option("checkpointLocation", checkpoint)
     done = follow({name: started(query.trigger(availableNow=True).start)}, told)[name]
     resumed = done.batch is None or done.batch >= done.batches  # its first batch was not number 0
     return Backfilled(name, done.rows, done.batches, resumed, keep)
