@@ -94,6 +94,12 @@ class SparkPipeline:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
+    def freeze_jvm(self) -> None:
+        """SIGSTOP to Spark itself: its Python processes go on, and it learns nothing of what they do."""
+        for pid in self._processes():
+            if "org.apache.spark.deploy.SparkSubmit" in _command(pid):
+                os.kill(pid, signal.SIGSTOP)
+
     def kill_all_but_workers(self) -> None:
         """As a cluster may: nobody is left to tell the tasks' processes that they work for nothing."""
         processes = self._processes()

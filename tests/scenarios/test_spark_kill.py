@@ -117,6 +117,7 @@ def killed_after_the_answer(pipeline: SparkPipeline) -> Rule:
 
     def rule(request: Request, forward: Callable[[], Answer]) -> Answer | None:
         answer = forward()
+        pipeline.freeze_jvm()  # it hears of no more, however long the kill takes
         answer.then = pipeline.kill
         return answer
 

@@ -218,7 +218,8 @@ def _files(
     if checkpoint is None:
         raise ValueError("files whose rows have no positions need a checkpoint")
     files = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", max_files).parquet(path)
-    query = files.writeStream.format("oncelog").options(**sink, producer=name).option("checkpointLocation", checkpoint)
+    sent = {**sink, "producer": name, "checkpointLocation": checkpoint}
+    query = files.writeStream.format("oncelog").options(**sent)
     done = follow({name: started(query.trigger(availableNow=True).start)}, told)[name]
     resumed = done.batch is None or done.batch >= done.batches  # its first batch was not number 0
     return Backfilled(name, done.rows, done.batches, resumed, keep)
