@@ -68,12 +68,8 @@ class Led(Generic[C]):
         except NotServedHere as elsewhere:
             self.url = elsewhere.url
             return
-        try:
-            component = await self._recover(lease)
-        except BaseException:
-            lease.lost = True  # for the same reason as in `end`: it may have handed something over
-            raise
-        self._lease, self._component, self.url = lease, component, None
+        self._lease = lease  # from here on: what is not read back to its end may have handed something over, see `end`
+        self._component, self.url = await self._recover(lease), None
 
     async def run(self) -> None:
         """Serve it whenever its lease can be had, until cancelled."""
