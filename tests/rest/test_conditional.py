@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
+from tests.patience import PATIENCE
 from tests.rest.talk import Topic, assert_problem, avro_publish, receipts
 from tests.support import RunningService
 
@@ -96,11 +97,11 @@ def test_tms_bodies_carry_no_expectation(topic: Topic) -> None:
 
 
 def test_a_key_whose_newest_message_is_undecided_is_named_with_its_transaction(topic: Topic) -> None:
-    pointer = topic.session.post(topic.base + "/v1/transactions", timeout=5).json()["writePointer"]
+    pointer = topic.session.post(topic.base + "/v1/transactions", timeout=PATIENCE).json()["writePointer"]
     topic.publish_under(pointer, "a", keys=["k"])
     problem = assert_problem(topic.publish("b", expectedKeyOffsets={"k": 0}), 409, "key_in_transaction")
     assert (problem["key"], problem["write_pointer"]) == ("k", pointer)
-    topic.session.post(f"{topic.base}/v1/transactions/{pointer}/commit", timeout=5)
+    topic.session.post(f"{topic.base}/v1/transactions/{pointer}/commit", timeout=PATIENCE)
     assert stored(topic.publish("b", expectedKeyOffsets={"k": 0})) == [1]
 
 

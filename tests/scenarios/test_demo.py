@@ -127,7 +127,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _runs(pid: int) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             os.kill(pid, 0)

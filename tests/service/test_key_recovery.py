@@ -28,6 +28,7 @@ from oncelog_service.log.verify import Findings, verify_log
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
+from tests.patience import PATIENCE
 from tests.service.house import BEGIN, PREFIX, House, crashed, flip, opened
 from tests.support import ManualClock
 
@@ -115,7 +116,7 @@ def test_an_index_that_is_new_is_in_both_slots_before_anything_is_deleted() -> N
             await house.log.snapshots.take()
         async with opened(disk, limits=FEW, keyed=True, clean=False) as house:
             assert house.log.snapshots.covered_by_both == 0
-            assert await asyncio.wait_for(house.log.trim(oldest(disk, 5)), 10) == 5
+            assert await asyncio.wait_for(house.log.trim(oldest(disk, 5)), PATIENCE) == 5
             assert len(disk.tables[Table.KEY_SNAPSHOT]) == 2
             live = keys_of(house.log).copy()
         for slot in SNAPSHOT_SLOTS:

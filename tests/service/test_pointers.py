@@ -14,6 +14,7 @@ from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.storage.memory import Disk
 from oncelog_service.transactions.manager import TransactionManager
+from tests.patience import PATIENCE
 from tests.service.house import BEGIN, PARTICIPANT, opened
 from tests.support import ManualClock
 
@@ -46,7 +47,7 @@ async def place() -> AsyncIterator[Place]:
 def run(scenario: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
     async def inside() -> None:
         async with place() as there:
-            await asyncio.wait_for(scenario(there), 20)
+            await asyncio.wait_for(scenario(there), PATIENCE)
 
     asyncio.run(inside())
 

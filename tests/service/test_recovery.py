@@ -49,7 +49,7 @@ def written(messages: int = 47, trimmed: int = 0) -> Disk:
                 request = PublishRequest([b"x"]) if number % 5 == 4 else numbered([b"x"], "ab"[number % 2], number)
                 await house.log.publish(request)
                 ids.append(house.log.position.last_message_id or b"")
-            await asyncio.sleep(0.06)
+            await house.writer.synced()  # the newest snapshot too
             if trimmed:
                 await house.log.trim(single_rows(each[:10] for each in ids[:trimmed]))
             return crashed(disk)

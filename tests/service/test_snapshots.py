@@ -17,6 +17,7 @@ from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.rows import decode_row
+from tests.patience import PATIENCE
 from tests.service.house import PREFIX, crashed, numbered, opened, single_rows
 from tests.support import ManualClock
 
@@ -89,7 +90,7 @@ def test_two_snapshots_are_kept_the_newest_and_the_one_before() -> None:
         async with opened(watched.disk, limits=FEW, clean=False) as house:
             for number in range(60):
                 await house.log.publish(numbered([b"x"], "p", number))
-            await asyncio.sleep(0.1)
+            await house.writer.synced()
         taken = [each.position.upcoming_offset for each in watched.snapshots]
         assert len(taken) >= 4
         assert taken == sorted(taken)
@@ -104,11 +105,11 @@ def test_a_snapshot_comes_with_time_too() -> None:
         async with opened(disk, clock, FEW, clean=False) as house:
             await house.log.publish(numbered([b"x"], "p", 0))
             house.log.snapshots.begin_if_due()
-            await asyncio.sleep(0.1)
+            await house.writer.synced()
             assert snapshots_of(disk) == []
             clock.advance(5_000)
             house.log.snapshots.begin_if_due()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while house.log.snapshots.behind:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert [each.position.upcoming_offset for each in snapshots_of(disk)] == [1]
@@ -179,7 +180,7 @@ def test_a_failed_write_leaves_no_snapshot_of_what_is_not_there(on_disk_all_the_
         disk = Disk()
         async with opened(disk, limits=FEW, clean=False) as house:
             await house.log.publish(numbered([b"x"] * 15, "p", 0))
-            await asyncio.sleep(0.1)
+            await house.writer.synced()
 
             def fail(_: object) -> None:
                 raise OSError("no space left on device")

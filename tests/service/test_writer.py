@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from oncelog.errors import StorageFailed, StorageUnavailable
-from oncelog_service.log.writer import LAZY_SECONDS, Writer
+from oncelog_service.log.writer import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from tests.patience import PATIENCE
@@ -192,7 +192,7 @@ def test_a_lazy_submission_that_nothing_follows_makes_its_own_write() -> None:
         gate = Gate()
         gate.let(10)
         async with writing(gate) as (writer, events):
-            await asyncio.wait_for(submit(writer, events, "lazy", lazily=True), LAZY_SECONDS + 10)
+            await asyncio.wait_for(submit(writer, events, "lazy", lazily=True), PATIENCE)
             assert on_disk(gate) == {b"lazy"}
 
     asyncio.run(scenario())

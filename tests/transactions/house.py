@@ -73,8 +73,8 @@ def with_invalid(count: int) -> Disk:
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """On a loop of its own; nothing here takes long."""
-    asyncio.run(asyncio.wait_for(scenario, 30))
+    """On a loop of its own."""
+    asyncio.run(asyncio.wait_for(scenario, PATIENCE))
 
 
 def sees(transaction: Transaction, pointer: int) -> bool:

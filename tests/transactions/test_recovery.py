@@ -26,6 +26,7 @@ from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.recovery import recover
 from oncelog_service.transactions.snapshot import encode_snapshot
+from tests.patience import PATIENCE
 from tests.support import ManualClock
 from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, crashed, opened, run, with_invalid
 
@@ -115,7 +116,7 @@ def test_the_background_task_ends_when_the_store_fails() -> None:
             await house.manager.start(SHORT, 1)
             disk.before_sync = fail
             clock.advance(1)
-            await asyncio.wait_for(house.manager.run(), 5)
+            await asyncio.wait_for(house.manager.run(), PATIENCE)
 
     run(scenario())
 
@@ -140,7 +141,8 @@ async def many(disk: Disk, transactions: int = 40) -> list[int]:
             ids.append((await house.manager.start(SHORT)).transaction_id)
             await house.manager.commit(ids[-1], [b"key"])
         ids.append((await house.manager.start(LONG)).transaction_id)
-        await asyncio.sleep(0.12)  # what was submitted lazily
+        await house.writer.synced()  # the newest snapshot
+        await house.writer.synced()  # what it allowed to be deleted
         await house.manager.enlist(ids[-1], ORDERS)
         await house.manager.commit(ids[-1])
         return ids

@@ -31,7 +31,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
         ready = _ready(service)
         assert ready["data"] == str(tmp_path / "oncelog-data")
         assert ready["store"] == f"leveldb://{tmp_path}/oncelog-data"
-        assert requests.get(ready["url"] + "/healthz", timeout=5).status_code == 200
+        assert requests.get(ready["url"] + "/healthz", timeout=PATIENCE).status_code == 200
         assert run("topic", "create", "t", url=ready["url"]).exit_code == 0
         assert run("publish", "t", "a", url=ready["url"]).exit_code == 0
         service.send_signal(number)

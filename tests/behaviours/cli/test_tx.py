@@ -108,11 +108,11 @@ def test_the_transaction_service_alone_answers_for_transactions_and_nothing_else
         assert service.stdout is not None
         ready = json.loads(service.stdout.readline())
         assert ready["data"] == str(tmp_path / "oncelog-transactions")
-        paths = requests.get(ready["url"] + "/openapi.json", timeout=5).json()["paths"]
+        paths = requests.get(ready["url"] + "/openapi.json", timeout=PATIENCE).json()["paths"]
         assert set(paths) == {route.path for route in TRANSACTION_ROUTES} | {"/healthz", "/metrics"}
         for path in ("/healthz", "/metrics", "/docs", "/v1/transactions"):
-            assert requests.get(ready["url"] + path, timeout=5).status_code == 200
-        assert requests.get(ready["url"] + "/v1/namespaces", timeout=5).status_code == 404
+            assert requests.get(ready["url"] + path, timeout=PATIENCE).status_code == 200
+        assert requests.get(ready["url"] + "/v1/namespaces", timeout=PATIENCE).status_code == 404
         with Client(ready["url"]) as client:
             pointer = client.start_transaction().write_pointer
         assert listed(ready["url"]) == [pointer]
@@ -135,7 +135,7 @@ def test_its_time_outs_are_settings(tmp_path: Path) -> None:
             assert status.started_ms is not None
             assert status.expires_ms - status.started_ms == 5_000
             client.start_transaction(timeout=7)
-            answer = requests.post(url + "/v1/transactions", json={"timeoutMs": 7_001}, timeout=5)
+            answer = requests.post(url + "/v1/transactions", json={"timeoutMs": 7_001}, timeout=PATIENCE)
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
 
 

@@ -17,6 +17,7 @@ from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Table
 from tests.behaviours.cli.support import run, value
+from tests.patience import PATIENCE
 from tests.support import running_service
 
 
@@ -106,7 +107,7 @@ def test_a_verification_broken_off_by_ctrl_c_lets_go_of_the_store(tmp_path: Path
             verifying.cancel()
             with pytest.raises(asyncio.CancelledError) as held:  # its traceback keeps what was going on alive
                 await verifying
-            await asyncio.wait_for(service.stop(), 20)
+            await asyncio.wait_for(service.stop(), PATIENCE)
             assert held.value is not None
 
     asyncio.run(broken_off())
