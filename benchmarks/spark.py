@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,10 +18,13 @@ from oncelog.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 _BATCH = 500_000
 """Messages of a micro-batch: the overhead of one is paid once."""
 _WARM = 20_000
+_NEWS = 30
+"""Single messages, one after another, each when the batch with the one before it has ended."""
 
 
 def spark_rates(messages: int) -> list[Row]:
@@ -35,6 +40,7 @@ def spark_rates(messages: int) -> list[Row]:
             runs.to_parquet(_WARM)
             runs.to_topic(_WARM)
             source, parquet, sink = runs.source(messages), runs.to_parquet(messages), runs.to_topic(messages)
+            news_ms = runs.news() * 1000
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
@@ -46,6 +52,7 @@ def spark_rates(messages: int) -> list[Row]:
         Row("Spark: topic to Parquet, a stream", parquet, "messages/s", "≥ 200,000", parquet >= 200_000),
         Row("Spark sink: Parquet to topic, a stream", sink, "messages/s", "≥ 120,000", sink >= 120_000),
         Row("Spark sink: times Producer.send_async", sink / produced, "×"),
+        Row("Spark source: a new row to its finished batch, p50", news_ms, "ms", "< 500", news_ms < 500),
     ]
 
 
@@ -102,6 +109,19 @@ class _Runs:
         seconds = self._stream(frame, "oncelog", {"url": self._url, "topic": topic}, f"in-checkpoint-{messages}")
         return self._client.stats(topic).upcoming_offset / seconds
 
+    def news(self) -> float:
+        """Seconds from a publish until a waiting stream tells of the batch that held it; the median."""
+        self._client.create_topic("news")
+        reader = self._spark.readStream.format("oncelog").option("url", self._url).option("topic", "news")
+        writer = reader.option("startingOffsets", "earliest").load().writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(self._folder / "news")).start()
+        try:
+            with Producer("news", name="news", client=self._client) as producer:
+                spans = [_seconds(lambda: _arrive(query, producer.send(PAYLOADS[0]).offset)) for _ in range(_NEWS)]
+        finally:
+            query.stop()
+        return statistics.median(spans[_NEWS // 3 :])  # the first ones start Python's workers
+
     def _stream(self, frame: DataFrame, kind: str, options: dict[str, str], checkpoint: str) -> float:
         writer = frame.writeStream.format(kind).options(**options).option("checkpointLocation", str(self._folder / checkpoint))
 
@@ -110,6 +130,16 @@ class _Runs:
             query.awaitTermination()
 
         return _seconds(run)
+
+
+def _arrive(query: StreamingQuery, offset: int) -> None:
+    """Return when a batch that went beyond the offset has ended. Raises what ended the query."""
+    while query.lastProgress is None or not _is_behind(offset, query.lastProgress.sources[0].endOffset):
+        query.awaitTermination(0.005)
+
+
+def _is_behind(offset: int, end: str | None) -> bool:
+    return end is not None and json.loads(end)["topics"]["news"]["pos"] > offset
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -77,10 +77,14 @@ class _Opened:
             if self.remote is not None:
                 await self.remote.close()
         finally:
-            await self.writer.close()
-            if isinstance(self.leases, Membership):
-                await self.leases.leave()
-            await asyncio.to_thread(self.store.close)
+            await self.let_go()
+
+    async def let_go(self) -> None:
+        """Write what is queued, let the others take over, close the store; nothing else, since what is known may not be so."""
+        await self.writer.close()
+        if isinstance(self.leases, Membership):
+            await self.leases.leave()  # else we, under our next name, would have to wait for our last one to expire
+        await asyncio.to_thread(self.store.close)
 
     def release(self) -> None:
         """Before a stop: whoever waits for a message or a transaction is told at once to try again."""
@@ -249,11 +253,12 @@ class Service:
             await journal.begin()
             if isinstance(leases, Membership) and leases.death is not None:
                 raise StoreError(str(leases.death))
-        except (StorageUnavailable, StorageFailed) as error:
-            await opened.close()
-            raise StoreError(error.detail) from error
-        except BaseException:
-            await opened.close()
+            opened.writer.check()  # nobody else would: until here there is nothing that a failure could be told of
+        except BaseException as error:
+            opened.abandon()
+            await opened.let_go()
+            if isinstance(error, (StorageUnavailable, StorageFailed)):
+                raise StoreError(error.detail) from error
             raise
         self._opened = opened
         running = [
@@ -369,19 +374,19 @@ class Service:
             self._reopening = asyncio.ensure_future(self._reopen(opened))
 
     async def _reopen(self, opened: _Opened) -> None:
-        await opened.writer.close()
-        if isinstance(opened.leases, Membership):
-            await opened.leases.leave()  # else we, under our next name, would have to wait for our last one to expire
-        await asyncio.to_thread(opened.store.close)
+        try:
+            await opened.let_go()
+        except Exception:
+            _log.exception("what was left of the store that failed could not be closed")
         attempt = 0
         while True:
             await asyncio.sleep(_REOPEN_SECONDS[min(attempt, len(_REOPEN_SECONDS) - 1)])
             attempt += 1
             try:
                 await self._open()
-            except (StoreError, StorageUnavailable) as error:
+            except Exception as error:  # whatever it is: a service that gave up would be closed for good, and run on
                 self._reason = f"the store failed and cannot be reopened yet: {error}"
-                _log.error("%s", self._reason)
+                _log.error("%s", self._reason, exc_info=not isinstance(error, StoreError))
             else:
                 _log.warning("the store is open again after %d attempts", attempt)
                 return

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,26 @@ def test_after_a_failed_write_each_answer_says_truly_whether_it_is_definite(mach
         assert verification["ok"], verification
 
 
+def test_a_disk_that_stays_full_is_tried_again_until_it_is_not(machine: Machine) -> None:
+    """Also where it lets itself be opened, and only writes fail."""
+    failed: list[object] = []
+
+    def full(batches: object) -> None:
+        failed.append(batches)
+        raise no_space()
+
+    with machine.run() as service:
+        topic = Topic(service.url)
+        topic.send("p", 0)
+        machine.disk.before_sync = full
+        assert_problem(topic.publish("m1", producer="p", sequenceIds=[1]), 503, "storage_failed", definite=False)
+        until(lambda: len(failed) >= 4)
+        assert_problem(topic.publish("m1", producer="p", sequenceIds=[1]), 503, "storage_unavailable", definite=True)
+        machine.disk.before_sync = None
+        wait_until_healthy(topic)
+        assert [each["status"] for each in topic.send("p", 0, 1)] == ["duplicate", "stored"]
+
+
 def test_whatever_changes_topics_fails_truly_too(machine: Machine) -> None:
     changes: list[Callable[[Topic], Any]] = [
         lambda topic: Topic(topic.base, "new", create=False).request("PUT", "", json={}),
@@ -184,10 +205,10 @@ def test_a_poll_that_waits_through_a_failure_is_told_so(machine: Machine) -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_writes_that_fail_at_random_lose_and_double_nothing(machine: Machine, seed: int) -> None:
-    chance = random.Random(seed)
+    chance, writes = random.Random(seed), count(1)
 
     def maybe(_: object) -> None:
-        if chance.random() < 0.08:
+        if chance.random() < 0.08 or next(writes) == 10:  # there are twenty at least: one fails in any case
             machine.disk.fail_after_apply = chance.random() < 0.5
             raise no_space()
 

@@ -158,11 +158,11 @@ def test_an_acknowledgement_beyond_the_end_is_refused(client: Client) -> None:
         assert (refused.value.upcoming, refused.value.definite) == (2, True)
     with pytest.raises(InvalidMessageId):
         consumer.ack(MessageId(2**50, 0))
-    last = consumer.receive(timeout=0)[-1].message_id
+    first, last = (message.message_id for message in consumer.receive(timeout=0))
     with pytest.raises(InvalidMessageId):  # behind the last message, in its millisecond
         consumer.ack(MessageId(last.publish_timestamp, last.seq_id + 1))
     with pytest.raises(InvalidMessageId):  # within the row of a message that is no group
-        consumer.ack(MessageId(last.publish_timestamp, last.seq_id - 1, 1, 0))
+        consumer.ack(MessageId(first.publish_timestamp, first.seq_id, 1, 0))
     assert client.subscription("t", "s").cursor == 0
 
 

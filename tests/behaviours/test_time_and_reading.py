@@ -397,7 +397,7 @@ def test_a_round_of_retention_asks_once_for_each_idle_topic() -> None:
             return super().scan(table, start, stop, reverse=reverse)
 
     disk = Disk()
-    with running_service(open_store=lambda: Asked(disk)) as service:
+    with running_service(open_store=lambda: Asked(disk), retention_seconds=86_400) as service:
         for number in range(30):
             assert Topic(service.url, f"t{number}").send("p", 0)[0]["status"] == "stored"
         for number in range(20):  # ten of them come back
