@@ -46,6 +46,14 @@ def _is_here(url: str) -> bool:
     return urlsplit(url).hostname in (*LOOPBACK, None)
 
 
+def _tell_of_failure(task: asyncio.Task[None]) -> None:
+    """Nobody waits for what runs in the background until it is stopped: should it end by itself, the log says so at once."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        what = getattr(task.get_coro(), "__qualname__", "a background task")
+        _log.error("%s failed and does not run any more; restart the service: %s", what, error, exc_info=error)
+
+
 class _Opened:
     """What belongs to one opening of the store."""
 
@@ -271,6 +279,8 @@ class Service:
         if isinstance(leases, Membership):
             running.append(self._keep_house(leases, topics))
         self._background = [asyncio.ensure_future(each) for each in running]
+        for task in self._background:
+            task.add_done_callback(_tell_of_failure)
 
     async def _join(self, store: Store) -> Alone | Membership:
         settings = self.settings
