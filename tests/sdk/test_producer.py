@@ -37,7 +37,7 @@ from oncelog.errors import (
 from oncelog.wire.codec import decode_publish_request, encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.sdk.fakes import Answer, Request, fake_server, forward, lossy_proxy, problem
 from tests.support import RunningService, ServiceProcess
 
@@ -116,7 +116,7 @@ def test_send_async_hands_out_a_future_as_the_standard_library_knows_it(client: 
 
 
 def test_result_with_a_timeout_gives_up_and_the_message_goes_on(client: Client, topic: str) -> None:
-    with Producer(topic, client=client, name="p", linger=0.3) as producer:
+    with Producer(topic, client=client, name="p", linger=1.5) as producer:
         future = producer.send_async(b"a")
         with pytest.raises(TimeoutError):
             future.result(0.01)
@@ -163,12 +163,12 @@ def test_a_callback_that_exits_its_thread_stops_the_producer_and_leaves_nobody_w
     def leave(_: Future[Receipt]) -> None:
         raise SystemExit
 
-    producer: Producer[bytes] = Producer(topic, client=client, name="p", batch_max_messages=2, linger=0.1)
+    producer: Producer[bytes] = Producer(topic, client=client, name="p", batch_max_messages=2, linger=1.5)
     with producer._sending:  # nothing is sent before all three are queued
         first = producer.send_async(b"0")
         first.add_done_callback(leave)
         futures = [producer.send_async(b"%d" % i) for i in range(1, 3)]
-    assert [future.exception(10) is None for future in [first, *futures]] == [True, True, False]
+    assert [future.exception(PATIENCE) is None for future in [first, *futures]] == [True, True, False]
     with pytest.raises(ProducerStopped):
         futures[1].result()
     with pytest.raises(OncelogError):
@@ -308,7 +308,7 @@ def spied(house: RunningService, seen: list[Request]) -> Callable[[Request], Ans
 
 def test_a_batch_is_full_at_its_count_and_the_rest_goes_after_the_linger(house: RunningService, topic: str) -> None:
     seen: list[Request] = []
-    with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, batch_max_messages=10, linger=0.5) as producer:
+    with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, batch_max_messages=10, linger=2) as producer:
         futures = [producer.send_async(b"x") for _ in range(25)]
         futures[19].result(PATIENCE)
         assert batch_sizes(seen) == [10, 10]
@@ -327,7 +327,7 @@ def test_a_batch_is_full_at_its_bytes(house: RunningService, topic: str) -> None
 
 def test_messages_linger_for_company_and_then_go_unasked(house: RunningService, topic: str) -> None:
     seen: list[Request] = []
-    with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, linger=0.2) as producer:
+    with fake_server(spied(house, seen)) as fake, Producer(topic, url=fake.url, linger=1.5) as producer:
         futures = [producer.send_async(b"x") for _ in range(30)]
         futures[-1].result(PATIENCE)
         assert batch_sizes(seen) == [30]
@@ -345,6 +345,7 @@ def test_a_full_queue_makes_the_sender_wait(house: RunningService, topic: str) -
         sent: list[Future[Receipt]] = []
         thread = threading.Thread(target=lambda: sent.extend(producer.send_async(b"%d" % i) for i in range(25)))
         thread.start()
+        until(lambda: producer._pending == 10)
         thread.join(0.3)
         assert thread.is_alive()
         assert producer._pending == 10
@@ -705,14 +706,14 @@ def test_a_service_away_for_too_long_stops_the_producer_and_nothing_is_skipped(
         return forward(house.url, request)
 
     with fake_server(sometimes) as fake:
-        producer: Producer[bytes] = Producer(topic, url=fake.url, name="p", delivery_timeout=0.3, batch_max_messages=2, linger=5)
+        producer: Producer[bytes] = Producer(topic, url=fake.url, name="p", delivery_timeout=1.0, batch_max_messages=2, linger=5)
         producer.send_batch([b"0", b"1"])
         away.set()
         futures = [producer.send_async(b"%d" % i) for i in range(2, 7)]
         with pytest.raises(ConnectionFailed) as caught:
             producer.flush()
         assert not caught.value.definite
-        errors = [future.exception(10) for future in futures]
+        errors = [future.exception(PATIENCE) for future in futures]
         assert [type(error) for error in errors] == [ConnectionFailed] * 2 + [ProducerStopped] * 3
         assert [error.definite for error in errors if isinstance(error, OncelogError)] == [False] * 2 + [True] * 3
         away.clear()
@@ -742,7 +743,7 @@ def test_a_failure_is_definite_only_if_no_earlier_try_can_have_got_through(
         through(house.url, request)
         return None
 
-    with fake_server(once_then_full) as fake, Producer(topic, url=fake.url, name="p", delivery_timeout=0.2) as producer:
+    with fake_server(once_then_full) as fake, Producer(topic, url=fake.url, name="p", delivery_timeout=1.5) as producer:
         future = producer.send_async(b"0")
         with pytest.raises(OncelogError) as caught:
             future.result(PATIENCE)
@@ -940,7 +941,7 @@ def test_closing_sends_what_lingers_and_closing_twice_is_as_once(client: Client,
     producer.close()
     producer.close()
     assert all(future.done() for future in futures)
-    assert not [thread for thread in threading.enumerate() if thread.name == "oncelog-producer-p" and thread.is_alive()]
+    until(lambda: "oncelog-producer-p" not in {thread.name for thread in threading.enumerate()}, "its thread ends")
     for send in (producer.send, producer.send_async):
         with pytest.raises(ProducerClosed):
             send(b"late")

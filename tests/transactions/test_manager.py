@@ -21,6 +21,7 @@ from oncelog_service.storage.port import Table
 from oncelog_service.transactions import manager as manager_module
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.state import MOVES, Move, Phase
+from tests.patience import PATIENCE
 from tests.support import ManualClock
 from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, Gate, opened, run, sees, with_invalid
 
@@ -374,7 +375,7 @@ def test_a_prepared_transaction_does_not_time_out_before_the_maximum_lifetime() 
 
 
 def test_the_background_task_ends_what_is_due_without_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager_module, "_TICK_SECONDS", 60)  # it is told, it does not wait for its next round
+    monkeypatch.setattr(manager_module, "_TICK_SECONDS", 10 * PATIENCE)  # it is told, it does not wait for its next round
 
     class Clock(ManualClock):
         def now_ms(self) -> int:
@@ -384,9 +385,9 @@ def test_the_background_task_ends_what_is_due_without_being_asked(monkeypatch: p
         async with opened(Disk(), Clock()) as house:
             task = asyncio.ensure_future(house.manager.run())
             await asyncio.sleep(0.05)
-            begun = (await house.manager.start(SHORT, 50)).transaction_id
+            begun = (await house.manager.start(SHORT, 1_000)).transaction_id
             await house.manager.enlist(begun, ORDERS)
-            assert [each.state for each in await house.manager.unsettled(10)] == ["invalid"]
+            assert [each.state for each in await house.manager.unsettled(PATIENCE)] == ["invalid"]
             task.cancel()
 
     began = time.monotonic()
