@@ -265,11 +265,11 @@ def test_a_failure_after_the_commit_undoes_nothing_and_says_so(recorded: Recorde
 
 
 def test_a_transaction_that_has_timed_out_is_rolled_back_and_says_so(recorded: RecordedClient, topic: str) -> None:
-    context = recorded.transaction(*parts(recorded), timeout=0.05)
+    context = recorded.transaction(*parts(recorded), timeout=0.5)
 
     def block(tx: TransactionContext) -> None:
         tx.send(topic, b"x")
-        time.sleep(0.3)
+        time.sleep(1)
 
     with pytest.raises(TransactionNotInProgress) as caught:
         run(context, block)

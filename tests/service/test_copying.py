@@ -373,8 +373,9 @@ def test_one_that_was_frozen_writes_nothing_once_a_copy_has_begun(shared: Callab
     with closing(shared()) as store:
         leases = store.lease_table()
         assert leases is not None
-        leases.join("frozen", "http://frozen", 300)
+        leases.join("frozen", "http://frozen", 60_000)
         topic = leases.take("frozen", b"topic:t")
+        leases.renew("frozen", 1)
         while leases.instances():
             pass
         batch = Batch()
