@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oncelog import Client, Reader
 from oncelog_service.cli.publish import lines_of
-from tests.behaviours.cli.support import last_persisted, payloads, process, run, value
+from tests.behaviours.cli.support import interrupted, last_persisted, payloads, process, run, value
 from tests.patience import PATIENCE, until
 from tests.support import RunningService, ServiceProcess, running_service
 
@@ -122,12 +122,11 @@ def test_ctrl_c_with_the_service_gone_ends_and_admits_what_is_not_known(tmp_path
             service.kill()
             publisher.stdin.write(b"b\n")
             publisher.stdin.flush()
-            time.sleep(0.3)
+            time.sleep(1)  # until it has read that
             publisher.send_signal(signal.SIGINT)
             time.sleep(0.3)
-            publisher.send_signal(signal.SIGINT)  # the second one does not wait for the outcome
-            _, err = publisher.communicate(timeout=60)
-        assert publisher.returncode == 130
+            assert interrupted(publisher) == 130  # the second one does not wait for the outcome
+            _, err = publisher.communicate(timeout=PATIENCE)
         assert b"persisted up to sequence id 0" in err
         assert b"1 messages have no outcome yet" in err
 
