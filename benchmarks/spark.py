@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from benchmarks.measure import PAYLOADS, Row, running
 from oncelog import Client, Producer, Reader
 from oncelog.spark import session
+from oncelog.spark.offsets import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
 _BATCH = 500_000
 """Messages of a micro-batch: the overhead of one is paid once."""
@@ -90,9 +91,7 @@ class _Runs:
 
     def to_parquet(self, messages: int) -> float:
         """Topic → Parquet, as a stream."""
-        reader = self._spark.readStream.format("oncelog").option("url", self._url).option("topic", "bench")
-        limit = min(_BATCH, messages)
-        frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", limit).load()
+        frame = self._stream_of("bench").option("maxOffsetsPerTrigger", min(_BATCH, messages)).load()
         target = self._folder / f"parquet-{messages}"
         seconds = self._stream(frame, "parquet", {"path": str(target)}, f"out-{messages}")
         total = self._spark.read.parquet(str(target)).count()
@@ -112,8 +111,7 @@ class _Runs:
     def news(self) -> float:
         """Seconds from a publish until a waiting stream tells of the batch that held it; the median."""
         self._client.create_topic("news")
-        reader = self._spark.readStream.format("oncelog").option("url", self._url).option("topic", "news")
-        writer = reader.option("startingOffsets", "earliest").load().writeStream.format("noop")
+        writer = self._stream_of("news").load().writeStream.format("noop")
         query = writer.option("checkpointLocation", str(self._folder / "news")).start()
         try:
             with Producer("news", name="news", client=self._client) as producer:
@@ -121,6 +119,11 @@ class _Runs:
         finally:
             query.stop()
         return statistics.median(spans[_NEWS // 3 :])  # the first ones start Python's workers
+
+    def _stream_of(self, topic: str) -> DataStreamReader:
+        """A stream of the topic from its beginning."""
+        options = {"url": self._url, "topic": topic, "startingOffsets": "earliest"}
+        return self._spark.readStream.format("oncelog").options(**options)
 
     def _stream(self, frame: DataFrame, kind: str, options: dict[str, str], checkpoint: str) -> float:
         writer = frame.writeStream.format(kind).options(**options).option("checkpointLocation", str(self._folder / checkpoint))
@@ -134,12 +137,14 @@ class _Runs:
 
 def _arrive(query: StreamingQuery, offset: int) -> None:
     """Return when a batch that went beyond the offset has ended. Raises what ended the query."""
-    while query.lastProgress is None or not _is_behind(offset, query.lastProgress.sources[0].endOffset):
+    while (progress := query.lastProgress) is None or _reached(progress.sources[0].endOffset, "news") <= offset:
         query.awaitTermination(0.005)
 
 
-def _is_behind(offset: int, end: str | None) -> bool:
-    return end is not None and json.loads(end)["topics"]["news"]["pos"] > offset
+def _reached(end: str | None, topic: str) -> int:
+    """The offset that a query goes on at, from the end of a batch as its progress tells it."""
+    positions = None if end is None else from_json(json.loads(end))
+    return 0 if positions is None else positions[topic].pos
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -146,18 +146,13 @@ def test_after_a_failed_write_each_answer_says_truly_whether_it_is_definite(mach
 
 def test_a_disk_that_stays_full_is_tried_again_until_it_is_not(machine: Machine) -> None:
     """Also where it lets itself be opened, and only writes fail."""
-    failed: list[object] = []
-
-    def full(batches: object) -> None:
-        failed.append(batches)
-        raise no_space()
-
     with machine.run() as service:
         topic = Topic(service.url)
         topic.send("p", 0)
-        machine.disk.before_sync = full
+        machine.disk.before_sync = Gate(no_space())
+        machine.disk.before_sync.opened.set()
         assert_problem(topic.publish("m1", producer="p", sequenceIds=[1]), 503, "storage_failed", definite=False)
-        until(lambda: len(failed) >= 4)
+        until(lambda: service.service.failures >= 4)
         assert_problem(topic.publish("m1", producer="p", sequenceIds=[1]), 503, "storage_unavailable", definite=True)
         machine.disk.before_sync = None
         wait_until_healthy(topic)

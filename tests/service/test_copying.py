@@ -376,8 +376,7 @@ def test_one_that_was_frozen_writes_nothing_once_a_copy_has_begun(shared: Callab
         leases.join("frozen", "http://frozen", 60_000)
         topic = leases.take("frozen", b"topic:t")
         leases.renew("frozen", 1)
-        while leases.instances():
-            pass
+        until(lambda: not leases.instances())
         batch = Batch()
         batch.fences.add(topic)  # type: ignore[arg-type]
         batch.put(Table.MESSAGE, b"k", b"v")
