@@ -449,14 +449,14 @@ def test_a_write_that_was_under_way_when_its_owner_was_stopped_and_replaced_is_r
     async def run() -> None:
         store = postgres.fresh_schema()
         async with AsyncExitStack() as ends:
-            a, opened = await _stoppable(ends, store, 4.0)
+            a, opened = await _stoppable(ends, store, 8.0)
             await a.topics.create("default", "t", {})
             log = await a.topics.open("default", "t")
             await log.publish(PublishRequest([b"0"]))
             opened[0].stops_at = Table.MESSAGE
             under_way = asyncio.ensure_future(log.publish(PublishRequest([b"stale"], producer="p", sequence_ids=[0])))
             await asyncio.to_thread(opened[0].stopped.wait, PATIENCE)
-            b = Service(Settings(store=store, lease_seconds=4.0), store_opener(store), SystemClock(), "http://127.0.0.1:2")
+            b = Service(Settings(store=store, lease_seconds=8.0), store_opener(store), SystemClock(), "http://127.0.0.1:2")
             await b.start()
             ends.push_async_callback(b.stop)
             answer = await _once_served(lambda: _publish(b, b"1"))
@@ -479,11 +479,11 @@ def test_a_policy_that_was_under_way_when_its_instance_was_stopped_does_not_undo
     async def run() -> None:
         store = postgres.fresh_schema()
         async with AsyncExitStack() as ends:
-            a, opened = await _stoppable(ends, store, 3.0)
+            a, opened = await _stoppable(ends, store, 8.0)
             opened[0].stops_at = Table.NAMESPACE
             under_way = asyncio.ensure_future(a.topics.set_policies("space", NamespacePolicies(deduplication=False)))
             await asyncio.to_thread(opened[0].stopped.wait, PATIENCE)
-            b = Service(Settings(store=store, lease_seconds=3.0), store_opener(store), SystemClock(), "http://127.0.0.1:2")
+            b = Service(Settings(store=store, lease_seconds=8.0), store_opener(store), SystemClock(), "http://127.0.0.1:2")
             await b.start()
             ends.push_async_callback(b.stop)
             await b.topics.set_policies("space", NamespacePolicies(deduplication=True))

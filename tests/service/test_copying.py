@@ -8,15 +8,18 @@ from collections.abc import Callable
 from contextlib import closing
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.progress import Progress
+from sqlalchemy import update
 
 from oncelog.errors import OncelogError
 from oncelog_service.cli.verify_same import READ, compare, shown_key
 from oncelog_service.cluster import unserved
+from oncelog_service.cluster.leases import Instance
 from oncelog_service.cluster.unserved import COPY, Kept, Served, Unserved
 from oncelog_service.storage import copying
 from oncelog_service.storage.copying import (
@@ -32,8 +35,9 @@ from oncelog_service.storage.copying import (
 )
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Store, StoreError, StoreFenced, Table
+from oncelog_service.storage.port import Batch, Fence, Store, StoreError, StoreFenced, Table
 from oncelog_service.storage.rows import TrimRow, encode_record
+from oncelog_service.storage.sql_tables import INSTANCE
 from tests.patience import until
 from tests.postgres import PostgresServer, postgres_server
 from tests.support import running_service
@@ -389,21 +393,34 @@ def test_one_that_was_frozen_writes_nothing_once_a_copy_has_begun(shared: Callab
 def test_thousands_of_leases_of_one_that_was_killed_are_taken_over_in_time(
     shared: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unserved, "_TTL_SECONDS", 1.0)
+    ttl, lasts = 3_600.0, 400.0  # so long that only the time that is made to pass counts: this much for each lease
+    passed = 0.0
+    monkeypatch.setattr(unserved, "_TTL_SECONDS", ttl)
+    monkeypatch.setattr(unserved, "time", SimpleNamespace(monotonic=lambda: passed, sleep=time.sleep))
     with closing(shared()) as store:
         leases = store.lease_table()
         assert leases is not None
-        leases.join("killed", "http://killed", 3_000)
+        leases.join("killed", "http://killed", 60_000)
         for number in range(20):
             leases.take("killed", b"topic:%d" % number)
+        leases.renew("killed", 1)
         until(lambda: not leases.instances())
         copying = Kept(store)
         table = copying._table
         assert table is not None
         take = table.take
-        monkeypatch.setattr(table, "take", lambda *args: time.sleep(0.1) or take(*args))  # as long as twenty times as many take
+
+        def take_long(id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
+            nonlocal passed
+            passed += lasts
+            with table._transaction() as connection:
+                connection.execute(update(INSTANCE).values(expires_ms=INSTANCE.c.expires_ms - round(lasts * 1000)))
+            return take(id, resource)
+
+        monkeypatch.setattr(table, "take", take_long)
         with copying:
             assert {each.instance for each in leases.held().values()} == {copying._id}
+        assert passed > 2 * ttl
 
 
 def test_of_two_copies_into_one_store_the_first_goes_on_and_a_killed_one_is_followed(shared: Callable[[], Store]) -> None:

@@ -6,19 +6,18 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import NoReturn
 
 import pytest
 
 from oncelog.errors import NotServedHere, StorageUnavailable
-from oncelog_service.clock import SystemClock
+from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.cluster.lease_table import LeaseTable
 from oncelog_service.cluster.leases import JOURNAL, TOPIC_PREFIX, Alone, Dead, Instance, Lease
 from oncelog_service.cluster.led import Led
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Fence, Store, StoreError, StoreFenced, Table
+from oncelog_service.storage.port import Batch, Fence, Store, StoreFenced, Table
 from tests.postgres import PostgresServer
 
 LONG = 60_000
@@ -103,9 +102,10 @@ def test_no_write_is_made_under_a_lease_that_somebody_else_has_now(table: LeaseT
 
 
 def test_whoever_was_declared_dead_cannot_renew_and_must_begin_anew(table: LeaseTable) -> None:
-    table.join(A, "http://a", 2_000)
+    table.join(A, "http://a", LONG)
     table.join(B, "http://b", LONG)
     table.take(A, TOPIC)
+    table.renew(A, 1_000)
     while isinstance(table.take(B, TOPIC), Instance):
         pass
     with pytest.raises(Dead):
@@ -116,10 +116,12 @@ def test_whoever_was_declared_dead_cannot_renew_and_must_begin_anew(table: Lease
 
 
 def test_a_renewed_instance_keeps_what_it_has(table: LeaseTable) -> None:
-    table.join(A, "http://a", 2_000)
+    table.join(A, "http://a", LONG)
     table.join(B, "http://b", LONG)
     table.take(A, TOPIC)
-    assert {each.id for each in table.renew(A, LONG)} == {A, B}
+    assert {each.id for each in table.renew(A, 2 * LONG)} == {A, B}
+    (left,) = (each.expires_in_ms for each in table.instances() if each.id == A)
+    assert left > LONG
     assert isinstance(table.take(B, TOPIC), Instance)
 
 
@@ -194,10 +196,10 @@ def test_a_write_and_a_take_over_at_the_same_time_are_one_behind_the_other(table
 class Member:
     """A membership in this process, and what it was told."""
 
-    def __init__(self, table: LeaseTable, url: str, ttl_seconds: float = 30.0) -> None:
+    def __init__(self, table: LeaseTable, url: str, ttl_seconds: float = 30.0, clock: Clock | None = None) -> None:
         self.dead: list[Exception] = []
         self.lost: list[bytes] = []
-        self.membership = Membership(table, url, None, ttl_seconds, SystemClock(), self.dead.append, self.lost.append)
+        self.membership = Membership(table, url, None, ttl_seconds, clock or SystemClock(), self.dead.append, self.lost.append)
 
 
 def test_a_topic_is_taken_where_it_belongs_and_the_others_say_where_that_is(table: LeaseTable) -> None:
@@ -240,22 +242,25 @@ def test_who_was_taken_for_dead_is_told_and_holds_nothing_any_more(table: LeaseT
     asyncio.run(scenario())
 
 
-def test_leases_end_by_its_own_clock_before_anybody_else_may_take_them(
-    table: LeaseTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreachable(*_: object) -> NoReturn:
-        raise StoreError("the heartbeat does not get through")
+class AheadClock(SystemClock):
+    """One that says what it will say so much later."""
 
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+def test_leases_end_by_its_own_clock_before_anybody_else_may_take_them(table: LeaseTable) -> None:
     async def scenario() -> None:
-        member = Member(table, "http://a", ttl_seconds=3.0)
+        clock = AheadClock()
+        member = Member(table, "http://a", ttl_seconds=600.0, clock=clock)  # its heart does not beat for a while
         await member.membership.join()
         lease = await member.membership.take(b"journal")
         assert lease.stands
-        monkeypatch.setattr(table, "renew", unreachable)
-        while lease.stands:
-            await asyncio.sleep(0.005)
-        left = next(each.expires_in_ms for each in [*table.instances(), Instance("", "", 0)])
-        assert left > 0, "the others still take it for alive"
+        (left,) = (each.expires_in_ms for each in table.instances())
+        clock.ahead = left / 1000 - 1  # the others will still take it for alive
+        assert not lease.stands
         member.membership.abandon()
 
     asyncio.run(scenario())
