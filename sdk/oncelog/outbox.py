@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from oncelog.codecs import codec_for
 from oncelog.producer import checked_extras, encode_value
-from oncelog.sql_table import TableOnDemand
+from oncelog.sql_table import TableOnDemand, create_missing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import NAMESPACE_PATTERN, PRODUCER_PATTERN, TOPIC_PATTERN
 
@@ -110,8 +110,11 @@ class Outbox:
         self._on_demand = TableOnDemand(self.table)
 
     def create_tables(self, engine: Engine) -> None:
-        """Create what is missing of the two tables. :meth:`add` and the relay do so themselves when they need them."""
-        self.metadata.create_all(engine)
+        """Create what is missing of the two tables. :meth:`add` and the relay do so themselves when they need them.
+
+        Others may do the same at the same time. Raises SQLAlchemyError.
+        """
+        create_missing(self.metadata, engine)
 
     def add(
         self,

@@ -1,4 +1,4 @@
-"""A table of ours in the caller's database: found through what the caller works with, created when it is first needed.
+"""Tables of ours in a database. In the caller's one is found through what the caller works with, and created when first needed.
 
 With :mod:`oncelog.checkpoint` and :mod:`oncelog.sql_participant` the part of the SDK that needs SQLAlchemy (the extra ``sql``).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, Table, inspect
+from sqlalchemy import Connection, Engine, MetaData, Table, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateTable
@@ -18,6 +18,16 @@ def in_autocommit(connection: Connection) -> bool:
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
     return getattr(connection.connection.dbapi_connection, "autocommit", None) is True  # SQLite's is never True
+
+
+def create_missing(tables: MetaData, engine: Engine) -> None:
+    """Create those that are not there; other processes may do the same at the same time. Raises SQLAlchemyError."""
+    for table in tables.sorted_tables:
+        try:
+            table.create(engine, checkfirst=True)
+        except DBAPIError:  # another process was faster; which error that is differs (PostgreSQL knows two)
+            if not inspect(engine).has_table(table.name):
+                raise
 
 
 class TableOnDemand:
@@ -62,6 +72,6 @@ class TableOnDemand:
         try:
             with connection.begin_nested():
                 self.table.create(connection, checkfirst=False)
-        except DBAPIError:  # another process was faster; which error that is differs (PostgreSQL knows two)
+        except DBAPIError:  # as in create_missing
             if not inspect(connection).has_table(self.table.name):
                 raise

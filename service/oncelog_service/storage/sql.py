@@ -14,6 +14,7 @@ from sqlalchemy import Engine, bindparam, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from oncelog.sql_table import create_missing
 from oncelog_service.cluster.lease_table import LeaseTable
 from oncelog_service.storage.port import Batch, Fence, Rows, StoreClosed, StoreDamaged, StoreError, StoreFenced, Table
 from oncelog_service.storage.reads import RunningReads
@@ -87,7 +88,7 @@ class SqlStore:
             with self._telling("cannot be opened"):
                 self._writer = database.engine.connect()
                 database.check(self._writer)
-                _create_tables(database.engine)
+                create_missing(METADATA, database.engine)
         except BaseException:
             self.close()
             raise
@@ -181,12 +182,3 @@ def changes_of(batches: Sequence[Batch]) -> Changes:
             puts.pop(key, None)
             deletes.add(key)
     return Changes(runs, puts, deletes, frozenset(fences))
-
-
-def _create_tables(engine: Engine) -> None:
-    for _ in METADATA.tables:
-        try:
-            return METADATA.create_all(engine)
-        except SQLAlchemyError:
-            continue  # another instance created one of them just then
-    return METADATA.create_all(engine)
