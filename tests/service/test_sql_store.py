@@ -513,12 +513,17 @@ def test_a_read_that_fails_with_the_server_is_an_error_and_later_ones_work(postg
 def test_a_write_that_a_synchronous_standby_was_not_waited_for_counts_as_failed(shared: Place) -> None:
     """An operator has cancelled the wait: it is committed, but only there."""
     store = shared.open()
+
+    def write_on() -> None:
+        while True:
+            store.write([put((b"k", b"v"))])
+
     with shared.connect() as operator:
         operator.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         try:
             operator.execute("SELECT pg_reload_conf()")
-            until(lambda: operator.execute("SHOW synchronous_standby_names").fetchone() == ("nobody",))
-            write = Thread(lambda: store.write([put((b"k", b"v"))]))
+            # Commits wait once the checkpointer has read its configuration, whatever the sessions have.
+            write = Thread(write_on)
             cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
             until(lambda: operator.execute(cancel).fetchone() != (0,))
             error = write.ended()
