@@ -16,8 +16,10 @@ from sqlalchemy.orm import Session
 
 from flights.data import TOPIC, Totals, totals
 from flights.database import open_database
-from oncelog import Checkpoint, Reader
+from oncelog import Checkpoint, Client, Reader
 
+RESTART_SECONDS = 60.0
+"""For so long the service may be away, while it is started again."""
 AIRPORTS = Table(
     "airports",
     MetaData(),
@@ -38,7 +40,10 @@ def main() -> None:
     checkpoint = Checkpoint("tally", TOPIC)
     with Session(engine) as session, session.begin():
         start = checkpoint.load(session)
-    with Reader(TOPIC, url=args.url, start=start or "earliest") as reader:
+    with (
+        Client(args.url, retry=RESTART_SECONDS) as client,
+        Reader(TOPIC, client=client, start=start or "earliest") as reader,
+    ):
         while True:
             messages = reader.read(args.page)
             with Session(engine) as session, session.begin():

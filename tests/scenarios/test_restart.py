@@ -12,7 +12,7 @@ import pytest
 
 from oncelog import Client, Producer, Reader
 from oncelog.errors import ConnectionFailed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.scenarios.judge import check_maps, check_order, check_prefix, read_log
 from tests.scenarios.load import payload_of
 from tests.support import ServiceProcess
@@ -55,6 +55,14 @@ def test_a_stop_does_not_wait_for_readers_who_wait_and_they_go_on_when_the_servi
         assert read == [payload_of("p", 0)]
 
 
+def _unread(port: int) -> bool:
+    """Whether a connection to this port has got something that was not read yet."""
+    connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(
+        local.endswith(f":{port:04X}") and int(queues[9:], 16) for _, local, _, state, queues, *_ in connections if state == "01"
+    )
+
+
 def _stopped(service: ServiceProcess) -> float:
     """How many seconds a clean stop took."""
     began = time.monotonic()
@@ -63,7 +71,7 @@ def _stopped(service: ServiceProcess) -> float:
 
 
 def _read_one(url: str) -> list[bytes]:
-    with Reader(TOPIC, url=url) as reader:
+    with Client(url, retry=PATIENCE) as client, Reader(TOPIC, client=client) as reader:
         return [message.payload for message in reader.read(1, timeout=PATIENCE)]
 
 
@@ -148,11 +156,11 @@ def test_a_producer_waits_for_a_service_that_is_down_and_goes_on_when_it_is_back
 def test_a_producer_that_gives_up_does_not_call_definite_what_may_have_arrived(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path / "log") as service, Client(service.url) as client:
         client.create_topic(TOPIC)
-        producer = Producer[bytes](TOPIC, name="p", client=client, delivery_timeout=1.5)
+        producer = Producer[bytes](TOPIC, name="p", client=client, delivery_timeout=4.0)
         producer.send(payload_of("p", 0))
         os.kill(service.pid, signal.SIGSTOP)
         # The first try reaches the paused service and gets no answer; every later one is refused, certainly not done.
-        killer = threading.Timer(0.5, service.kill)
+        killer = threading.Thread(target=lambda: until(lambda: _unread(service.port)) and service.kill())
         killer.start()
         with pytest.raises(ConnectionFailed) as failed:
             producer.send(payload_of("p", 1))
