@@ -621,7 +621,7 @@ def test_ids_rise_across_owners_whose_clocks_differ_by_an_hour(postgres: Postgre
 
     async def alternate() -> list[tuple[int, int]]:
         services = [
-            Service(Settings(store=store), store_opener(store), OffClock(ms), f"http://127.0.0.1:{number}")
+            Service(Settings(store=store, lease_seconds=60), store_opener(store), OffClock(ms), f"http://127.0.0.1:{number}")
             for number, ms in enumerate((0, hour, -hour), start=1)
         ]
         for each in services:
