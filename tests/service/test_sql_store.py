@@ -446,10 +446,10 @@ def test_a_scan_holds_a_page_and_not_the_table(place: Place) -> None:
     store = place.open()
     for start in range(0, 100_000, 20_000):
         store.write([put(*((b"%08d" % number, b"v" * 400) for number in range(start, start + 20_000)))])
-    large = Batch()
     for number in range(24):
+        large = Batch()
         large.put(S, b"%02d" % number, os.urandom(4 * 2**20))
-    store.write([large])
+        store.write([large])
     store.close()
     command = [sys.executable, "-c", textwrap.dedent(MEASURE), place.url]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
