@@ -40,10 +40,7 @@ def main() -> None:
     checkpoint = Checkpoint("tally", TOPIC)
     with Session(engine) as session, session.begin():
         start = checkpoint.load(session)
-    with (
-        Client(args.url, retry=RESTART_SECONDS) as client,
-        Reader(TOPIC, client=client, start=start or "earliest") as reader,
-    ):
+    with Client(args.url, retry=RESTART_SECONDS) as client, Reader(TOPIC, client=client, start=start or "earliest") as reader:
         while True:
             messages = reader.read(args.page)
             with Session(engine) as session, session.begin():

@@ -1,10 +1,13 @@
-"""Tables of ours in a database. In the caller's one is found through what the caller works with, and created when first needed.
+"""Tables of ours in a database, created when first needed. In the caller's they are found through what the caller works with.
 
-With :mod:`oncelog.checkpoint` and :mod:`oncelog.sql_participant` the part of the SDK that needs SQLAlchemy (the extra ``sql``).
+With :mod:`oncelog.checkpoint`, :mod:`oncelog.sql_participant` and the outbox the part of the SDK that needs SQLAlchemy (the extra
+``sql``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, MetaData, Table, inspect
@@ -23,11 +26,18 @@ def in_autocommit(connection: Connection) -> bool:
 def create_missing(tables: MetaData, engine: Engine) -> None:
     """Create those that are not there; other processes may do the same at the same time. Raises SQLAlchemyError."""
     for table in tables.sorted_tables:
-        try:
+        with _unless_created(table, engine):
             table.create(engine, checkfirst=True)
-        except DBAPIError:  # another process was faster; which error that is differs (PostgreSQL knows two)
-            if not inspect(engine).has_table(table.name):
-                raise
+
+
+@contextmanager
+def _unless_created(table: Table, where: Engine | Connection) -> Iterator[None]:
+    """Creating it may fail if it is there then: another process was faster. The error differs; PostgreSQL knows two."""
+    try:
+        yield
+    except DBAPIError:
+        if not inspect(where).has_table(table.name):
+            raise
 
 
 class TableOnDemand:
@@ -69,9 +79,5 @@ class TableOnDemand:
             # No savepoint here: with Python's default transaction handling, releasing an outermost one commits.
             connection.execute(CreateTable(self.table, if_not_exists=True))
             return
-        try:
-            with connection.begin_nested():
-                self.table.create(connection, checkfirst=False)
-        except DBAPIError:  # as in create_missing
-            if not inspect(connection).has_table(self.table.name):
-                raise
+        with _unless_created(self.table, connection), connection.begin_nested():
+            self.table.create(connection, checkfirst=False)

@@ -46,14 +46,9 @@ def test_a_stop_does_not_wait_for_readers_who_wait_and_they_go_on_when_the_servi
         read: list[bytes] = []
         reader = threading.Thread(target=lambda: read.extend(_read_one(service.url)))
         reader.start()
-        took = []
-        for _ in range(3):  # a machine may be held up for seconds, once
-            time.sleep(0.5)
-            took.append(_stopped(service))
-            service.start()
-            if took[-1] < alone + 4:
-                break
-        assert min(took) < alone + 4, "uvicorn cuts off after 5 s what has not ended"
+        time.sleep(0.5)
+        assert _stopped(service) < alone + 4, "uvicorn cuts off after 5 s what has not ended"
+        service.start()
         with Producer(TOPIC, name="p", url=service.url) as producer:
             producer.send(payload_of("p", 0))
         reader.join(PATIENCE)

@@ -410,7 +410,7 @@ def test_of_two_relays_one_publishes_and_nothing_doubles(outbox: Outbox, engine:
 
 
 def test_the_one_that_stands_by_follows_a_clean_stop_at_once(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    first, second = (OutboxRelay(outbox, engine, client=client, poll_seconds=0.01, takeover_seconds=60) for _ in range(2))
+    first, second = (relay_of(outbox, engine, client) for _ in range(2))
     with first:
         until(lambda: first.status.state == "relaying", "the first one relays")
         with second:

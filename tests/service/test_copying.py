@@ -427,8 +427,9 @@ def test_of_two_copies_into_one_store_the_first_goes_on_and_a_killed_one_is_foll
     with closing(shared()) as store:
         leases = store.lease_table()
         assert leases is not None
-        leases.join("killed", "oncelog on host, process 1", 1_000)
+        leases.join("killed", "oncelog on host, process 1", 60_000)
         before = leases.take("killed", COPY)
+        leases.renew("killed", 1_000)
         with Kept(store) as first:
             with pytest.raises(Served, match="is copying or verifying it"):
                 Kept(store).__enter__()

@@ -6,19 +6,23 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
 from oncelog.errors import NotServedHere, StorageUnavailable
 from oncelog_service.clock import Clock, SystemClock
+from oncelog_service.cluster import membership
 from oncelog_service.cluster.lease_table import LeaseTable
 from oncelog_service.cluster.leases import JOURNAL, TOPIC_PREFIX, Alone, Dead, Instance, Lease
 from oncelog_service.cluster.led import Led
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Fence, Store, StoreFenced, Table
+from oncelog_service.storage.port import Batch, Fence, Store, StoreError, StoreFenced, Table
+from tests.patience import PATIENCE
 from tests.postgres import PostgresServer
+from tests.support import ManualClock
 
 LONG = 60_000
 A, B = "a" * 32, "b" * 32
@@ -242,27 +246,33 @@ def test_who_was_taken_for_dead_is_told_and_holds_nothing_any_more(table: LeaseT
     asyncio.run(scenario())
 
 
-class AheadClock(SystemClock):
-    """One that says what it will say so much later."""
+def test_leases_end_by_its_own_clock_before_anybody_else_may_take_them(
+    table: LeaseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
 
-    ahead = 0.0
+    def unreachable(*_: object) -> NoReturn:
+        failed.set()
+        raise StoreError("the heartbeat does not get through")
 
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead
-
-
-def test_leases_end_by_its_own_clock_before_anybody_else_may_take_them(table: LeaseTable) -> None:
     async def scenario() -> None:
-        clock = AheadClock()
-        member = Member(table, "http://a", ttl_seconds=600.0, clock=clock)  # its heart does not beat for a while
+        clock = ManualClock()
+        member = Member(table, "http://a", ttl_seconds=600.0, clock=clock)
         await member.membership.join()
         lease = await member.membership.take(b"journal")
         assert lease.stands
+        monkeypatch.setattr(table, "renew", unreachable)
         (left,) = (each.expires_in_ms for each in table.instances())
-        clock.ahead = left / 1000 - 1  # the others will still take it for alive
+        clock.advance(left // 2)
+        for _ in range(2):  # the second began and failed at this time
+            failed.clear()
+            assert await asyncio.to_thread(failed.wait, PATIENCE)
+        assert lease.stands
+        clock.advance(left - left // 2 - 1_000)  # the others will still take it for alive
         assert not lease.stands
         member.membership.abandon()
 
+    monkeypatch.setattr(membership, "_BEATS", 6_000)  # ten a second
     asyncio.run(scenario())
 
 
