@@ -235,6 +235,15 @@ class TransactionNotInProgress(OncelogError):
     """Why a journaled transaction was aborted: an error's code, `timed_out`, `asked`, `not_named`."""
 
 
+class TransactionPrepared(OncelogError):
+    """The transaction is prepared, so its database decides about it; it was to be aborted only otherwise. Nothing was done."""
+
+    code = "transaction_prepared"
+    status = 409
+    values = ("write_pointer",)
+    write_pointer: int
+
+
 class TransactionConflict(OncelogError):
     """Another transaction that committed meanwhile changed the same; roll back and try the whole transaction again."""
 

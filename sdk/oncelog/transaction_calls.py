@@ -12,7 +12,7 @@ from oncelog.calls import Calls, decoded, parse, topic_path
 from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_rollback
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
-from oncelog.wire.models import Changes, PruneInvalid, StartTransaction, TransactionState, TransactionStatus
+from oncelog.wire.models import AbortTransaction, Changes, PruneInvalid, StartTransaction, TransactionState, TransactionStatus
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
 
@@ -66,9 +66,16 @@ class TransactionCalls(Calls):
         body = _changes(changed, None) if changed else None
         return parse(_STATUS, self._post(_path(write_pointer, "commit"), body, idempotent=True))
 
-    def abort_transaction(self, write_pointer: int) -> TransactionStatus:
-        """Undo: the service rolls its messages back. Twice is as once. Raises TransactionNotInProgress, TransactionNotFound."""
-        return parse(_STATUS, self._post(_path(write_pointer, "abort"), idempotent=True))
+    def abort_transaction(self, write_pointer: int, *, unless_prepared: bool = False) -> TransactionStatus:
+        """Undo: the service rolls its messages back. Twice is as once.
+
+        With ``unless_prepared`` one that a database decides is left to it, and one that is invalid stays so: for everybody but
+        the client of the transaction. Asking for its state first would not do, since it may be prepared in between.
+
+        Raises TransactionNotInProgress, TransactionNotFound, TransactionPrepared.
+        """
+        body = AbortTransaction(unless_prepared=True).to_wire() if unless_prepared else None
+        return parse(_STATUS, self._post(_path(write_pointer, "abort"), body, idempotent=True))
 
     def invalidate_transaction(self, write_pointer: int) -> TransactionStatus:
         """Give up: nothing of it is ever seen, and its pointer stays in the list of invalid ones until it is pruned.

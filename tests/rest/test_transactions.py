@@ -188,6 +188,21 @@ def test_a_prepared_transaction_names_the_database_that_decides(transactions: Tr
     assert transactions.end(pointer, "commit")["state"] == "committed"
 
 
+def test_an_abort_unless_prepared_leaves_a_prepared_one_to_its_database_and_an_invalid_one_invalid(
+    transactions: Transactions,
+) -> None:
+    open_, prepared, invalid = (transactions.start() for _ in range(3))
+    transactions.good("POST", f"/{prepared}/can-commit", json={"resource": "bank"})
+    transactions.end(invalid, "invalidate")
+    asked = {"unlessPrepared": True}
+    assert transactions.good("POST", f"/{open_}/abort", json=asked)["state"] == "aborted"
+    assert transactions.good("POST", f"/{invalid}/abort", json=asked)["state"] == "invalid"
+    problem = assert_problem(transactions.post(f"/{prepared}/abort", **asked), 409, "transaction_prepared")
+    assert (problem["write_pointer"], problem["definite"]) == (prepared, True)
+    assert transactions.end(prepared, "commit")["state"] == "committed"
+    assert_problem(transactions.post(f"/{prepared}/abort", unless_prepared=True), 400, "invalid_request")
+
+
 def test_a_checkpoint_is_a_further_pointer_of_the_same_transaction(transactions: Transactions) -> None:
     pointer = transactions.start()
     answer = transactions.post(f"/{pointer}/checkpoint").json()

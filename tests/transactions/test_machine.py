@@ -21,6 +21,7 @@ from oncelog.errors import (
     TransactionConflict,
     TransactionNotFound,
     TransactionNotInProgress,
+    TransactionPrepared,
 )
 from oncelog.wire.transaction import NO_SHORT, Transaction, TransactionType
 from oncelog_service.transactions import state as state_module
@@ -211,6 +212,19 @@ class Transactions(RuleBasedStateMachine):
 
     @precondition(lambda self: self.all)
     @rule(index=which)
+    def abort_unless_prepared(self, index: int) -> None:
+        known = self.some(index)
+        command = Abort(self.pointer(index), unless_prepared=True)
+        if known.open and known.resource is not None:
+            self.run(command, TransactionPrepared)
+        elif known.open:
+            assert self.run(command) == 1
+            self.end(known, "aborted")
+        else:
+            assert self.run(command, self.expected(known, known.state != "committed" and not known.dealt_with)) == 0
+
+    @precondition(lambda self: self.all)
+    @rule(index=which)
     def invalidate(self, index: int) -> None:
         known = self.some(index)
         possible = known.open or (known.state == "invalid" and not known.dealt_with)
@@ -316,6 +330,7 @@ def one_step(machine: Transactions, random: Random) -> None:
         lambda: machine.can_commit(index, changes, random.choice([None, None, "db"])): 4,
         lambda: machine.commit(index, changes): 4,
         lambda: machine.abort(index): 1,
+        lambda: machine.abort_unless_prepared(index): 1,
         lambda: machine.invalidate(index): 1,
         lambda: machine.checkpoint(index): 2,
         lambda: machine.enlist(index, name): 3,

@@ -259,6 +259,15 @@ class Changes(Resource):
     maximum lifetime is over, so that whoever recovers that database can still end it."""
 
 
+class AbortTransaction(Resource):
+    """How a transaction is to be aborted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    unless_prepared: bool = False
+    """Leave one to its database that is prepared, and one invalid that is: asked by who is not its client."""
+
+
 class PruneInvalid(Resource):
     """Which invalid transactions to forget: those named, or all that started before a time."""
 

@@ -46,10 +46,17 @@ def show(session: Session, pointer: Pointer) -> None:
 
 
 @command(group, "abort", namespaced=False)
-def abort(session: Session, pointer: Pointer, yes: Yes = False) -> None:
+def abort(
+    session: Session,
+    pointer: Pointer,
+    unless_prepared: Annotated[
+        bool, typer.Option("--unless-prepared", help="Leave it to its database if it is prepared.", show_default=False)
+    ] = False,
+    yes: Yes = False,
+) -> None:
     """Abort a transaction: the service rolls its messages back. Whoever runs it cannot commit it any more."""
     session.confirm(f"Abort transaction {pointer}? Its messages are rolled back.", yes)
-    _print(session, session.client.abort_transaction(pointer))
+    _print(session, session.client.abort_transaction(pointer, unless_prepared=unless_prepared))
 
 
 @command(group, "invalidate", namespaced=False)

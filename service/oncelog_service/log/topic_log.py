@@ -20,6 +20,7 @@ from oncelog.errors import (
     StaleMessageId,
     StorageUnavailable,
     TransactionNotInProgress,
+    TransactionPrepared,
 )
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, Rollback
 from oncelog.wire.transaction import Transaction
@@ -387,10 +388,9 @@ class TopicLog:
 
     async def _abort_unless_prepared(self, pointer: int) -> None:
         try:
-            if (await self._transactions.show(pointer)).resource is None:
-                await self._transactions.abort(pointer)
-        except TransactionNotInProgress:
-            return  # it has ended meanwhile, one way or the other
+            await self._transactions.abort(pointer, unless_prepared=True)
+        except (TransactionNotInProgress, TransactionPrepared):
+            return  # it has committed meanwhile, or its database decides
 
     # --- poll -----------------------------------------------------------------------------------------------------------
 

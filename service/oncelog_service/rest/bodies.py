@@ -10,12 +10,12 @@ from pydantic import BaseModel, ValidationError
 from oncelog.errors import InvalidRequest, UnsupportedMediaType
 from oncelog.wire.codec import decode_json
 from oncelog.wire.media import JSON, essence
-from oncelog.wire.models import Changes, StartTransaction
+from oncelog.wire.models import AbortTransaction, Changes, StartTransaction
 from oncelog_service.rest.routes import Answer, Call
 
 M = TypeVar("M", bound=BaseModel)
 
-_DEFAULTS: dict[type[BaseModel], BaseModel] = {kind: kind() for kind in (StartTransaction, Changes)}
+_DEFAULTS: dict[type[BaseModel], BaseModel] = {kind: kind() for kind in (StartTransaction, Changes, AbortTransaction)}
 """What the frequent ones among the small requests mean when they say nothing; models are immutable."""
 
 _LARGEST_INT = 19

@@ -6,6 +6,7 @@ from oncelog import errors
 from oncelog.wire.codec import media_types_of
 from oncelog.wire.media import JSON, NDJSON, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
+    AbortTransaction,
     Acknowledge,
     Acknowledged,
     AskOffsets,
@@ -120,7 +121,8 @@ TRANSACTION_ROUTES = (
     ),
     Route(
         "POST", TRANSACTION + "/abort", transactions.abort, "Abort a transaction",
-        response={JSON: TransactionStatus}, errors=(errors.InvalidRequest, *_ENDED, *_SERVED),
+        request={JSON: AbortTransaction}, response={JSON: TransactionStatus},
+        errors=(*_BODY, *_ENDED, errors.TransactionPrepared, *_SERVED),
     ),
     Route(
         "POST", TRANSACTION + "/invalidate", transactions.invalidate, "Give a transaction up",

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from oncelog.errors import InvalidRequest, RequestTooLarge
 from oncelog.wire.media import THRIFT, essence
-from oncelog.wire.models import Changes, PruneInvalid, Resource, StartTransaction, TransactionState
+from oncelog.wire.models import AbortTransaction, Changes, PruneInvalid, Resource, StartTransaction, TransactionState
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.rest.bodies import json_answer, query_int, read_model
 from oncelog_service.rest.routes import Answer, Call
@@ -91,9 +91,13 @@ async def commit(call: Call) -> Answer:
 
 
 async def abort(call: Call) -> Answer:
-    """Undo the transaction: its messages are rolled back by the service. Repeating it is as once."""
-    pointer = _pointer(call)
-    await call.service.transactions.abort(pointer)
+    """Undo the transaction: its messages are rolled back by the service. Repeating it is as once.
+
+    With `unlessPrepared` one that a database decides is refused, `transaction_prepared`, and one that is invalid stays so: for
+    whoever is not its client.
+    """
+    pointer, asked = _pointer(call), read_model(call, AbortTransaction)
+    await call.service.transactions.abort(pointer, asked.unless_prepared)
     return await _status_answer(call, pointer)
 
 

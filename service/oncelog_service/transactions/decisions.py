@@ -49,9 +49,10 @@ class Commit(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """Undo."""
+    """Undo; with ``unless_prepared`` what another database decides is left to it."""
 
     pointer: int
+    unless_prepared: bool = False
 
 
 class Invalidate(NamedTuple):
@@ -98,7 +99,7 @@ def decide(state: TransactionsState, command: Command, now_ms: int) -> tuple[Edi
     """What follows from a command; nothing when it has been obeyed before.
 
     Raises:
-        TransactionNotFound, TransactionNotInProgress: the move is not in the table.
+        TransactionNotFound, TransactionNotInProgress, TransactionPrepared: the move is not in the table.
         TransactionConflict: somebody else committed one of its keys meanwhile, or is prepared to.
         InvalidRequest: a prepared transaction brings keys that it did not hand in.
     """
@@ -174,8 +175,13 @@ def _check_prepared(transaction: OpenTransaction, changes: frozenset[bytes], res
 
 
 def _abort(state: TransactionsState, command: Abort, _: int) -> tuple[Edit, ...]:
-    root, _after = _root(state, command.pointer, Move.ABORT)
-    return () if state.phase(root) is Phase.ABORTED else (Aborted(root),)
+    root, after = _root(state, command.pointer, abort_move(command.unless_prepared))
+    return () if state.phase(root) is after else (Aborted(root),)
+
+
+def abort_move(unless_prepared: bool) -> Move:
+    """The move of the table that an abort is."""
+    return Move.ABORT_UNLESS_PREPARED if unless_prepared else Move.ABORT
 
 
 def _invalidate(state: TransactionsState, command: Invalidate, _: int) -> tuple[Edit, ...]:

@@ -70,8 +70,8 @@ class LeasedTransactions:
     async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
         await self._now().commit(pointer, changes)
 
-    async def abort(self, pointer: int) -> None:
-        await self._now().abort(pointer)
+    async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
+        await self._now().abort(pointer, unless_prepared)
 
     async def invalidate(self, pointer: int) -> None:
         await self._now().invalidate(pointer)

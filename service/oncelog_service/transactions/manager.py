@@ -41,6 +41,7 @@ from oncelog_service.transactions.decisions import (
     Settle,
     Start,
     TimeOut,
+    abort_move,
     decide,
 )
 from oncelog_service.transactions.edit_log import EditLog
@@ -146,9 +147,9 @@ class TransactionManager:
         """Commit; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
         await self._move(pointer, Move.COMMIT, Commit(pointer, self._keys(changes)))
 
-    async def abort(self, pointer: int) -> None:
+    async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
         """Undo. See the port."""
-        await self._move(pointer, Move.ABORT, Abort(pointer))
+        await self._move(pointer, abort_move(unless_prepared), Abort(pointer, unless_prepared))
 
     async def invalidate(self, pointer: int) -> None:
         """Give up. See the port."""

@@ -33,8 +33,14 @@ class Transactions(Protocol):
         """
         ...
 
-    async def abort(self, pointer: int) -> None:
-        """Undo: its messages are rolled back. Twice is as once. Raises TransactionNotInProgress, TransactionNotFound."""
+    async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
+        """Undo: its messages are rolled back. Twice is as once.
+
+        ``unless_prepared`` is for everybody who does not know that its database has not committed: judged in the same step as the
+        abort. What is invalid stays so then, since nobody knows either that its participants have rolled back.
+
+        Raises TransactionNotInProgress, TransactionNotFound; TransactionPrepared: nothing was done, its database decides.
+        """
         ...
 
     async def invalidate(self, pointer: int) -> None:

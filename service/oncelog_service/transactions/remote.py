@@ -25,6 +25,7 @@ from oncelog.errors import (
     TransactionConflict,
     TransactionNotFound,
     TransactionNotInProgress,
+    TransactionPrepared,
     TransactionsUnavailable,
 )
 from oncelog.transaction_calls import TransactionCalls
@@ -52,6 +53,7 @@ _ANSWERS = (
     RequestTooLarge,
     TransactionNotFound,
     TransactionNotInProgress,
+    TransactionPrepared,
     TransactionConflict,
     Overloaded,
 )
@@ -141,9 +143,9 @@ class RemoteTransactions:
         """As the port says."""
         self._remember(await self._ask(lambda: self._calls.commit_transaction(pointer, changes)))
 
-    async def abort(self, pointer: int) -> None:
+    async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
         """As the port says."""
-        self._remember(await self._ask(lambda: self._calls.abort_transaction(pointer)))
+        self._remember(await self._ask(lambda: self._calls.abort_transaction(pointer, unless_prepared=unless_prepared)))
 
     async def invalidate(self, pointer: int) -> None:
         """As the port says."""

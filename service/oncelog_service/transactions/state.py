@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from oncelog.errors import TransactionNotFound, TransactionNotInProgress
+from oncelog.errors import TransactionNotFound, TransactionNotInProgress, TransactionPrepared
 from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import NO_SHORT, Transaction, TransactionType
 from oncelog_service.transactions.edits import (
@@ -56,6 +56,7 @@ class Move(Enum):
     PREPARE = "prepared"
     COMMIT = "committed"
     ABORT = "aborted"
+    ABORT_UNLESS_PREPARED = "aborted by others"
     INVALIDATE = "invalidated"
     TIME_OUT = "timed out"
     CHECKPOINT = "checkpointed"
@@ -76,15 +77,23 @@ _WHILE_OPEN = {
 
 MOVES: dict[Phase, dict[Move, Phase]] = {
     Phase.UNKNOWN: {Move.START: Phase.OPEN},
-    Phase.OPEN: {**_WHILE_OPEN, Move.HAND_IN: Phase.COMMITTING, Move.CHECKPOINT: Phase.OPEN, Move.ENLIST: Phase.OPEN},
+    Phase.OPEN: {
+        **_WHILE_OPEN,
+        Move.HAND_IN: Phase.COMMITTING,
+        Move.CHECKPOINT: Phase.OPEN,
+        Move.ENLIST: Phase.OPEN,
+        Move.ABORT_UNLESS_PREPARED: Phase.ABORTED,
+    },
     # can-commit may be repeated, and the publisher, which is the last participant, enlists only now.
     Phase.COMMITTING: {
         **_WHILE_OPEN,
         Move.HAND_IN: Phase.COMMITTING,
         Move.CHECKPOINT: Phase.COMMITTING,
         Move.ENLIST: Phase.COMMITTING,
+        Move.ABORT_UNLESS_PREPARED: Phase.ABORTED,
     },
-    # From here on another database decides. What it needs to commit is kept for it, see `_reserve`.
+    # From here on another database decides. What it needs to commit is kept for it, see `_reserve`. Whoever does not know what it
+    # has decided, such as a producer that is opened anew, cannot abort: ABORT_UNLESS_PREPARED is not here.
     Phase.PREPARED: {
         **_WHILE_OPEN,
         Move.HAND_IN: Phase.PREPARED,
@@ -92,15 +101,22 @@ MOVES: dict[Phase, dict[Move, Phase]] = {
         Move.ENLIST: Phase.PREPARED,
     },
     Phase.COMMITTED: {Move.COMMIT: Phase.COMMITTED, Move.SETTLE: Phase.COMMITTED},
-    Phase.ABORTED: {Move.ABORT: Phase.ABORTED, Move.SETTLE: Phase.ABORTED},
-    # A client that finds its transaction timed out rolls back and aborts: then nobody has to prune it (as in Tephra).
+    Phase.ABORTED: {Move.ABORT: Phase.ABORTED, Move.ABORT_UNLESS_PREPARED: Phase.ABORTED, Move.SETTLE: Phase.ABORTED},
+    # A client that finds its transaction timed out rolls back and aborts: then nobody has to prune it (as in Tephra). Others
+    # cannot say that its participants have rolled back: it stays invalid.
     Phase.INVALID: {
         Move.INVALIDATE: Phase.INVALID,
         Move.ABORT: Phase.ABORTED,
+        Move.ABORT_UNLESS_PREPARED: Phase.INVALID,
         Move.SETTLE: Phase.INVALID,
         Move.PRUNE: Phase.PRUNED,
     },
-    Phase.PRUNED: {Move.INVALIDATE: Phase.PRUNED, Move.ABORT: Phase.PRUNED, Move.SETTLE: Phase.PRUNED},
+    Phase.PRUNED: {
+        Move.INVALIDATE: Phase.PRUNED,
+        Move.ABORT: Phase.PRUNED,
+        Move.ABORT_UNLESS_PREPARED: Phase.PRUNED,
+        Move.SETTLE: Phase.PRUNED,
+    },
 }
 
 ANSWER: dict[Phase, TransactionState] = {
@@ -119,12 +135,16 @@ ENDED: dict[TransactionState, Phase] = {"committed": Phase.COMMITTED, "aborted":
 
 
 def judge(pointer: int, phase: Phase, move: Move) -> Phase:
-    """The phase that ``move`` leads to. Raises TransactionNotFound, TransactionNotInProgress."""
+    """The phase that ``move`` leads to. Raises TransactionNotFound, TransactionNotInProgress, TransactionPrepared."""
     after = MOVES[phase].get(move)
     if after is not None:
         return after
     if phase is Phase.UNKNOWN:
         raise not_found(pointer)
+    if phase is Phase.PREPARED and move is Move.ABORT_UNLESS_PREPARED:
+        raise TransactionPrepared(
+            f"transaction {pointer} is prepared: its database decides about it; nothing was done", write_pointer=pointer
+        )
     possible = ", ".join(each.value for each, moves in MOVES.items() if move in moves)
     raise TransactionNotInProgress(
         f"transaction {pointer} is {phase.value}; to be {move.value} it must be one of: {possible}",
