@@ -560,6 +560,18 @@ class DataLost(OncelogError):
     """The oldest one that is left."""
 
 
+class RepeatDiffers(OncelogError):
+    """A batch of Spark came again under a number that is committed, and is not the one of then; nothing of it was written."""
+
+    code = "repeat_differs"
+    values = ("producer", "sequence_id", "newest")
+    producer: str
+    sequence_id: int
+    """The number it came under."""
+    newest: int
+    """The producer's highest number."""
+
+
 class TransactionClosed(OncelogError):
     """The transaction has ended; start a new one."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -175,6 +176,26 @@ def test_of_two_backfills_under_one_name_the_one_that_is_behind_ends(spark: Spar
     with pytest.raises(BackfillOvertaken, match="to position"):
         run(100, other)
     run(100, lambda _: None)
+    assert [int(each.payload) for each in messages(client, topic)] == list(range(300))
+
+
+def test_a_backfill_that_is_overtaken_while_it_writes_ends(
+    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits between the look at how far it is and our commit: our slice is answered as a duplicate."""
+    topic, rows = create(client, "overtaken-within"), numbers(spark, 300)
+    module = sys.modules["oncelog.spark.jobs.backfill"]  # the name is that of the function, too
+    write, slices = module._write, []
+
+    def write_behind_the_other(part: Any, sink: Any) -> int:
+        slices.append(part)
+        if len(slices) == 1:
+            backfill(spark, rows, topic, url=client.url, name=topic, position="id", rows=200)
+        return int(write(part, sink))
+
+    monkeypatch.setattr(module, "_write", write_behind_the_other)
+    with pytest.raises(BackfillOvertaken, match="it has come to position 299"):
+        backfill(spark, rows, topic, url=client.url, name=topic, position="id", rows=100)
     assert [int(each.payload) for each in messages(client, topic)] == list(range(300))
 
 

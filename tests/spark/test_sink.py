@@ -6,6 +6,7 @@ import pickle
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from oncelog import Client, Message, Reader
 from oncelog.errors import (
     BranchGone,
     ConnectionFailed,
+    GroupProducerNotFound,
     InvalidRequest,
     OncelogError,
     ProducerFenced,
+    RepeatDiffers,
     RequestTooLarge,
     SequenceReused,
     TopicNotFound,
@@ -276,18 +279,60 @@ def test_the_same_commit_sent_twice_is_one(service: RunningService, topic: str) 
     assert values(service.url, topic) == [b"a"]
 
 
-def test_a_rewound_checkpoint_that_brings_other_rows_is_warned_of(
-    service: RunningService, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rewound_checkpoint_that_brings_other_rows_ends_the_query(service: RunningService, topic: str) -> None:
     job = Job(service.url, topic=topic, producer=topic)
     job.run(0, rows(b"a"))
-    with pytest.warns(UserWarning, match="micro-batch 0 of query query-1 was committed before, with other rows: 1:"):
+    with pytest.raises(
+        RepeatDiffers, match="micro-batch 0 of query query-1 was committed before, with other rows: 1:"
+    ) as refusal:
         job.run(0, rows(b"b"))
-    assert "checkpoint was rewound" in caplog.text
+    assert (refusal.value.producer, refusal.value.sequence_id, refusal.value.newest) == (topic, 0, 0)
+    assert refusal.value.definite, "nothing of it was written"
+    for way in ("another option producer", f'forget_group_producer("spark", "{topic}")', "onDifferentRows=warn"):
+        assert way in str(refusal.value)
     job.run(1, rows(b"c"))
-    with pytest.warns(UserWarning, match="a later one was committed, too"):
+    with pytest.raises(RepeatDiffers, match=r"micro-batch 0 .*comes when number 1 .* is committed") as refusal:
         job.run(0, rows(b"a"))
+    assert (refusal.value.sequence_id, refusal.value.newest) == (0, 1)
     assert values(service.url, topic) == [b"a", b"c"]
+    until(lambda: in_progress(service.url) == [])
+
+
+def test_rows_that_differ_are_passed_over_where_the_option_says_so(
+    service: RunningService, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(service.url, topic=topic, producer=topic, onDifferentRows="warn")
+    job.run(1, rows(b"a"))
+    for batch, value in ((0, b"a"), (1, b"b")):
+        with pytest.warns(UserWarning, match=f"micro-batch {batch} of query query-1 (comes when|was committed before)"):
+            job.run(batch, rows(value))
+    assert "checkpoint was restored" in caplog.text
+    job.run(2, rows(b"c"))
+    assert values(service.url, topic) == [b"a", b"c"]
+
+
+def test_a_copied_checkpoint_ends_the_query_that_is_behind(service: RunningService, topic: str) -> None:
+    """Two drivers with one query's id: of each number the first counts, and the other one notices."""
+    ours, theirs = (Job(service.url, query="copied", topic=topic) for _ in range(2))
+    ours.run(0, rows(b"a"))
+    theirs.run(0, rows(b"a"))
+    theirs.run(1, rows(b"b", b"c"))
+    with pytest.raises(RepeatDiffers):
+        ours.run(1, rows(b"b"))
+    assert values(service.url, topic) == [b"a", b"b", b"c"]
+
+
+def test_an_emptied_checkpoint_ends_the_query_until_its_name_is_forgotten(service: RunningService, topic: str) -> None:
+    """Offsets and commits are deleted, the query's id is left: its numbers begin again."""
+    job = Job(service.url, query="emptied", topic=topic)
+    for batch, value in enumerate((b"a", b"b", b"c")):
+        job.run(batch, rows(value))
+    with pytest.raises(RepeatDiffers, match="forget_group_producer") as refusal:
+        job.run(0, rows(b"a", b"b", b"c"))
+    with Client(service.url) as client:
+        client.forget_group_producer("spark", refusal.value.producer)
+    job.run(0, rows(b"a", b"b", b"c"))
+    assert values(service.url, topic) == [b"a", b"b", b"c"] * 2
 
 
 def test_the_default_producer_is_the_query(service: RunningService, topic: str) -> None:
@@ -499,7 +544,11 @@ def test_a_numbered_batch_is_written_once(service: RunningService, topic: str) -
         writer.commit(messages)
     job = Job(service.url, query=None, topic=topic, producer=topic, sequenceId="4")
     writer, messages = job.stage(0, [rows(b"c")])
-    with pytest.warns(UserWarning, match=r"batch 4 of producer .* was committed before, with other rows"):
+    with pytest.raises(RepeatDiffers, match=r"batch 4 of producer .* with other rows.*corrected batch has a number of its own"):
+        writer.commit(messages)
+    job = Job(service.url, query=None, topic=topic, producer=topic, sequenceId="3")
+    writer, messages = job.stage(0, [rows(b"a")])
+    with pytest.raises(RepeatDiffers, match=r"comes when number 4 .* is committed"):
         writer.commit(messages)
     assert values(service.url, topic) == [b"a", b"b"]
 
@@ -511,17 +560,38 @@ def test_an_aborted_batch_leaves_nothing_also_of_tasks_that_nobody_names(service
     assert in_progress(service.url) == []
 
 
-def test_a_batch_within_a_query_is_refused_under_another_checkpoints_name(service: RunningService, topic: str) -> None:
-    def in_batch(query: str, number: int, value: bytes) -> None:
-        job = Job(service.url, query=query, topic=topic)
-        job.options = WriteOptions.parse({"url": service.url, "topic": topic, "producer": topic, "sequenceId": str(number)})
-        writer = BatchWriter(job.options, PLAIN, False)
-        writer.commit([job.task(writer, number, rows(value))])
+def in_query(url: str, topic: str, query: str | None, number: int, value: bytes) -> None:
+    """A numbered batch that is written within a query's foreachBatch, or outside of any query."""
+    job = Job(url, query=query)
+    job.options = WriteOptions.parse({"url": url, "topic": topic, "producer": "shared", "sequenceId": str(number)})
+    writer = BatchWriter(job.options, PLAIN, False)
+    writer.commit([job.task(writer, number, rows(value))])
 
-    in_batch("first", 5, b"a")
-    with pytest.raises(ProducerFenced, match="belongs to query first"):
-        in_batch("second", 0, b"b")
+
+@pytest.mark.parametrize(("first", "second"), [("one", "two"), ("one", None), (None, "one")])
+def test_a_numbered_batch_of_another_query_or_of_none_is_never_taken_for_a_repeat(
+    service: RunningService, topic: str, first: str | None, second: str | None
+) -> None:
+    with Client(service.url) as client, suppress(GroupProducerNotFound):
+        client.forget_group_producer("spark", "shared")
+    in_query(service.url, topic, first, 5, b"a")
+    for number in (0, 5, 6):
+        with pytest.raises(ProducerFenced, match="belongs to " + (f"query {first}" if first else "a batch outside")):
+            in_query(service.url, topic, second, number, b"a")
     assert values(service.url, topic) == [b"a"]
+
+
+def test_two_writes_of_one_micro_batch_under_one_name_end_the_query(service: RunningService, topic: str) -> None:
+    """As in one foreachBatch: nothing tells the second one from a repeat but its rows."""
+    other = topic + "-other"
+    with Client(service.url) as client:
+        client.create_topic(other)
+        with suppress(GroupProducerNotFound):
+            client.forget_group_producer("spark", "shared")
+    in_query(service.url, topic, "query", 0, b"a")
+    with pytest.raises(RepeatDiffers, match="each write within foreachBatch has a producer of its own"):
+        in_query(service.url, other, "query", 0, b"a")
+    assert (values(service.url, topic), values(service.url, other)) == ([b"a"], [])
 
 
 def test_a_topic_is_never_overwritten(service: RunningService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,26 @@ def forget(commit: Path) -> None:
     """Spark's note that it has finished a micro-batch."""
     commit.unlink()
     commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_restored_checkpoint_ends_the_query_and_no_row_vanishes(
+    spark: SparkSession, service: RunningService, topic: str, tmp_path: Path
+) -> None:
+    files, checkpoint, backup = Files(spark, tmp_path / "lines"), tmp_path / "checkpoint", tmp_path / "backup"
+    files.add("a")
+    run(files.stream(), service, checkpoint, topic=topic)
+    shutil.copytree(checkpoint, backup)
+    files.add("b")
+    run(files.stream(), service, checkpoint, topic=topic)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    files.add("c")
+    together = spark.readStream.text(str(tmp_path / "lines"))  # in one micro-batch, under the number that b has
+    with pytest.raises(StreamingQueryException, match=r"with other rows.*three ways on"):
+        run(together, service, checkpoint, topic=topic)
+    assert values(service, topic) == ["a", "b"]
+    run(together, service, checkpoint, topic=topic, producer=f"{topic}-anew")
+    assert sorted(values(service, topic)) == ["a", "b", "b", "c"]
 
 
 def test_a_stream_fills_several_topics_each_batch_in_one_commit(

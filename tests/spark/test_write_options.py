@@ -24,7 +24,7 @@ def test_every_option_is_read_in_any_case(cased: type[str]) -> None:
     given = {
         "url": "http://there:1", "namespace": "n", "token": "s3cret", "topic": "t", "producer": "p", "sequenceId": "7",
         "takeOver": "old", "group": "g", "stagingTimeoutMs": "1500", "keepProducers": "True", "chunkMessages": "9",
-        "retryTimeoutMs": "2500",
+        "retryTimeoutMs": "2500", "onDifferentRows": "Warn",
     }  # fmt: skip
     assert sorted(given) == sorted(NAMES)
     with warnings.catch_warnings():
@@ -34,6 +34,8 @@ def test_every_option_is_read_in_any_case(cased: type[str]) -> None:
     assert (there.url, there.namespace, there.token, there.retry_seconds) == ("http://there:1", "n", "s3cret", 2.5)
     assert (options.topic, options.producer, options.sequence_id, options.take_over) == ("t", "p", 7, "old")
     assert (options.group, options.staging_timeout, options.keep_producers, options.chunk_messages) == ("g", 1.5, True, 9)
+    assert options.warns_of_other_rows
+    assert not WriteOptions.parse({"onDifferentRows": "fail"}).warns_of_other_rows
 
 
 def test_an_unknown_option_is_warned_of_and_sparks_own_are_not() -> None:
@@ -51,6 +53,7 @@ def test_an_unknown_option_is_warned_of_and_sparks_own_are_not() -> None:
         ({"keepProducers": "yes"}, "option keepProducers is true or false"),
         ({"producer": "a b"}, "option producer is 1 to 249 of the characters"),
         ({"producer": ""}, "option producer is 1 to 249"),
+        ({"onDifferentRows": "ignore"}, "option onDifferentRows is fail or warn"),
         ({"group": ".."}, "option group is 1 to 249"),
         ({"takeOver": "old"}, "takeOver takes over the name in option producer"),
     ],

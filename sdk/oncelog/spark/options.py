@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from oncelog.spark.connection import Connection
 
@@ -66,6 +66,16 @@ def whole_number(given: Mapping[str, str], name: str, least: int) -> int | None:
     if number < least:
         raise ValueError(f"option {name} is at least {least}, not {number}")
     return number
+
+
+def choice(given: Mapping[str, str], name: str, words: Sequence[str]) -> str:
+    """One of these words, the first where the option is not given. Raises ValueError."""
+    text = given.get(name.lower())
+    if text is None:
+        return words[0]
+    if text.strip().lower() not in words:
+        raise ValueError(f"option {name} is {' or '.join(words)}, not {text!r}")
+    return text.strip().lower()
 
 
 def one_of(given: Mapping[str, str], names: Collection[str]) -> str | None:

@@ -3,14 +3,16 @@
 Each attempt of a task stages into a branch of its own, so that of an attempt that failed, was repeated or lives on after its
 driver nothing ever counts: the commit names the branches of the attempts that Spark has chosen, in the order of its partitions.
 A micro-batch is committed under the producer's name with the number that Spark has given to it; a batch that Spark brings again
-after a crash is answered as a duplicate. The incarnation is the id of the query, so that a new checkpoint, whose numbers begin
-again, is refused instead of being taken for repeats. Decision 0016 has what the service does.
+after a crash is answered as a duplicate, and compared: with other rows it is no repeat, and ends the query. The incarnation is
+the id of the query, so that a new checkpoint, whose numbers begin again, is refused instead of being taken for repeats.
+Decision 0019 says why, 0016 what the service does.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -21,6 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from oncelog.errors import GroupProducerNotFound, OncelogError
 from oncelog.spark.options import logger, warn
 from oncelog.spark.refusals import explained
+from oncelog.spark.repeats import difference, refusal
 from oncelog.spark.rows import Chunks, check_columns, checksum, checksum_text, split
 from oncelog.spark.staging import Branch, abort_quietly
 from oncelog.wire.requests import CommitRequest
@@ -74,7 +77,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _stage(self.options, iterator, f"spark-{self.id}.{batch}", f"{query}.{batch}", query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Make the batch appear, whole. Raises OncelogError: it did not, or that is not known; Spark ends the query then."""
+        """Make the batch appear, whole. Raises OncelogError, which ends the query: it did not, or that is not known.
+
+        RepeatDiffers: another one was committed under its number.
+        """
         staged = _staged(messages)
         if not any(each.branch for each in staged):
             return
@@ -83,7 +89,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         options = replace(self.options, producer=self.options.producer or f"spark-{query}")
         outcome = _commit(options, staged, batchId, query)
         if outcome.state == "duplicate":
-            _compare(options, outcome, staged, f"micro-batch {batchId} of query {query}")
+            _compare(options, outcome, staged, batchId, f"micro-batch {batchId} of query {query}")
         _sweep(options, query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -108,15 +114,16 @@ class BatchWriter(DataSourceArrowWriter):
         return _stage(self.options, iterator, f"spark-{self.id}", self._prefix, _local(_QUERY))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make the batch appear, whole. Raises OncelogError: it did not, or that is not known."""
+        """Make the batch appear, whole. Raises RepeatDiffers, or another OncelogError: it did not, or that is not known."""
         staged = _staged(messages)
         if not any(each.branch for each in staged):
             return
         # Within foreachBatch, where numbers begin again with a new checkpoint, the query's id keeps them apart.
         incarnation = staged[0].query if self.options.producer is not None else None
-        outcome = _commit(self.options, staged, self.options.sequence_id, incarnation)
-        if outcome.state == "duplicate":
-            _compare(self.options, outcome, staged, f"batch {self.options.sequence_id} of producer {self.options.producer}")
+        number = self.options.sequence_id
+        outcome = _commit(self.options, staged, number, incarnation)
+        if outcome.state == "duplicate" and number is not None:
+            _compare(self.options, outcome, staged, number, f"batch {number} of producer {self.options.producer}")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop what was staged, also by tasks that Spark says nothing of; what is committed stays."""
@@ -187,22 +194,20 @@ def _take_over(client: Client, options: WriteOptions, incarnation: str | None) -
     logger.info("producer %s of group %s is taken over from query %s", producer, options.group, old)
 
 
-def _compare(options: WriteOptions, outcome: AtomicOutcome, staged: Sequence[Staged], what: str) -> None:
-    """What was committed before should be what comes again; else rows of one of them are in no topic."""
-    rows, text = sum(each.rows for each in staged), _checksum(staged)
+def _compare(options: WriteOptions, outcome: AtomicOutcome, staged: Sequence[Staged], number: int, what: str) -> None:
+    """See that what comes again is what was committed before. Raises RepeatDiffers; else its rows would be in no topic."""
+    newest = number
     if outcome.original is None:
-        problem = "a later one was committed, too, so that its rows cannot be compared with those of then"
-    elif outcome.checksum is not None and outcome.checksum != text:
-        problem = f"with other rows: {outcome.checksum} then, {text} now (rows:checksum)"
-    elif outcome.checksum is None and outcome.messages != rows:
-        problem = f"with {outcome.messages} messages, and has {rows} rows now"
-    else:
+        with suppress(GroupProducerNotFound):  # forgotten meanwhile
+            newest = options.connection.client().group_producer(options.group, str(options.producer)).sequence_id
+    problem = difference(outcome, _checksum(staged), newest)
+    if problem is None:
         logger.info("%s was committed before, with the same rows; nothing was written", what)
         return
-    warn(
-        f"{what} was committed before, {problem}. Nothing was written. The checkpoint was rewound or restored, or the same input "
-        "gave other rows. If these rows are missing, write them under another producer"
-    )
+    error = refusal(options, number, f"{what} {problem}", newest)
+    if not options.warns_of_other_rows:
+        raise error
+    warn(f"oncelog sink: {error.detail}")
 
 
 def _checksum(staged: Sequence[Staged]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from oncelog.chunks import MAX_MESSAGES
 from oncelog.spark.connection import Connection
-from oncelog.spark.options import SHARED, boolean, connection, lower_cased, warn_of_unknown, whole_number
+from oncelog.spark.options import SHARED, boolean, choice, connection, lower_cased, warn_of_unknown, whole_number
 from oncelog.wire.models import ATOMIC_ID_PATTERN, PRODUCER_PATTERN
 
 GROUP = "spark"
@@ -19,6 +19,7 @@ NAMES = (
     "producer",
     "sequenceId",
     "takeOver",
+    "onDifferentRows",
     "group",
     "stagingTimeoutMs",
     "keepProducers",
@@ -40,6 +41,8 @@ class WriteOptions:
     """Of a batch, whose repetition writes nothing."""
     take_over: str | None = None
     """Id of the query that had the producer's name before, and will not run again."""
+    warns_of_other_rows: bool = False
+    """Whether a batch that comes again with other rows is left out with a warning, and does not end the query."""
     group: str = GROUP
     """Of atomic commits: those of one group appear in one order on all topics."""
     staging_timeout: float = STAGING_SECONDS
@@ -61,6 +64,7 @@ class WriteOptions:
             producer=given.get("producer"),
             sequence_id=whole_number(given, "sequenceId", 0),
             take_over=given.get("takeover"),
+            warns_of_other_rows=choice(given, "onDifferentRows", ("fail", "warn")) == "warn",
             group=given.get("group", GROUP),
             staging_timeout=STAGING_SECONDS if staging_ms is None else staging_ms / 1000,
             keep_producers=boolean(given, "keepProducers", False),

@@ -140,7 +140,11 @@ def _slices(
             _check_alone(connection, sink, producer, begin)
             end = min(begin + rows - 1, last)
             part = rest.where(F.col(position).between(begin, end)).orderBy(position)
-            written = _write(_sent(part, sink), {**sink, "producer": producer, "sequenceId": str(end)})
+            try:
+                written = _write(_sent(part, sink), {**sink, "producer": producer, "sequenceId": str(end)})
+            except Exception:
+                _check_alone(connection, sink, producer, begin, but=end)  # of two at once this may be the one that was refused
+                raise
             done = Progress(end, done.batches + (written > 0), done.rows + written, last - end)
             told({name if topic is None else topic: done})
             begin = end + 1
@@ -167,10 +171,10 @@ def _committed(connection: Connection, sink: Mapping[str, str], producer: str) -
         return None
 
 
-def _check_alone(connection: Connection, sink: Mapping[str, str], producer: str, begin: int) -> None:
-    """Whether the next position is still to be written. Raises BackfillOvertaken."""
+def _check_alone(connection: Connection, sink: Mapping[str, str], producer: str, begin: int, *, but: int | None = None) -> None:
+    """Whether the next position is still to be written. ``but``: where our own commit may end. Raises BackfillOvertaken."""
     reached = _committed(connection, sink, producer)
-    if reached is not None and reached >= begin:
+    if reached is not None and reached >= begin and reached != but:
         raise BackfillOvertaken(
             f"another backfill publishes under the name {producer}: it has come to position {reached}, and this one, which ends "
             f"here, to {begin - 1}. When the other one has ended, this may be run again"
