@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
@@ -37,8 +38,17 @@ def check_store(url: str, param: str, *, there: bool) -> None:
     if url.startswith("memory:"):
         raise typer.BadParameter("a store in memory is gone with its process", param_hint=param)
     path = path_of(url)
-    if there and path is not None and not (path / "CURRENT" if url.startswith("leveldb:") else path).is_file():
+    if there and path is not None and not _holds_a_store(path, url.startswith("leveldb:")):
         raise typer.BadParameter(f"there is no store at {data_of(url)}", param_hint=param)
+
+
+def _holds_a_store(path: Path, is_leveldb: bool) -> bool:
+    """Whether there was one at any rate: of what is damaged, opening it says more."""
+    if not is_leveldb:
+        return path.is_file()
+    from oncelog_service.storage.leveldb_look import is_new
+
+    return path.is_dir() and not is_new(path)
 
 
 @contextmanager

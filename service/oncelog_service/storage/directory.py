@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+
+from oncelog_service.storage.port import StoreError
 
 
 def sync_directory(path: Path) -> None:
@@ -13,3 +16,20 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def locked_directory(path: Path) -> int:
+    """A handle that holds a lock on the directory until it is closed, and at the latest until the process ends.
+
+    Raises StoreError: another store has it. OSError.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise StoreError(f"{path} is in use by another process") from error
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle

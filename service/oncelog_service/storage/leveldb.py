@@ -7,18 +7,23 @@ What was measured decides the settings (docs/guarantees.md has the figures):
 * ``paranoid_checks`` *and* ``verify_checksums`` on every read: with the former alone one flipped bit gave wrong or missing rows
   in 57 of 60 trials, with both it was caught in 60 of 60;
 * after any failed write the store is closed for good; whoever wants to go on opens it anew and reads it back;
-* the directory is fsynced after opening: without it 79 of 342 crash states of a new database did not open.
+* the directory is fsynced after opening: without it 79 of 342 crash states of a new database did not open;
+* nothing is opened that was not looked at before (leveldb_look.py): LevelDB makes a new database over one whose CURRENT is gone.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import plyvel
 
-from oncelog_service.storage.directory import sync_directory
+from oncelog_service.storage.directory import locked_directory, sync_directory
+from oncelog_service.storage.end_file import ROW_KEY, EndFile, decode_number, encode_number
+from oncelog_service.storage.leveldb_look import END_NAME, begin_creating, check_directory, end_creating, is_new
 from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreDamaged, StoreError, Table
 from oncelog_service.storage.reads import RunningReads
 
@@ -34,28 +39,40 @@ class LevelDBStore:
     """A LevelDB directory. See :class:`~oncelog_service.storage.port.Store`."""
 
     def __init__(self, path: Path) -> None:
-        """Open ``path``, creating it where there is nothing. Raises StoreError (in use, unreadable) or StoreDamaged."""
+        """Open ``path``, creating it where there is nothing. Raises StoreError (in use, unreadable) or StoreDamaged: then nothing
+        in it has been changed."""
         self._path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._db = plyvel.DB(
-                str(path),
-                create_if_missing=True,
-                paranoid_checks=True,
-                write_buffer_size=_WRITE_BUFFER,
-                lru_cache_size=_BLOCK_CACHE,
-                max_open_files=_MAX_OPEN_FILES,
-                max_file_size=_MAX_FILE_SIZE,
-                bloom_filter_bits=10,
-            )
-            sync_directory(path)
-            sync_directory(path.parent)
-        except plyvel.CorruptionError as error:
-            raise StoreDamaged(f"{path}: {error}") from error
-        except (plyvel.Error, OSError) as error:
-            raise StoreError(f"{path} cannot be opened: {error}") from error
         self._failed = False
         self._reads = RunningReads()  # plyvel's iterators die with the database
+        self._db: Any = None
+        self._end: Any = None
+        self._lock: int | None = None
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = locked_directory(path)
+            new = is_new(path)
+            if new:
+                begin_creating(path)
+            else:
+                check_directory(path)
+            self._db = _opened(path, new)
+            sync_directory(path)
+            sync_directory(path.parent)
+            self._number = self._read_number()
+            if new:
+                self._write([])
+            self._end = EndFile(path / END_NAME, self._number)
+            if new:
+                end_creating(path)
+        except plyvel.CorruptionError as error:
+            self.close()
+            raise StoreDamaged(f"{path}: {error}") from error
+        except (plyvel.Error, OSError) as error:
+            self.close()
+            raise StoreError(f"{path} cannot be opened: {error}") from error
+        except BaseException:
+            self.close()
+            raise
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         with self._reading():
@@ -85,20 +102,27 @@ class LevelDBStore:
         if self._failed or self._db.closed:
             raise StoreClosed(f"{self._path} is closed")
         try:
-            with self._db.write_batch(transaction=True, sync=True) as rows:
-                put = rows.put
-                for batch in batches:
-                    for table, prefix, suffixes, values in batch.runs:
-                        start = table.value + prefix
-                        for suffix, value in zip(suffixes, values, strict=True):
-                            put(start + suffix, value)
-                    for table, key, value in batch.puts:
-                        put(table.value + key, value)
-                    for table, key in batch.deletes:
-                        rows.delete(table.value + key)
+            self._write(batches)
+            self._end.note(self._number)
         except Exception as error:
             self._failed = True
             raise StoreError(f"{self._path}: the write failed: {error}") from error
+
+    def _write(self, batches: Sequence[Batch]) -> None:
+        number = self._number + 1
+        with self._db.write_batch(transaction=True, sync=True) as rows:
+            put = rows.put
+            put(ROW_KEY, encode_number(number))  # first: so it is found in the log without a look at the rest
+            for batch in batches:
+                for table, prefix, suffixes, values in batch.runs:
+                    start = table.value + prefix
+                    for suffix, value in zip(suffixes, values, strict=True):
+                        put(start + suffix, value)
+                for table, key, value in batch.puts:
+                    put(table.value + key, value)
+                for table, key in batch.deletes:
+                    rows.delete(table.value + key)
+        self._number = number
 
     def lease_table(self) -> None:
         return None
@@ -106,7 +130,20 @@ class LevelDBStore:
     def close(self) -> None:
         self._failed = True
         self._reads.close()
-        self._db.close()
+        if self._db is not None:
+            self._db.close()
+        if self._end is not None:
+            self._end.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def _read_number(self) -> int:
+        data = self._db.get(ROW_KEY, verify_checksums=True)
+        number = 0 if data is None else decode_number(data)
+        if number is None:
+            raise StoreDamaged(f"{self._path}: the row that says how far the store has come is damaged")
+        return number
 
     def _check_end(self, start: bytes, stop: bytes, last: bytes | None, reverse: bool) -> None:
         """Raises plyvel.CorruptionError if a scan ended behind ``last`` because of damage.
@@ -132,3 +169,24 @@ class LevelDBStore:
                 raise StoreDamaged(f"{self._path}: {error}") from error
             except plyvel.Error as error:
                 raise StoreError(f"{self._path}: {error}") from error
+
+
+def _opened(path: Path, new: bool) -> plyvel.DB:
+    """The database. What LevelDB writes before it finds damage, and refuses, is taken away again. Raises plyvel.Error."""
+    before = set(path.iterdir())
+    try:
+        return plyvel.DB(
+            str(path),
+            create_if_missing=new,
+            paranoid_checks=True,
+            write_buffer_size=_WRITE_BUFFER,
+            lru_cache_size=_BLOCK_CACHE,
+            max_open_files=_MAX_OPEN_FILES,
+            max_file_size=_MAX_FILE_SIZE,
+            bloom_filter_bits=10,
+        )
+    except plyvel.Error:
+        for each in set(path.iterdir()) - before:
+            if each.suffix == ".ldb":
+                each.unlink()
+        raise

@@ -1,0 +1,92 @@
+"""The second place that knows how far a store has come: a small file beside it.
+
+Every write of a store carries a number that rises by one. Once the write is synced, and before anybody is told, the number is put
+into this file too, without a sync of its own: it survives the end of the process, and after a power cut it may lag. So it is
+never ahead of the store, and a store that is behind it has lost acknowledged writes. At a clean stop the file is synced.
+
+Two slots are written in turn, 512 bytes apart; of a slot that is damaged the other one tells the number before::
+
+    0       4     magic "OLEN"
+    4       8     number u64, big-endian
+    12      4     CRC-32 of everything before it, big-endian
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+from zlib import crc32
+
+from oncelog_service.storage.directory import sync_directory
+from oncelog_service.storage.port import StoreDamaged
+
+_MAGIC = b"OLEN"
+_SLOT = struct.Struct(">4sQI")
+_HEAD = struct.Struct(">4sQ")
+_SECTOR = 512
+
+ROW_KEY = b"\x00end"
+"""Where a store keeps the number itself. No table begins with a zero byte."""
+
+
+def encode_number(number: int) -> bytes:
+    """The number as it stands in the store's own row."""
+    head = _HEAD.pack(_MAGIC, number)
+    return head + crc32(head).to_bytes(4, "big")
+
+
+def decode_number(data: bytes) -> int | None:
+    """Read one back, of a row or a slot; None: it is damaged."""
+    if len(data) != _SLOT.size:
+        return None
+    magic, number, checksum = _SLOT.unpack(data)
+    return int(number) if magic == _MAGIC and crc32(data[: _HEAD.size]) == checksum else None
+
+
+def read_end(path: Path) -> int:
+    """The number that a store has reached at the least. Raises StoreDamaged: the file is gone, or both slots are damaged."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise StoreDamaged(f"{path} is gone, which says how far the store has come") from error
+    numbers = [decode_number(data[at : at + _SLOT.size]) for at in (0, _SECTOR)]
+    known = [number for number in numbers if number is not None]
+    if not known:
+        raise StoreDamaged(f"{path}, which says how far the store has come, is damaged")
+    return max(known)
+
+
+def check_end(number: int, path: Path) -> None:
+    """Raises StoreDamaged if a store that has come to ``number`` has lost acknowledged writes, or the file cannot be read."""
+    known = read_end(path)
+    if number < known:
+        raise StoreDamaged(
+            f"{path.parent}: the last {known - number} writes are gone: the store ends at write {number}, "
+            f"and {path.name} knows of write {known}"
+        )
+
+
+class EndFile:
+    """The file, open for writing."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        """Create it where there is none. ``number``: how far the store has come. Durable when this returns. Raises OSError."""
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        for slot in (0, 1):
+            os.pwrite(self._handle, encode_number(number), slot * _SECTOR)
+        os.fsync(self._handle)
+        sync_directory(path.parent)
+
+    def note(self, number: int) -> None:
+        """The store has come to ``number``, and that is synced. Raises OSError."""
+        os.pwrite(self._handle, encode_number(number), number % 2 * _SECTOR)
+
+    def close(self) -> None:
+        """Sync it, and let go. Twice is as once."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            with suppress(OSError):  # it lags then, at worst, as after a power cut
+                os.fsync(handle)
+            os.close(handle)
