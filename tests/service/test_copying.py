@@ -37,6 +37,7 @@ from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Fence, Store, StoreError, StoreFenced, Table
 from oncelog_service.storage.rows import TrimRow, encode_record
+from oncelog_service.storage.seals import SealedStore
 from oncelog_service.storage.sql_tables import INSTANCE
 from tests.patience import until
 from tests.postgres import PostgresServer, postgres_server
@@ -274,7 +275,7 @@ T = (Table.TRIM, b"default:t:\x00\x00\x00\x01")
 
 
 def compared(left: Contents, right: Contents) -> list[str]:
-    stores = MemoryStore(), MemoryStore()
+    stores = SealedStore(MemoryStore()), SealedStore(MemoryStore())
     for store, contents in zip(stores, (left, right), strict=True):
         put(store, contents)
     return compare(*stores, "A", "B", Progress(disable=True)).problems
@@ -295,7 +296,7 @@ def test_each_difference_is_named() -> None:
     assert compared(without, ROWS) == ["TRIM default/t generation 1: only in B"]
     at = encode_record(TrimRow(1)).index(b"1") + 1
     assert compared(ROWS, more) == [
-        f"TRIM default/t generation 1: differs from byte {at} on; {len(ROWS[T])} bytes in A, {len(more[T])} in B"
+        f"TRIM default/t generation 1: differs from byte {at} on; {len(ROWS[T]) + 4} bytes in A, {len(more[T]) + 4} in B"
     ]
 
 
@@ -304,6 +305,20 @@ def test_what_is_damaged_on_both_sides_is_found_though_it_is_equal() -> None:
         rows = {(table, T[1]): b"\xfe"}
         (problem,) = compared(rows, rows)
         assert problem.startswith(f"{table.name} default/t generation 1: damaged in A: ")
+
+
+def test_a_row_whose_checksum_does_not_hold_hides_none_of_those_behind_it() -> None:
+    disk = Disk()
+    store = SealedStore(MemoryStore(disk))
+    put(store, ROWS)
+    rows = disk.tables[Table.TRIM]
+    for key in rows:
+        rows[key] = bytes([rows[key][0] ^ 1]) + rows[key][1:]
+    problems = compare(store, SealedStore(MemoryStore(disk)), "A", "B", Progress(disable=True)).problems
+    assert [problem.partition(": damaged in A: ")[0] for problem in problems] == [
+        "TRIM default/t generation 1",
+        "TRIM default/u generation 2",
+    ]
 
 
 def test_half_a_copy_is_said_to_be_one_though_all_rows_are_equal() -> None:

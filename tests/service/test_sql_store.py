@@ -566,7 +566,7 @@ def test_every_session_waits_until_its_commits_are_synced(
     store = shared.open()
     table = store.lease_table()
     assert table is not None
-    for engine in (store._database.engine, table._engine):  # type: ignore[attr-defined]
+    for engine in (store.inner._database.engine, table._engine):  # type: ignore[attr-defined]
         with engine.connect() as connection:
             assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == wanted
             assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"
@@ -633,7 +633,7 @@ def test_a_second_process_is_kept_out_of_a_sqlite_file_until_the_first_has_gone(
 def test_sqlite_syncs_every_commit(tmp_path: Path) -> None:
     with sqlite_place(tmp_path) as place:
         store = place.open()
-        with store._database.engine.connect() as connection:  # type: ignore[attr-defined]
+        with store.inner._database.engine.connect() as connection:  # type: ignore[attr-defined]
             assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
             assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 

@@ -37,6 +37,7 @@ from oncelog_service.storage.rows import (
     decode_record,
     decode_row,
 )
+from oncelog_service.storage.seals import UNSEALED, SealedStore, unseal
 from oncelog_service.transactions.edits import decode_edit
 from oncelog_service.transactions.outcomes import decode_outcome
 from oncelog_service.transactions.snapshot import decode_snapshot
@@ -71,9 +72,19 @@ READ: Mapping[Table, Callable[[bytes, bytes], object]] = {
     Table.GROUP_PRODUCER: lambda _, value: decode_record(GroupProducerRow, value),
     Table.SUBSCRIPTION: lambda _, value: decode_record(SubscriptionRow, value),
 }
-"""How each table's rows are read; that checks their checksums where they have some, and their form."""
+"""How each table's rows are read, without their seals; that checks their form, and the checksums of those that have no seal."""
 
-SEALED = (Table.MESSAGE, Table.PAYLOAD)
+
+def _unsealing(table: Table, read: Callable[[bytes, bytes], object]) -> Callable[[bytes, bytes], object]:
+    return lambda key, value: read(key, unseal(table, key, value))
+
+
+_UNSEALING: Mapping[Table, Callable[[bytes, bytes], object]] = {
+    table: read if table in UNSEALED else _unsealing(table, read) for table, read in READ.items()
+}
+"""The same for rows as they stand on disk."""
+
+CHECKSUMMED = (Table.MESSAGE, Table.PAYLOAD)
 """Those of which there are many: they are read one by one only where a checksum does not hold."""
 
 
@@ -115,7 +126,7 @@ def verify_same(out: Output, left_url: str, right_url: str, bar: Progress) -> Co
 
 
 def compare(left: Store, right: Store, left_name: str, right_name: str, bar: Progress) -> Compared:
-    """Every row of every table. Raises StoreError."""
+    """Every row of every table, as it stands on disk: one that is damaged does not hide those behind it. Raises StoreError."""
     found = Compared()
     for name, store in ((left_name, left), (right_name, right)):
         mark = mark_of(store)
@@ -126,9 +137,12 @@ def compare(left: Store, right: Store, left_name: str, right_name: str, bar: Pro
     def told() -> None:
         show(bar, task, found.size, found.rows.total())
 
+    readers = READ
+    if isinstance(left, SealedStore) and isinstance(right, SealedStore):
+        left, right, readers = left.inner, right.inner, _UNSEALING
     for table in TABLES:
         try:
-            _compare_table(found, table, left, right, (left_name, right_name), told)
+            _compare_table(found, table, readers[table], left, right, (left_name, right_name), told)
         except StoreDamaged as damage:
             found.damaged[table.name] += 1
             found.problem(f"{table.name}: cannot be read to its end: {damage}")
@@ -136,12 +150,17 @@ def compare(left: Store, right: Store, left_name: str, right_name: str, bar: Pro
 
 
 def _compare_table(
-    found: Compared, table: Table, left: Store, right: Store, names: tuple[str, str], told: Callable[[], None]
+    found: Compared,
+    table: Table,
+    read: Callable[[bytes, bytes], object],
+    left: Store,
+    right: Store,
+    names: tuple[str, str],
+    told: Callable[[], None],
 ) -> None:
-    read = READ[table]
     with closing(pieces(left, table)) as all_pieces:  # type: ignore[type-var]
         for piece in all_pieces:
-            if table not in SEALED or not all_intact(piece.rows.values()):
+            if table not in CHECKSUMMED or not all_intact(piece.rows.values()):
                 for key, value in piece.rows.items():
                     _check(found, table, key, value, read, names[0])
             found.rows[table.name] += len(piece.rows)

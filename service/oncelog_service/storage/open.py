@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from oncelog_service.storage.port import Store, StoreError
+from oncelog_service.storage.seals import SealedStore
 
 _IN_FILES = ("leveldb", "sqlite")
 _POSTGRESQL = ("postgresql+psycopg", "postgresql")
@@ -19,6 +20,8 @@ _KNOWN = (
 def store_opener(url: str) -> Callable[[], Store]:
     """What opens the store at ``url``, now and again after a failure. Opens nothing yet, and loads no driver.
 
+    Its rows are sealed (seals.py).
+
     ``leveldb:///absolute/path`` or ``leveldb://relative/path``; ``sqlite:`` in the same way (and with SQLAlchemy's four slashes);
     ``postgresql+psycopg://user:password@host:port/database``, also without ``+psycopg``, with libpq's settings as its query;
     ``memory://`` for tests: gone with the process.
@@ -26,6 +29,12 @@ def store_opener(url: str) -> Callable[[], Store]:
     Raises:
         ValueError: the URL names no store that is known here.
     """
+    opener = raw_opener(url)
+    return lambda: SealedStore(opener())
+
+
+def raw_opener(url: str) -> Callable[[], Store]:
+    """The same with the rows as they stand on disk. Raises ValueError."""
     parts = _split(url)
     path = path_of(url)
     if parts is not None and path is not None:
