@@ -9,7 +9,7 @@ import pytest
 from oncelog.errors import StorageUnavailable, TopicDamaged
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.journal.ledger import BLOCK
-from oncelog_service.log.journaled import INLINE, Staged
+from oncelog_service.log.journaled import INLINE, Ready, Staged
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Batch, Table
 from tests.service.house import House, crashed, flip, numbered, opened
@@ -75,10 +75,10 @@ def test_nothing_is_copied_into_a_log_that_was_closed() -> None:
         async with opened(await staged_disk(), keyed=True) as house:
             staged = await house.log.journaled.open(NUMBER)
             await house.log.close()
-            batch = Batch()
             with pytest.raises(StorageUnavailable):
-                house.log.journaled.copy(batch, [staged])
-            assert [*batch.puts, *batch.runs, *batch.deletes] == []
+                house.log.journaled.check_open()
+            with pytest.raises(StorageUnavailable):
+                house.log.journaled.judged(Ready([staged], {}))
             assert staged.group.row is None
 
     asyncio.run(scenario())

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Fence, Store, StoreError, StoreFenced, Table
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.postgres import PostgresServer
 from tests.support import ManualClock
 
@@ -277,6 +277,46 @@ def test_leases_end_by_its_own_clock_before_anybody_else_may_take_them(
 
 
 # --- where a topic belongs
+
+
+def test_a_loop_that_does_not_turn_lets_its_leases_end(caplog: pytest.LogCaptureFixture) -> None:
+    """A thread that renews them all the same would keep everybody else from serving what nobody answers for."""
+    renewed: list[int] = []
+
+    class Agrees:
+        def join(self, *_: object) -> None: ...
+
+        def instances(self) -> list[Instance]:
+            return []
+
+        def renew(self, *_: object) -> list[Instance]:
+            renewed.append(1)
+            return []
+
+        def leave(self, *_: object) -> None: ...
+
+    def skipped() -> int:
+        return sum("has not turned" in record.getMessage() for record in caplog.records)
+
+    async def scenario() -> None:
+        def never(_: object) -> None:
+            raise AssertionError
+
+        table = cast(LeaseTable, Agrees())
+        one = Membership(table, "http://a", None, 0.04, SystemClock(), never, never)
+        await one.join()
+        lease = Lease(JOURNAL, None, one._standing)
+        until(lambda: skipped() >= 1, "a heartbeat that is left out")  # on the loop, which so does not turn
+        before = len(renewed)
+        until(lambda: skipped() >= 8, "more of them")
+        assert len(renewed) == before
+        assert not lease.stands
+        while len(renewed) == before:
+            await asyncio.sleep(0.001)
+        assert not lease.stands, "it is to be taken anew"
+        await one.leave()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_topics_spread_over_the_instances_and_only_what_has_to_move_moves() -> None:

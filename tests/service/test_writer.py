@@ -131,10 +131,12 @@ def test_a_failed_write_is_indefinite_for_its_group_and_definite_for_what_is_beh
                 (StorageUnavailable, True),
             ]
             with pytest.raises(StorageUnavailable) as refused:
-                submit(writer, events, "later")
+                await submit(writer, events, "later")
             assert refused.value.definite
             with pytest.raises(StorageUnavailable):
-                submit(writer, events, "later", lazily=True)
+                await submit(writer, events, "later", lazily=True)
+            with pytest.raises(StorageUnavailable):
+                writer.check()
             assert on_disk(gate) == {b"synced"}
             assert gate.groups == [[b"synced"], [b"failing"]], "nothing is tried behind a failed write"
 
@@ -244,7 +246,7 @@ def test_closing_writes_what_is_queued_lazily_too_and_takes_nothing_more() -> No
             await writer.close()
             assert on_disk(gate) == {b"a", b"lazy"}
             with pytest.raises(StorageUnavailable, match="stopping"):
-                submit(writer, events, "late")
+                await submit(writer, events, "late")
 
     asyncio.run(scenario())
 
@@ -263,3 +265,68 @@ def test_a_caller_who_gave_up_does_not_hold_up_the_others() -> None:
             assert [each for each in events if each in ("gone", "other")] == ["gone", "other"]
 
     asyncio.run(scenario())
+
+
+def test_what_memory_cannot_follow_is_a_failure_of_the_store_and_everybody_gets_an_answer() -> None:
+    """One of a group raises when it is told that it is written: nobody behind it is left without an answer."""
+
+    async def scenario() -> None:
+        gate = Gate()
+        async with writing(gate) as (writer, events):
+            first = submit(writer, events, "first")
+            await gate.busy()
+            good = submit(writer, events, "good")
+            broken = writer.submit(batch("broken"), lambda: next(iter(())))
+            others = [submit(writer, events, "behind"), submit(writer, events, "lazy", lazily=True)]
+            gate.let(10)
+            await first
+            answers = await asyncio.wait_for(asyncio.gather(good, broken, *others, return_exceptions=True), PATIENCE)
+            assert [type(each) for each in answers] == [type(None), StorageFailed, StorageFailed, StorageUnavailable]
+            assert [type(each) for each in events if isinstance(each, Exception)] == [StopIteration]
+            with pytest.raises(StorageUnavailable):
+                writer.check()
+            with pytest.raises(StorageUnavailable):
+                await submit(writer, events, "later")
+            assert "behind" not in events, "nothing is told to memory that is not believed"
+
+    asyncio.run(scenario())
+
+
+def test_what_raises_while_memory_moves_is_a_failure_of_the_store_and_half_a_unit_is_not_written() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        gate.let(10)
+        async with writing(gate) as (writer, events):
+            done: list[asyncio.Future[None]] = []
+
+            def half() -> None:
+                with writer.together():
+                    done.append(submit(writer, events, "half"))
+                    raise ValueError("and no more")
+
+            with pytest.raises(ValueError, match="and no more"):
+                half()
+            with pytest.raises(StorageUnavailable):
+                await done[0]
+            assert [type(each) for each in events if isinstance(each, Exception)] == [ValueError]
+        assert on_disk(gate) == set()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_asks_again_and_again_lets_the_others_have_a_turn() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with writing(gate) as (writer, _):
+            turned = False
+
+            async def turn() -> None:
+                nonlocal turned
+                turned = True
+
+            task = asyncio.ensure_future(turn())
+            while not turned:
+                await writer.settled()
+            await task
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))

@@ -61,7 +61,7 @@ def test_what_stands_on_a_lost_lease_is_definitely_not_written_and_the_rest_is()
         assert house.written == {"on b"}
         assert house.failures == [], "the store goes on"
         with pytest.raises(StorageUnavailable):
-            house.submit("again", "a")
+            await house.submit("again", "a")
         with pytest.raises(StorageFailed):
             await house.view("a").settled()
         await house.view("b").settled()
@@ -140,13 +140,18 @@ def test_what_is_submitted_together_is_written_together_or_not_at_all() -> None:
 
 def test_nothing_is_submitted_or_believed_once_this_process_may_be_taken_for_dead() -> None:
     async def scenario() -> None:
-        house = House("a")
+        house = House("ab")
         await house.submit("before", "a")
         house.alive = False
         with pytest.raises(StorageUnavailable):
-            house.submit("after", "a")
+            house.view("a").check()
+        house.alive = True  # the heartbeat gets through again
+        with pytest.raises(StorageUnavailable):
+            await house.submit("after", "ab")
         with pytest.raises(StorageFailed):
             await house.view("a").settled()
+        with pytest.raises(StorageUnavailable):
+            await house.submit("decided on what was not written", "b")
         await house.writer.close()
         assert house.written == {"before"}
 

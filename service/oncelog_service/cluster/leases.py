@@ -52,8 +52,11 @@ class Lease:
 
     @property
     def stands(self) -> bool:
-        """Whether nobody else can have taken it over yet."""
-        return not self.lost and self._standing()
+        """Whether nobody else can have taken it over yet. Once the answer was no it stays so, also when the heartbeat gets
+        through again: what was decided meanwhile may not have come true. Whoever wants it takes it anew, and reads back."""
+        if not self.lost and not self._standing():
+            self.lost = True
+        return not self.lost
 
     def check(self) -> None:
         """Raises StorageUnavailable unless it stands."""

@@ -1,6 +1,7 @@
 """This process among those that share a store: alive as long as its heartbeat gets through, and what it holds.
 
-The heartbeat runs on a thread of its own, so that no busy event loop is taken for dead. By this process's own clock its leases
+The heartbeat runs on a thread of its own, so that no busy event loop is taken for dead. It goes on only while the event loop
+turns: one that does not answers nobody, and must not keep what others could serve. By this process's own clock its leases
 stand for a little less than by the database's, counted from before the heartbeat was sent: when another one may take over, this
 one has stopped answering from memory; its writes the fences keep out in any case.
 """
@@ -257,7 +258,14 @@ class Membership:
         return round(self._ttl * 1000)
 
     def _beat(self) -> None:
+        turned = threading.Event()
+        turned.set()
         while not self._ending.wait(self._ttl / _BEATS):
+            if not turned.is_set():
+                _log.warning("the event loop has not turned since the last heartbeat; until it does, the leases are not renewed")
+                continue
+            turned.clear()
+            self._on_loop(turned.set)
             began = self._clock.monotonic()
             try:
                 alive = self._table.renew(self.id, self._ttl_ms)

@@ -30,7 +30,7 @@ from oncelog.wire.requests import CommitRequest, PublishRequest
 from oncelog_service.clock import Clock
 from oncelog_service.journal.checks import check_begin, check_commit, check_stage
 from oncelog_service.journal.endings import ASKED, Endings, again
-from oncelog_service.journal.ledger import Ledger, fenced, not_in_progress
+from oncelog_service.journal.ledger import Ledger, check_assignable, fenced, not_in_progress
 from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.journal.outcomes import forgettable
 from oncelog_service.journal.plan import Apply, Decide, Finish, GiveUp, Step
@@ -103,9 +103,8 @@ class Journal:
             number = self._ledger.numbers.get(id)
             if number is None:
                 await self._check_parent(of, group)
-                batch = Batch()
-                number = self._ledger.begin(batch, id, group, timeout_ms, of)
-                await self._ledger.submit(batch)
+                number, done = self._begin_now(id, group, timeout_ms, of)
+                await done
             outcome = self._ledger.status(number)
             _check_same(outcome, group, of)
             await self._writer.settled()
@@ -113,11 +112,24 @@ class Journal:
 
     async def _begin_unnamed(self, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:
         await self._check_parent(of, group)
-        batch = Batch()
-        number = self._ledger.begin(batch, None, group, timeout_ms, of)
+        number, done = self._begin_now(None, group, timeout_ms, of)
         outcome = self._ledger.status(number)
-        await self._ledger.submit(batch)
+        await done
         return outcome
+
+    def _begin_now(
+        self,
+        id: str | None,  # noqa: A002
+        group: str,
+        timeout_ms: int | None,
+        of: str | None,
+    ) -> tuple[int, asyncio.Future[None]]:
+        check_assignable(id)
+        self._ledger.check()
+        batch = Batch()
+        with self._ledger.moving():
+            number = self._ledger.begin(batch, id, group, timeout_ms, of)
+            return number, self._ledger.submit(batch)
 
     async def _check_parent(self, of: str | None, group: str) -> None:
         """Raises InvalidRequest: it is of another group, so its commit cannot name this one; TransactionNotInProgress."""
@@ -166,9 +178,12 @@ class Journal:
         if not new:
             await self._writer.settled()
             return
+        self._ledger.check()
         batch = Batch()
-        self._put(batch, log, _ref(log, namespace, topic), staged, chunk, request)
-        await self._ledger.submit(batch)
+        with self._ledger.moving():
+            self._put(batch, log, _ref(log, namespace, topic), staged, chunk, request)
+            done = self._ledger.submit(batch)
+        await done
 
     def _put(self, batch: Batch, log: TopicLog, topic: TopicRef, staged: Staged, chunk: int, request: PublishRequest) -> None:
         if topic not in self._ledger.find(staged.number).topics:
@@ -241,19 +256,24 @@ class Journal:
         if taken is not None:
             return taken
         # From here to the hand-over of the last record nothing awaits, unless something that this depends on is under way.
+        check_assignable(id if number is None else None)
+        self._ledger.check()
         batch = Batch()
-        if number is None:
-            assert request.group is not None  # checked
-            number = self._ledger.begin(batch, id, request.group, None, None)
-        try:
-            for log, topic, messages, present in parts:
-                staged = present or log.journaled.begun(number)
-                if log.journaled.is_new(staged, INLINE, messages):
-                    self._put(batch, log, topic, staged, INLINE, messages)
-        except OncelogError as refusal:
+        refusal: OncelogError | None = None
+        with self._ledger.moving():
+            if number is None:
+                assert request.group is not None  # checked
+                number = self._ledger.begin(batch, id, request.group, None, None)
+            try:
+                for log, topic, messages, present in parts:
+                    staged = present or log.journaled.begun(number)
+                    if log.journaled.is_new(staged, INLINE, messages):
+                        self._put(batch, log, topic, staged, INLINE, messages)
+            except OncelogError as error:
+                refusal = error
             self._ledger.submit(batch)
+        if refusal is not None:
             return await self._endings.refuse(number, refusal)
-        self._ledger.submit(batch)
         return await self._endings.decide(number, request)
 
     # --- abort
@@ -322,6 +342,7 @@ class Journal:
             await self.producer(group, name)  # the refusal is told when what it was judged against is synced
             assert row is not None
             raise fenced(group, name, incarnation, row.incarnation)
+        self._ledger.check()
         del self._ledger.producers[group, name]
         batch = Batch()
         batch.delete(Table.GROUP_PRODUCER, group_producer_key(group, name))
@@ -401,7 +422,9 @@ class Journal:
             if isinstance(step, Apply):
                 await self._apply(step)
             elif isinstance(step, Finish):
-                self._endings.finish(step.number)
+                self._ledger.check()
+                with self._ledger.moving():
+                    self._endings.finish(step.number)
             else:
                 await self._end(step)
         except OncelogError as error:
@@ -415,11 +438,15 @@ class Journal:
         try:
             log = await self._endings.open(topic)
         except TopicNotFound:
-            batch = Batch()
-            self._ledger.append(batch, ApplyCommit(step.number, topic, 0, 0, ""))
-            self._ledger.submit(batch)
+            self._ledger.check()
+            with self._ledger.moving():
+                self._ledger.submit_record(ApplyCommit(step.number, topic, 0, 0, ""))
             return
-        self._endings.copy(step.number, topic, log, [await log.journaled.prepared(number) for number in step.part.branches])
+        staged = [await log.journaled.prepared(number) for number in step.part.branches]
+        log.journaled.check_open()
+        self._ledger.check()
+        with self._ledger.moving():
+            self._endings.copy(step.number, topic, log, staged)
 
     async def _end(self, step: Decide | GiveUp) -> None:
         """Judge a commit whose client asked for it before a restart and needs not be there any more; or give one up."""

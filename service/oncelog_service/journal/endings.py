@@ -108,6 +108,7 @@ class Endings:
                     return await self._duplicate(number, request, original)
                 branches = self._branches(transaction, request)
                 holders = self._holders((number, *branches))
+                self._ledger.check()
                 if self._is_judged(holders, work):
                     break
                 work = await self._work(holders, work)
@@ -251,7 +252,8 @@ class Endings:
         """The commit cannot be. What the refusal depends on is synced before it is told."""
         if not isinstance(refusal, _NOT_ENDING) and refusal.definite:
             await self.abort(number, refusal.code, refusal.detail, refusal.to_problem())
-        await self._writer.settled()
+        if not isinstance(refusal, StorageUnavailable):
+            await self._writer.settled()
         raise refusal
 
     async def _duplicate(self, number: int, request: CommitRequest, original: GroupProducerRow) -> AtomicOutcome:
@@ -280,13 +282,16 @@ class Endings:
         self, number: int, reason: str, detail: str, problem: dict[str, object] | None, outcome: AtomicOutcome
     ) -> None:
         transaction = self._ledger.find(number)
+        self._ledger.check()
         batch = Batch()
-        self._ledger.end(batch, transaction, outcome, problem)
-        self._ledger.append(batch, Abort(number, reason, detail, problem))
-        self._ledger.forget(transaction)
-        self._drop_soon(number, list(transaction.topics))
-        self.aborted += 1
-        await self._ledger.submit(batch)
+        with self._ledger.moving():
+            self._ledger.end(batch, transaction, outcome, problem)
+            self._ledger.append(batch, Abort(number, reason, detail, problem))
+            self._ledger.forget(transaction)
+            self._drop_soon(number, list(transaction.topics))
+            self.aborted += 1
+            done = self._ledger.submit(batch)
+        await done
 
     def drop_left_over(self, staged: Iterable[tuple[TopicRef, int]]) -> None:
         """Delete what is staged by transactions that had ended when the service stopped, before it was deleted."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from zlib import crc32
 
 from oncelog.errors import InvalidRequest, OncelogError, ProducerFenced, TransactionNotFound, TransactionNotInProgress
@@ -82,9 +83,7 @@ class Ledger:
         return any(plan.waits(topic) for plan in self.plans)
 
     def begin(self, batch: Batch, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> int:  # noqa: A002
-        """Add to ``batch`` that a transaction begins; its number. Raises InvalidRequest for an id that only we assign."""
-        if id is not None and id.isdigit():
-            raise InvalidRequest(f"ids of digits only are the ones that the service assigns; {id} is none of them")
+        """Add to ``batch`` that a transaction begins; its number. The id is one that :func:`check_assignable` lets pass."""
         number = self.next_number()
         id = str(number) if id is None else id  # noqa: A001
         self._partition_of[number] = crc32(group.encode()) % self._partitions
@@ -117,6 +116,14 @@ class Ledger:
         batch = Batch()
         self.append(batch, record)
         self.submit(batch)
+
+    def check(self) -> None:
+        """The last question before a plan moves. Raises StorageUnavailable."""
+        self._writer.check()
+
+    def moving(self) -> AbstractContextManager[None]:
+        """The plan moves within; see :meth:`Writer.moving`."""
+        return self._writer.moving()
 
     def submit(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Hand over to the writer."""
@@ -246,6 +253,12 @@ def _topics(transaction: Transaction) -> Sequence[AtomicTopic]:
             )
         )
     return found
+
+
+def check_assignable(id: str | None) -> None:  # noqa: A002
+    """Raises InvalidRequest for an id that only we assign."""
+    if id is not None and id.isdigit():
+        raise InvalidRequest(f"ids of digits only are the ones that the service assigns; {id} is none of them")
 
 
 def not_in_progress(id: str, state: str, detail: str, reason: str | None = None) -> TransactionNotInProgress:  # noqa: A002

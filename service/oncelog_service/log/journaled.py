@@ -147,6 +147,10 @@ class Journaled:
             staged = self._staged[number] = Staged(number, group)
         return staged
 
+    def check_open(self) -> None:
+        """Raises StorageUnavailable if nothing can be copied now."""
+        self._check_open()
+
     def close(self, number: int) -> None:
         """Let go of what is known about it: it has ended."""
         self._staged.pop(number, None)
@@ -369,8 +373,10 @@ class Journaled:
     # --- copy
 
     def copy(self, batch: Batch, staged: Iterable[Staged]) -> Copied:
-        """Add to ``batch`` what copies these into the log, in this order, one behind the other."""
-        self._check_open()
+        """Add to ``batch`` what copies these into the log, in this order, one behind the other.
+
+        Memory moves, so nothing raises here: whoever calls it has asked :meth:`check_open` or :meth:`judged` in this very step.
+        """
         self._writer.fence(batch)
         total, first_offset, first_id = 0, None, None
         written: list[Callable[[], None]] = []

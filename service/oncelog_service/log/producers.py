@@ -5,6 +5,7 @@ A producer's row on disk holds its epoch; how far it has come is not stored ther
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
@@ -36,12 +37,14 @@ class Producers:
         writer: Writer,
         upcoming_offset: Callable[[], int],
         end_transactions: Callable[[str, bool], Coroutine[Any, Any, None]],
+        check_open: Callable[[], None],
     ) -> None:
         """``upcoming_offset`` says where the persisted log ends now; ``end_transactions`` sees to those that a producer is in,
         by aborting them or not."""
         self._prefix = prefix
         self._upcoming_offset = upcoming_offset
         self._end_transactions = end_transactions
+        self._check_open = check_open
         self._rows = rows
         self._dedup = dedup
         self._store = store
@@ -59,6 +62,7 @@ class Producers:
         Raises InvalidRequest; ProducerInTransaction: a transaction of the producer is prepared.
         """
         check_producer_name(name)
+        self._check_open()
         row = self._rows.get(name, ProducerRow())
         epoch = begun_by(row.opens, nonce)
         new = epoch is None
@@ -84,13 +88,17 @@ class Producers:
         """
         self.show(name)
         while self._dedup.in_flight(name):
+            self._check_open()
             await self._writer.settled()
+        self._check_open()
         row = self._rows.get(name, ProducerRow())
         # Not the newest mark's offset: with deduplication off, lower ids may lie behind it, and would be back after a restart.
         below = self._upcoming_offset()
-        self._dedup.forget(name)
         epoch = None if row.epoch is None else row.epoch + 1
-        await self._write(name, ProducerRow(epoch=epoch, forgotten_below=below))
+        with self._writer.moving():
+            self._dedup.forget(name)
+            done = self._write(name, ProducerRow(epoch=epoch, forgotten_below=below))
+        await done
 
     async def check_epoch(self, name: str, epoch: int | None) -> None:
         """Raises ProducerFenced if a newer incarnation was opened, InvalidRequest if this epoch was never handed out."""
@@ -184,8 +192,9 @@ class Producers:
             offset=None if original is None else original.offset,
         )
 
-    async def _write(self, name: str, row: ProducerRow) -> None:
-        self._rows[name] = row
+    def _write(self, name: str, row: ProducerRow) -> asyncio.Future[None]:
+        """Counts from the call on."""
         batch = Batch()
         batch.put(Table.PRODUCER, self._prefix + name.encode(), encode_record(row))
-        await self._writer.submit(batch, lambda: None)
+        self._rows[name] = row
+        return self._writer.submit(batch, lambda: None)

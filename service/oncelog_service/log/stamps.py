@@ -7,6 +7,9 @@ a frozen clock 65,540 publishes left 65,536 rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from oncelog_service.storage.keys import SEQ_BYTES, split_row_id, timestamp_prefix
 
 SEQ_IDS_PER_MS = len(SEQ_BYTES)
@@ -47,6 +50,16 @@ class Stamps:
         (row_id,), first_offset = self.take(1, now_ms)
         self.upcoming_offset = first_offset + messages
         return row_id, first_offset
+
+    @contextmanager
+    def given_back(self) -> Iterator[None]:
+        """What is handed out within is taken back if something raises there: nobody has seen it, and no hole is left."""
+        before = self._timestamp, self._seq_id, self.upcoming_offset
+        try:
+            yield
+        except BaseException:
+            self._timestamp, self._seq_id, self.upcoming_offset = before
+            raise
 
     @property
     def last_timestamp(self) -> int:

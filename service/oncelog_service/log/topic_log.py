@@ -52,7 +52,7 @@ from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_mode, live_from
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import TopicRow, TrimRow, encode_record, encode_rows, message_id_of
+from oncelog_service.storage.rows import Columns, TopicRow, TrimRow, encode_record, encode_rows, message_id_of
 from oncelog_service.transactions.port import Transactions
 
 _REMEMBERED_BYTES = 2**20
@@ -96,6 +96,7 @@ class TopicLog:
             writer,
             lambda: self.position.upcoming_offset,
             self._end_transactions,
+            self._check_open,
         )
         self.snapshots = Snapshots(
             prefix,
@@ -256,8 +257,17 @@ class TopicLog:
             await self.expectations.refuse(found, pointer)
         self.refused += known.messages
         columns = columns_of(request, known.messages, self._newest_row(request.producer), pointer)
-        row_ids, first_offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
-        rows = encode_rows(columns, row_ids, first_offset)
+        with self._stamps.given_back():
+            row_ids, first_offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
+            rows = encode_rows(columns, row_ids, first_offset)
+        with self._writer.moving():
+            done = self._hand_over(columns, row_ids, rows, first_offset)
+        await done
+        receipts = known.receipts + stored_runs(columns.sequence_ids, row_ids, first_offset)
+        return response(receipts, [*self._rows_again(known, pointer), *row_ids], pointer)
+
+    def _hand_over(self, columns: Columns, row_ids: list[bytes], rows: list[bytes], first_offset: int) -> asyncio.Future[None]:
+        """Push and submit, in one step."""
         batch = Batch()
         batch.put_run(Table.MESSAGE, self.prefix, row_ids, rows)
         first_id, last_id = message_id_of(row_ids[0]), message_id_of(row_ids[-1])
@@ -266,13 +276,11 @@ class TopicLog:
             mark = Mark(columns.sequence_ids[-1], last_id, first_offset + len(rows) - 1)
             marks = ((columns.producer, mark),)
             self.dedup.push(columns.producer, mark)
-        run = Run(first_offset, len(rows), first_id, last_id, marks, pointer)
+        run = Run(first_offset, len(rows), first_id, last_id, marks, columns.write_pointer)
         keyed = None
         if self.keys is not None:
             keyed = self.keys.push(run._replace(marks=key_marks(columns.keys, row_ids, first_offset)))
-        await self._writer.submit(batch, partial(self._persisted, run, keyed, row_ids, rows))
-        receipts = known.receipts + stored_runs(columns.sequence_ids, row_ids, first_offset)
-        return response(receipts, [*self._rows_again(known, pointer), *row_ids], pointer)
+        return self._writer.submit(batch, partial(self._persisted, run, keyed, row_ids, rows))
 
     def check_staged(self, request: PublishRequest) -> None:
         """What an atomic commit brings must satisfy what a publish does. Raises as that does."""

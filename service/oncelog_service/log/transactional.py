@@ -105,12 +105,15 @@ class Transactional:
         self._writer.check()
         self.pointers.check(pointer)
         columns = columns_of(request, known, None)
-        payload_ids, first = group.stamps.take(len(columns.payloads), self._clock.now_ms())
         batch = Batch()
-        batch.put_run(Table.PAYLOAD, group.key, payload_ids, encode_payload_rows(columns, payload_ids, first))
-        group.push(producer, columns.sequence_ids, payload_ids, first)
-        group.push_keys(columns.keys, payload_ids, first)
-        await self._writer.submit(batch, partial(group.persist, producer, columns.sequence_ids, payload_ids, first))
+        with group.stamps.given_back():
+            payload_ids, first = group.stamps.take(len(columns.payloads), self._clock.now_ms())
+            batch.put_run(Table.PAYLOAD, group.key, payload_ids, encode_payload_rows(columns, payload_ids, first))
+        with self._writer.moving():
+            group.push(producer, columns.sequence_ids, payload_ids, first)
+            group.push_keys(columns.keys, payload_ids, first)
+            done = self._writer.submit(batch, partial(group.persist, producer, columns.sequence_ids, payload_ids, first))
+        await done
         receipts += unplaced_runs(STORED, columns.sequence_ids, len(columns.payloads))
         return response(receipts, write_pointer=pointer)
 
@@ -180,10 +183,12 @@ class Transactional:
         return await self._insert(group, request.producer)
 
     async def _insert(self, group: StoredGroup, producer: str | None) -> PublishResponse:
-        """From the checks to the hand-over nothing awaits."""
+        """From the checks to the hand-over nothing awaits, and nothing raises."""
         batch = Batch()
-        run, keyed = self._appearances.put(batch, group, producer)
-        await self._writer.submit(batch, partial(self._on_published, run, keyed))
+        with self._writer.moving():
+            run, keyed = self._appearances.put(batch, group, producer)
+            done = self._writer.submit(batch, partial(self._on_published, run, keyed))
+        await done
         at = run.first_id[:ROW_ID_SIZE]
         return response(_group_receipt(STORED, group, at, run.count, run.first_offset), [at], group.pointer)
 

@@ -10,21 +10,26 @@ The invariants everything stands on:
   were never written (definite).
 * What stands on a fence that is lost is not written, nor is anything behind it that shares a fence with what was not: it was
   decided on memory that has not come true. The rest goes on.
+* Handing over never raises. Whether it can be done is asked once, by :meth:`Writer.check`, before anything moves; what happens
+  later is told by the future, and memory that has moved by something which is not written is dropped and read back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeAlias
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.cluster.leases import LOST, Lease
-from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, StoreFenced
+from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, StoreError, StoreFenced
+
+_log = logging.getLogger(__name__)
 
 LAZY_SECONDS = 0.05
 """How long a lazy submission waits for a write it can join."""
@@ -34,6 +39,8 @@ class _Submission(NamedTuple):
     batch: Batch
     on_written: Callable[[], None]
     done: asyncio.Future[None]
+    fallen: bool
+    """It was handed over under a lease that is known to be lost: nothing of its unit is written."""
 
 
 _Unit: TypeAlias = Sequence[_Submission]
@@ -111,47 +118,75 @@ class Writer:
     def submit(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
         """Queue a batch. ``on_written`` runs on the event loop once it is synced, in submission order, before anyone awakes.
 
-        The future raises StorageFailed (it may be on disk) or StorageUnavailable (it is not).
+        Never raises: whoever calls it has moved memory, or is about to. The clock is not asked either; what keeps a late write
+        out is its fence. The future raises StorageFailed (it may be on disk) or StorageUnavailable (it is not).
         """
-        self.check()
-        done = self._state.last = self._future()
+        done = self._future()
         submission = self._submission(batch, on_written, done)
-        if self._state.unit is None:
-            self._flush_lazy()
-            self._state.queue.put((submission,))
-        else:
-            self._state.unit.append(submission)
+        if self._takes(done):
+            self._state.last = done
+            if self._state.unit is None:
+                self._flush_lazy()
+                self._state.queue.put((submission,))
+            else:
+                self._state.unit.append(submission)
         return done
+
+    def _takes(self, done: asyncio.Future[None]) -> bool:
+        """Whether anything is written any more; if not, the future says so."""
+        refusal = self._refusal
+        if refusal is not None:
+            _fail(done, refusal)
+        return refusal is None
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Memory moves within, and what it moves by is submitted. Nothing awaits within, and nothing may raise.
+
+        Should something raise all the same, memory is ahead of what is written and cannot be put back: that is a failure of the
+        store, after which everything is read back.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._give_up(error)
+            raise
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What is submitted within becomes durable together or not at all. Nothing awaits within."""
+        """What is submitted within becomes durable together or not at all. See :meth:`moving`."""
         assert self._state.unit is None  # units do not nest
         self._flush_lazy()
         self._state.unit = []
         try:
-            yield
-        finally:  # also what was submitted before an error: memory has moved by it
+            with self.moving():
+                yield
+        finally:
             unit, self._state.unit = self._state.unit, None
-            if unit:
+            if unit and self._state.failure is None:
                 self._state.queue.put(unit)
+            for submission in unit if self._state.failure is not None else ():
+                _fail(submission.done, _unwritten())
 
     def submit_lazily(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
-        """The same for what nobody waits for: it joins the next write, or makes its own after a short while."""
-        self.check()
+        """The same as :meth:`submit` for what nobody waits for: it joins the next write, or makes its own after a short while."""
         done = self._future()
-        self._state.lazy.append(self._submission(batch, on_written, done))
-        self._loop.call_later(LAZY_SECONDS, self._flush_lazy)
+        if self._takes(done):
+            self._state.lazy.append(self._submission(batch, on_written, done))
+            self._loop.call_later(LAZY_SECONDS, self._flush_lazy)
         return done
 
     async def settled(self) -> None:
-        """Return when everything submitted before this call is on disk.
+        """Return when everything submitted before this call is on disk. Others have had a turn meanwhile, whatever was under way:
+        whoever asks again and again does not keep the event loop for itself.
 
         Raises StorageFailed if it may not be, or is not the newest there is, since the lease is lost.
         """
         state = self._state
         if state.last is not None and not state.last.done():
             await asyncio.wait([state.last])
+        else:
+            await asyncio.sleep(0)
         if state.failure is not None:
             raise StorageFailed(f"the store failed: {state.failure}")
         if not self.stands:
@@ -169,17 +204,21 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
 
     def check(self) -> None:
-        """Raises StorageUnavailable if a submission would."""
-        if self._state.failure is not None:
-            raise StorageUnavailable(f"the store failed and is being reopened: {self._state.failure}")
-        if self._state.closed:
-            raise StorageUnavailable("the service is stopping")
+        """The last question before memory moves. Raises StorageUnavailable if nothing can be written, or not under this lease."""
+        if self._refusal is not None:
+            raise self._refusal
         if not self.stands:
             raise StorageUnavailable(LOST)
 
+    @property
+    def _refusal(self) -> StorageUnavailable | None:
+        if self._state.failure is not None:
+            return StorageUnavailable(f"the store failed and is being reopened: {self._state.failure}")
+        return StorageUnavailable("the service is stopping") if self._state.closed else None
+
     def _submission(self, batch: Batch, on_written: Callable[[], None], done: asyncio.Future[None]) -> _Submission:
         self.fence(batch)
-        return _Submission(batch, on_written, done)
+        return _Submission(batch, on_written, done, self._lease is not None and self._lease.lost)
 
     def _future(self) -> asyncio.Future[None]:
         done: asyncio.Future[None] = self._loop.create_future()
@@ -198,6 +237,10 @@ class Writer:
         while (first := self._state.queue.get()) is not None:
             group = [first]
             stop = self._drain(group)
+            if self._state.failure is not None:  # not the store's: memory is not believed any more, and so nothing it said is
+                self._report(_refuse, group)
+                self._refuse_rest(stop)
+                return
             if not self._write(group, lost):
                 self._refuse_rest(stop)
                 return
@@ -237,8 +280,7 @@ class Writer:
         while not stop:
             unit = self._state.queue.get()
             stop = unit is None
-            for submission in unit or ():
-                self._report(_fail, submission.done, StorageUnavailable("the store failed before this was written"))
+            self._report(_refuse, [unit or ()])
 
     def _report(self, call: Callable[..., None], *args: object) -> None:
         try:
@@ -249,38 +291,56 @@ class Writer:
     # --- back on the event loop
 
     def _decided(self, group: list[_Unit], standing: list[_Unit], lost: frozenset[Fence], failure: Exception | None) -> None:
-        """``standing``: what of the group was written, or failed to be; the rest stands on what is lost."""
-        if len(standing) < len(group):
-            self._on_fenced(lost)
+        """``standing``: what of the group was written, or failed to be; the rest stands on what is lost.
+
+        Everybody gets an answer, whatever happens to the others.
+        """
         if failure is not None:
-            self._state.failure = failure
-            self._on_failure(failure)
-        elif standing:
+            self._give_up(failure)
+        if len(standing) < len(group):
+            with suppress(Exception), self.moving():
+                self._on_fenced(lost)
+        if failure is None and standing:
             self._state.groups += 1
             self._state.submissions += sum(map(len, standing))
         stand = set(map(id, standing))
         for unit in group:
             for submission in unit:
-                if id(unit) not in stand:
-                    _fail(submission.done, StorageUnavailable(LOST))
-                elif failure is not None:
-                    _fail(submission.done, _failed(failure))
+                if id(unit) in stand:
+                    self._written(submission)
                 else:
-                    submission.on_written()
-                    if not submission.done.done():
-                        submission.done.set_result(None)
-        if failure is not None:
-            for lazy in self._state.lazy:
-                _fail(lazy.done, StorageUnavailable("the store failed before this was written"))
-            self._state.lazy.clear()
+                    _fail(submission.done, StorageUnavailable(LOST))
+
+    def _written(self, submission: _Submission) -> None:
+        """It is on disk, or may be, if the store has failed. What cannot be taken note of is a failure too."""
+        if self._state.failure is None:
+            with suppress(Exception), self.moving():
+                submission.on_written()
+        if self._state.failure is not None:
+            _fail(submission.done, _failed(self._state.failure))
+        elif not submission.done.done():
+            submission.done.set_result(None)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Nothing is written any more, and nothing in memory is believed. Told once, before anybody who waits hears of it."""
+        if self._state.failure is not None:
+            return
+        failure = error if isinstance(error, Exception) else RuntimeError(f"interrupted: {error!r}")
+        if not isinstance(error, StoreError):
+            _log.error("memory could not follow what is written; everything is read back", exc_info=error)
+        self._state.failure = failure
+        self._on_failure(failure)
+        for lazy in self._state.lazy:
+            _fail(lazy.done, _unwritten())
+        self._state.lazy.clear()
 
 
 def _standing(group: list[_Unit], lost: set[Fence]) -> list[_Unit]:
-    """Those on no lost fence. What is not written takes its other fences with it, for whatever comes behind it."""
+    """Those on no lost fence or lease. What is not written takes its other fences with it, for whatever comes behind it."""
     standing: list[_Unit] = []
     for unit in group:
         fences = set().union(*(submission.batch.fences for submission in unit))
-        if lost.isdisjoint(fences):
+        if lost.isdisjoint(fences) and not any(submission.fallen for submission in unit):
             standing.append(unit)
         else:
             lost |= fences
@@ -291,6 +351,16 @@ def _failed(failure: Exception) -> OncelogError:
     if isinstance(failure, StoreClosed):
         return StorageUnavailable(str(failure))
     return StorageFailed(f"the write failed: {failure}")
+
+
+def _unwritten() -> StorageUnavailable:
+    return StorageUnavailable("the store failed before this was written")
+
+
+def _refuse(group: Sequence[_Unit]) -> None:
+    for unit in group:
+        for submission in unit:
+            _fail(submission.done, _unwritten())
 
 
 def _fail(done: asyncio.Future[None], error: OncelogError) -> None:

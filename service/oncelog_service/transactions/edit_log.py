@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from oncelog.errors import StorageUnavailable
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.port import Batch, Table
@@ -44,9 +43,11 @@ class EditLog:
         """
         for number, edit in enumerate(edits, state.number + 1):
             batch.put(Table.TRANSACTION_EDIT, edit_key(number), encode_edit(number, edit))
-        done = (self._writer.submit_lazily if lazily else self._writer.submit)(batch, _nothing)
-        for edit in edits:
-            state.apply(edit)
+        self._writer.check()
+        with self._writer.moving():
+            done = (self._writer.submit_lazily if lazily else self._writer.submit)(batch, _nothing)
+            for edit in edits:
+                state.apply(edit)
         if self._running is None and state.number - self._covered >= max(self._snapshot_edits, state.size):
             self._begin(state)
         return done
@@ -96,11 +97,8 @@ class EditLog:
         batch = Batch()
         for number in range(self._first_edit, end):
             batch.delete(Table.TRANSACTION_EDIT, edit_key(number))
-        try:
-            self._writer.submit_lazily(batch, self._trim)
-        except StorageUnavailable:
-            return  # the service stops; whoever opens the store next goes on here
         self._first_edit = end
+        self._writer.submit_lazily(batch, self._trim)  # where it is refused, whoever opens the store next goes on here
 
     @property
     def _covered_by_both(self) -> int:
