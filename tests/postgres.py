@@ -36,8 +36,11 @@ _QUOTED_PASSWORD = "only-for%3Atests"
 class PostgresServer:
     """A server with a data directory of its own. Its port stays the same over :meth:`kill` and :meth:`start`."""
 
-    def __init__(self, binaries: Path | None = None) -> None:
-        """Make the data directory and start. Raises RuntimeError if there is no PostgreSQL, or it does not start."""
+    def __init__(self, binaries: Path | None = None, as_of: Path | None = None) -> None:
+        """Make the data directory and start. Raises RuntimeError if there is no PostgreSQL, or it does not start.
+
+        ``as_of``: the data directory of a server that is stopped; this one becomes a standby of what that was.
+        """
         self._account = _account()
         self._home = Path(tempfile.mkdtemp(prefix=_PREFIX))
         (self._home / "owner").write_text(str(os.getpid()))
@@ -47,7 +50,10 @@ class PostgresServer:
         self._made = count(1)
         atexit.register(self.remove)
         self.binaries = self._reachable(binaries or find_binaries())
-        self._make_data()
+        if as_of is None:
+            self._make_data()
+        else:
+            self._copy_data(as_of)
         self.port = _free_port()
         self.start()
 
@@ -135,6 +141,13 @@ class PostgresServer:
         self.stop()
         self.start(**settings)
 
+    def standby(self) -> PostgresServer:
+        """A standby as this server is now, on a port of its own. It receives nothing afterwards: it lags, and more and more."""
+        self.stop()
+        other = PostgresServer(self.binaries, as_of=self.data)
+        self.start()
+        return other
+
     def restore(self) -> None:
         """Have it running with its own settings, whatever was done to it."""
         if self.running and self._settings:
@@ -182,6 +195,12 @@ class PostgresServer:
             settings["recovery_init_sync_method"] = "syncfs"  # file by file takes seconds after a kill
         with (self._home / "data" / "postgresql.conf").open("a") as config:
             config.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    def _copy_data(self, as_of: Path) -> None:
+        shutil.copytree(as_of, self.data)
+        (self.data / "standby.signal").touch()
+        for path in (self.data, *self.data.rglob("*")):
+            self._give_away(path)
 
     def _reachable(self, binaries: Path) -> Path:
         """The folder, or a copy of the installation where its user can run it: a venv may lie below a folder like /root."""

@@ -36,8 +36,10 @@ _NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
     "application_name": "oncelog",
+    "target_session_attrs": "read-write",
 }
-"""What of libpq's settings is not in the URL. A server that vanished is noticed after 20 to 25 s."""
+"""What of libpq's settings is not in the URL. A server that vanished is noticed after 20 to 25 s. Of several hosts the one is
+taken that can be written."""
 _POOL = 8
 _SYNCHRONOUS = "syncrep.c"
 """Where in PostgreSQL a warning comes from that a commit was not waited for to be where it should be."""
@@ -45,7 +47,7 @@ _SYNCHRONOUS = "syncrep.c"
 # Read committed: a fence must see what was committed while it waited for the lease. Rows are always wanted in the order of the
 # key, and plans made while the table was small are kept, so that no plan may read the whole of it.
 _SET_UP = """
-SELECT set_config(name, wanted, false) FROM (VALUES
+SELECT pg_is_in_recovery(), set_config(name, wanted, false) FROM (VALUES
   ('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END),
   ('default_transaction_isolation', 'read committed'),
   ('statement_timeout', coalesce(nullif(current_setting('statement_timeout'), '0'), '60s')),
@@ -271,11 +273,18 @@ class _BytesDumper(Dumper):
 
 
 def _set_up(connection: Any, _: object) -> None:
-    """A new connection: safe, in autocommit, answering in binary."""
+    """A new connection: safe, in autocommit, answering in binary, and not to a standby.
+
+    What a standby says of rows and of leases was true a while ago. Which host of several a name or a URL leads to may change with
+    every connection, and after a fail-over does, so each new one is asked.
+    """
     connection.autocommit = True
     connection.cursor_factory = _BinaryCursor
     connection.adapters.register_dumper(_Bytes, _BytesDumper)
-    connection.execute(_SET_UP)
+    if any(is_standby for is_standby, _ in connection.execute(_SET_UP).fetchall()):
+        host, port = connection.info.host, connection.info.port
+        connection.close()
+        raise psycopg.OperationalError(f"the server at {host}:{port} is a standby, which lags behind: nothing is read there")
 
 
 class _BinaryCursor(psycopg.Cursor[Any]):
