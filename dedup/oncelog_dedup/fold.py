@@ -218,6 +218,12 @@ class Fold:
         return Position(self._upcoming, self._last_id or None)
 
     @property
+    def oldest_unsettled(self) -> Run | None:
+        """The first run of the log that nobody knows the end of, or None: what is settled ends before it."""
+        first = self._head.following
+        return None if first is None else first.run
+
+    @property
     def settled(self) -> Snapshot:
         """The fold of exactly the messages before the first unsettled run: what a snapshot may hold.
 

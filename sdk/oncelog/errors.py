@@ -244,6 +244,15 @@ class TransactionPrepared(OncelogError):
     write_pointer: int
 
 
+class UnknownWritePointer(OncelogError):
+    """The transaction service never handed out this write pointer, and no other service's are taken here; nothing was stored."""
+
+    code = "unknown_write_pointer"
+    status = 409
+    values = ("write_pointer",)
+    write_pointer: int
+
+
 class TransactionConflict(OncelogError):
     """Another transaction that committed meanwhile changed the same; roll back and try the whole transaction again."""
 

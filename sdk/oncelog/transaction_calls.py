@@ -12,7 +12,17 @@ from oncelog.calls import Calls, decoded, parse, topic_path
 from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_rollback
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
-from oncelog.wire.models import AbortTransaction, Changes, PruneInvalid, StartTransaction, TransactionState, TransactionStatus
+from oncelog.wire.models import (
+    AbortTransaction,
+    Changes,
+    EndHeld,
+    HeldMessages,
+    HeldOnTopic,
+    PruneInvalid,
+    StartTransaction,
+    TransactionState,
+    TransactionStatus,
+)
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
 
@@ -22,6 +32,8 @@ _PAGE = 1_000
 
 _STATUS = TypeAdapter(TransactionStatus)
 _STATUSES: TypeAdapter[list[TransactionStatus]] = TypeAdapter(list[TransactionStatus])
+_HELD: TypeAdapter[list[HeldOnTopic]] = TypeAdapter(list[HeldOnTopic])
+_HELD_ON_TOPIC: TypeAdapter[list[HeldMessages]] = TypeAdapter(list[HeldMessages])
 _STATES: TypeAdapter[dict[int, TransactionState]] = TypeAdapter(dict[int, TransactionState])
 _COUNT: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, int])
 
@@ -111,6 +123,22 @@ class TransactionCalls(Calls):
     def transaction_states(self, write_pointers: Collection[int]) -> dict[int, TransactionState]:
         """The state of each of them that the service still knows."""
         return parse(_STATES, self._post(_ROOT + "/states", {"writePointers": list(write_pointers)}, idempotent=True))
+
+    def held(self, limit: int = 1_000) -> list[HeldOnTopic]:
+        """What the open topics hold back under write pointers that are not decided, the oldest messages first."""
+        return parse(_HELD, self._get("/v1/held", {"limit": str(limit)}))
+
+    def held_on(self, topic: str, namespace: str = DEFAULT_NAMESPACE, limit: int = 1_000) -> list[HeldMessages]:
+        """What one topic holds back: the first entry is what its consumers stop at. Raises TopicNotFound."""
+        return parse(_HELD_ON_TOPIC, self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
+
+    def end_held(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """End another service's write pointer on a topic: its messages count from now on, or are rolled back.
+
+        Raises TransactionNotFound: nothing is held back under it. TransactionNotInProgress: it is of our own transaction service.
+        """
+        body = EndHeld(committed=committed).to_wire()
+        self._post(f"{topic_path(namespace, topic)}/held/{write_pointer}", body, idempotent=False)
 
     def prune_transactions(self, write_pointers: Collection[int] | None = None, before: datetime | None = None) -> int:
         """Forget invalid transactions: those named, or all that were started before a time. How many they were.

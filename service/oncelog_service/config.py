@@ -83,7 +83,10 @@ class Settings(BaseSettings):
     max_transaction_timeout_seconds: float = Field(default=3_600.0, gt=0)
     """Longest time-out that a short transaction may ask for."""
     max_transaction_lifetime_seconds: float = Field(default=90_000.0, gt=0)
-    """Every transaction has ended after this; a publish under an older write pointer is refused."""
+    """Every transaction has ended after this."""
+    foreign_write_pointers: bool = False
+    """Whether another transaction service is in use, too: then messages are taken under write pointers that ours never handed
+    out, unless their number says that they are older than a transaction may become."""
     atomic_timeout_seconds: float = Field(default=60.0, gt=0)
     """An atomic commit that does not say otherwise is aborted when it is not committed by then."""
     max_atomic_timeout_seconds: float = Field(default=86_400.0, gt=0)
@@ -141,6 +144,7 @@ class Settings(BaseSettings):
             snapshot_messages=self.snapshot_messages,
             snapshot_seconds=self.snapshot_seconds,
             max_transaction_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
+            foreign_write_pointers=self.foreign_write_pointers,
             check_expected_offsets=self.check_expected_offsets,
         )
 

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from oncelog.errors import NotServedHere, StorageUnavailable
 from oncelog_service.journal.coordinator import Journal
 from oncelog_service.service import Service
+from oncelog_service.storage.keys import split_row_id
 from oncelog_service.transactions.edits import Aborted, Committed, Started
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
@@ -55,6 +56,7 @@ class _Collector:
             "Offsets that the subscription farthest behind, of the topics that are open, has before it",
             max((each.largest_lag for each in subscriptions), default=0),
         )
+        yield from _of_held(service)
         with suppress(NotServedHere, StorageUnavailable):  # it counts for all where it is served
             yield from _of_transactions(service.transactions)
         with suppress(NotServedHere, StorageUnavailable):
@@ -68,6 +70,19 @@ def _serves(service: Service) -> bool:
     except StorageUnavailable:
         return False
     return True
+
+
+def _of_held(service: Service) -> Iterator[Metric]:
+    oldest = [run for log in service.topics.opened.values() if (run := log.ranges.held_from) is not None]
+    since_ms = min((split_row_id(run.first_id)[0] for run in oldest), default=None)
+    yield GaugeMetricFamily(
+        "oncelog_held_topics", "Open topics that hold messages back since a transaction is not decided", len(oldest)
+    )
+    yield GaugeMetricFamily(
+        "oncelog_held_seconds",
+        "For how long the oldest undecided message of the topics that are open has held back what is behind it",
+        0 if since_ms is None else max(0, service.clock.now_ms() - since_ms) / 1000,
+    )
 
 
 def _of_transactions(transactions: TransactionManager | RemoteTransactions) -> Iterator[Metric]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from weakref import WeakValueDictionary
@@ -20,7 +20,7 @@ from oncelog.errors import (
     TopicNotFound,
     TransactionsUnavailable,
 )
-from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic
+from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic, TransactionState
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Alone, Leases, held_briefly, topic_resource
 from oncelog_service.log.cache import RecentMessages
@@ -270,6 +270,10 @@ class Topics:
             log = await self.open(namespace, topic)
         if log.row.generation == int(generation):
             await log.settle(pointer, committed)
+
+    async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
+        """What the transaction service that topics ask says of these. Raises TransactionsUnavailable."""
+        return await self._transactions.states(pointers)
 
     # --- policies of namespaces
 

@@ -62,12 +62,12 @@ class Lives:
         self.steps = steps
 
     def __iter__(self) -> Iterator[Topic]:
-        with self.machine.run() as service:
+        with self.machine.run(foreign_write_pointers=True) as service:
             self.log.attach(service)
             self.log.write(self.steps)
             yield self.log.topic  # from memory, as far as that reaches
             crashed = self.machine.crash()
-        with crashed.run() as service:
+        with crashed.run(foreign_write_pointers=True) as service:
             self.log.attach(service)
             yield self.log.topic  # all of it from the store
             self.log.finish()

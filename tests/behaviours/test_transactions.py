@@ -75,7 +75,7 @@ async def unsettled(service: Service) -> int:
 
 @pytest.fixture
 def house(machine: Machine) -> Iterator[House]:
-    with machine.run() as service:
+    with machine.run(foreign_write_pointers=True) as service:
         house = House(service, machine)
         yield house
         assert house.topic.verify()["ok"], house.topic.verify()

@@ -41,7 +41,7 @@ def opened(topic: Topic) -> Iterator[Topic]:
 
 def test_an_open_says_where_the_subscription_stands(topic: Topic) -> None:
     stands = {"name": "s", "generation": 1, "epoch": 1, "cursor": 1, "lag": 2, "lost": 0}
-    stands |= {"upcomingOffset": 3, "settledOffset": 3}
+    stands |= {"upcomingOffset": 3, "settledOffset": 3, "heldBy": None, "heldSinceMs": None}
     assert answered(post(topic, name="s", nonce="n", start={"offset": 1})) == stands
     assert answered(topic.request("GET", "/subscriptions/s")) == stands
 

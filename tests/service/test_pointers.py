@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.errors import TransactionNotInProgress
+from oncelog.errors import TransactionNotInProgress, UnknownWritePointer
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.storage.memory import Disk
@@ -29,6 +29,7 @@ class Place:
         self.transactions = transactions
         self.clock = clock
         self.pointers = WritePointers(transactions, PARTICIPANT, clock, LIFETIME_MS)
+        self.open_to_others = WritePointers(transactions, PARTICIPANT, clock, LIFETIME_MS, foreign=True)
 
     async def started(self) -> int:
         return (await self.transactions.start(TransactionType.SHORT)).write_pointer
@@ -116,12 +117,35 @@ def test_a_checkpoint_is_used_like_its_transaction_and_ends_with_it() -> None:
     run(scenario)
 
 
-def test_a_foreign_pointer_is_taken_and_nobody_is_told() -> None:
+def test_a_pointer_that_nobody_handed_out_is_refused() -> None:
     async def scenario(place: Place) -> None:
-        async with place.pointers.entered(FOREIGN):
-            assert place.pointers.in_use
-            place.pointers.check(FOREIGN)
+        handed_out = await place.started()
+        for made_up in (1, FOREIGN, handed_out - 1, handed_out + 1, handed_out + LIFETIME_MS * POINTERS_PER_MS, 2**63 - 1):
+            with pytest.raises(UnknownWritePointer) as refusal:
+                await use(place.pointers, made_up)
+            assert refusal.value.definite
+            assert refusal.value.write_pointer == made_up
+        assert not place.pointers.in_use
+        await use(place.pointers, handed_out)
+
+    run(scenario)
+
+
+def test_a_foreign_pointer_is_taken_where_another_service_is_in_use_and_nobody_is_told() -> None:
+    async def scenario(place: Place) -> None:
+        async with place.open_to_others.entered(FOREIGN):
+            assert place.open_to_others.in_use
+            place.open_to_others.check(FOREIGN)
         assert await place.told() == []
+
+    run(scenario)
+
+
+def test_a_foreign_pointer_that_an_operator_has_ended_is_refused() -> None:
+    async def scenario(place: Place) -> None:
+        place.open_to_others.end_by_hand(FOREIGN)
+        await refused(use(place.open_to_others, FOREIGN))
+        await use(place.open_to_others, FOREIGN + 1)
 
     run(scenario)
 
@@ -275,27 +299,52 @@ def test_a_pointer_is_changed_by_one_at_a_time_and_pointers_independently() -> N
 
 
 @pytest.mark.parametrize("side", [-1, 1])
-def test_a_pointer_is_taken_up_to_the_lifetime_of_a_transaction_and_not_beyond(side: int) -> None:
+def test_a_foreign_pointer_is_taken_up_to_the_lifetime_of_a_transaction_and_not_beyond(side: int) -> None:
     async def scenario(place: Place) -> None:
         at_the_bound = (BEGIN + side * LIFETIME_MS) * POINTERS_PER_MS
-        await use(place.pointers, at_the_bound)
+        await use(place.open_to_others, at_the_bound)
         beyond = (BEGIN + side * (LIFETIME_MS + 1)) * POINTERS_PER_MS
         with pytest.raises(TransactionNotInProgress, match="as its number says"):
-            await use(place.pointers, beyond)
-        assert not place.pointers.in_use
+            await use(place.open_to_others, beyond)
+        assert not place.open_to_others.in_use
 
     run(scenario)
 
 
-def test_a_pointer_has_outlived_itself_a_millisecond_after_its_last_one() -> None:
+def test_a_foreign_pointer_has_outlived_itself_a_millisecond_after_its_last_one() -> None:
     async def scenario(place: Place) -> None:
-        assert not place.pointers.outlived(FOREIGN)
-        place.clock.ms += LIFETIME_MS
-        assert not place.pointers.outlived(FOREIGN)
-        await use(place.pointers, FOREIGN)
-        place.clock.ms += 1
-        assert place.pointers.outlived(FOREIGN)
-        await refused(use(place.pointers, FOREIGN))
-        assert not place.pointers.outlived((place.clock.ms + 2 * LIFETIME_MS) * POINTERS_PER_MS)
+        pointers = place.open_to_others
+        assert not pointers.outlived(FOREIGN)
+        place.clock.advance(LIFETIME_MS)
+        assert not pointers.outlived(FOREIGN)
+        await use(pointers, FOREIGN)
+        place.clock.advance(1)
+        assert pointers.outlived(FOREIGN)
+        await refused(use(pointers, FOREIGN))
+        assert not pointers.outlived((place.clock.ms + 2 * LIFETIME_MS) * POINTERS_PER_MS)
+
+    run(scenario)
+
+
+def test_a_clock_that_is_set_forward_ages_no_foreign_pointer() -> None:
+    async def scenario(place: Place) -> None:
+        place.clock.ms += LIFETIME_MS + 1
+        assert not place.open_to_others.outlived(FOREIGN)
+        await use(place.open_to_others, FOREIGN)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("step_ms", [-2 * LIFETIME_MS, 2 * LIFETIME_MS])
+def test_our_own_pointers_are_taken_whatever_the_clock_says(step_ms: int) -> None:
+    async def scenario(place: Place) -> None:
+        before = await place.started()
+        place.clock.ms += step_ms
+        await use(place.pointers, before)
+        await use(place.pointers, await place.started())
+        place.clock.ms -= step_ms
+        after = await place.started()
+        assert after > before
+        await use(place.pointers, after)
 
     run(scenario)

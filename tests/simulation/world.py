@@ -31,7 +31,11 @@ class World:
         self.clock = ManualClock()
         self.disk = Disk()
         self._settings = Settings(
-            store="memory://", snapshot_messages=snapshot_messages, cache_bytes=cache_bytes, retention_seconds=3_600
+            foreign_write_pointers=True,
+            store="memory://",
+            snapshot_messages=snapshot_messages,
+            cache_bytes=cache_bytes,
+            retention_seconds=3_600,
         )
         self.service: Service
 

@@ -68,6 +68,10 @@ class TopicStats(Resource):
     replayed: int
     """How many messages were replayed when the topic was opened."""
     cached_messages: int
+    held_messages: int = 0
+    """Messages of transactions that are not decided; consumers, Spark, snapshots and retention stop before the first of them."""
+    held_write_pointers: int = 0
+    """How many write pointers these are under."""
 
 
 class OpenProducer(Resource):
@@ -193,6 +197,10 @@ class Subscription(Resource):
     upcoming_offset: int
     settled_offset: int
     """Consumers are given messages up to here; what follows waits for a transaction that is not decided."""
+    held_by: int | None = None
+    """The write pointer whose message stands at ``settled_offset`` undecided; None: nothing is held back."""
+    held_since_ms: int | None = None
+    """Since when."""
 
 
 class Why(Resource):
@@ -283,6 +291,37 @@ class Settlement(Resource):
     write_pointer: int
     state: TransactionState
     participant: str
+
+
+class HeldMessages(Resource):
+    """Messages that a topic holds back under one write pointer, since nobody knows yet how its transaction ends."""
+
+    write_pointer: int
+    since_ms: int
+    """When the first of them was published."""
+    first_offset: int
+    """Of the first of them. Consumers, Spark, snapshots and retention go up to the lowest one on the topic."""
+    messages: int
+    producers: list[str]
+    """The named producers among those who published them."""
+    state: TransactionState | None = None
+    """What the transaction service says of it; None: it never handed this pointer out, or cannot be asked now."""
+
+
+class HeldOnTopic(HeldMessages):
+    """The same, with the topic."""
+
+    namespace: str
+    topic: str
+
+
+class EndHeld(Resource):
+    """How an operator ends a write pointer of another transaction service on one topic."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    committed: bool
+    """Whether its messages count from now on; otherwise they are rolled back."""
 
 
 class TopicAsked(Resource):

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oncelog.errors import ConnectionFailed, OncelogError
+from oncelog.wire.models import HeldMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,13 @@ def progress_bar(as_json: bool, text: str) -> Progress:
 def iso_time(ms: int | None) -> str | None:
     """Milliseconds since 1970 as people read them."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def held_text(held: HeldMessages) -> str:
+    """What is held back under one write pointer, as people read it."""
+    whose = f" of {', '.join(held.producers)}" if held.producers else ""
+    state = held.state or "of no transaction known here"
+    return f"{held.messages} messages{whose} from offset {held.first_offset} since {iso_time(held.since_ms)} ({state})"
 
 
 def forget_stdout() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from oncelog.wire.models import Subscription
+from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Topic, Yes, command
 from oncelog_service.cli.values import parse_start
 
@@ -14,14 +15,15 @@ group = typer.Typer(help="List, show, move and delete the subscriptions of a top
 
 Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
 
-_COLUMNS = ("name", "epoch", "cursor", "lag", "lost")
+_COLUMNS = ("name", "epoch", "cursor", "lag", "lost", "held_by", "held_since")
 
 
 @command(group, "list")
 def list_(session: Session, topic: Topic) -> None:
     """List the subscriptions of a topic with how far each has come."""
     found = [each.model_dump(mode="json") for each in session.client.subscriptions(topic, session.namespace)]
-    session.out.table(found, _COLUMNS, [[each[column] for column in _COLUMNS] for each in found])
+    rows = [[{**each, "held_since": iso_time(each["held_since_ms"])}[column] for column in _COLUMNS] for each in found]
+    session.out.table(found, [column.replace("_", " ") for column in _COLUMNS], rows)
 
 
 @command(group, "show")

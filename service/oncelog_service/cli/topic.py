@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.output import held_text
 from oncelog_service.cli.session import Session, Topic, Yes, command
 from oncelog_service.cli.values import Policy, parse_properties
 
@@ -16,6 +17,9 @@ Ttl = Annotated[int | None, typer.Option("--ttl", min=1, help="Seconds that mess
 Deduplication = Annotated[
     Policy | None, typer.Option("--deduplication", help="Refuse duplicates here; inherit: as the namespace says.")
 ]
+
+_HELD_SHOWN = 20
+"""Write pointers that are shown with a topic; how many there are is shown, too."""
 
 _COUNTED = "generation"
 """The one property that the service sets itself."""
@@ -45,11 +49,18 @@ def list_(session: Session) -> None:
 
 @command(group, "show")
 def show(session: Session, topic: Topic) -> None:
-    """Show a topic's properties, and where its log begins and ends."""
+    """Show a topic's properties, where its log begins and ends, and which transactions hold messages back."""
     properties = session.client.topic(topic, session.namespace).properties
     stats = session.client.stats(topic, session.namespace).model_dump(mode="json")
-    value = {"namespace": session.namespace, **stats, "properties": properties}
+    held = session.client.held_on(topic, session.namespace, _HELD_SHOWN)
+    value = {
+        "namespace": session.namespace,
+        **stats,
+        "held": [each.model_dump(mode="json") for each in held],
+        "properties": properties,
+    }
     rows = [(name.replace("_", " "), field) for name, field in stats.items()]
+    rows += [(f"held by {each.write_pointer}", held_text(each)) for each in held]
     rows += [(f"property {name}", text) for name, text in sorted(properties.items()) if name != _COUNTED]
     session.out.table(value, ["", f"{session.namespace}/{topic}"], rows)
 
@@ -72,6 +83,24 @@ def update(
     session.client.update_topic(topic, chosen, session.namespace)
     value = {"namespace": session.namespace, "topic": topic, "properties": chosen}
     session.out.result(value, f"topic {session.namespace}/{topic} is updated")
+
+
+@command(group, "settle")
+def settle(
+    session: Session,
+    topic: Topic,
+    pointer: Annotated[int, typer.Argument(metavar="POINTER", min=1, help="Write pointer.", show_default=False)],
+    committed: Annotated[
+        bool, typer.Option("--committed/--rolled-back", help="Whether its messages count or are rolled back.", show_default=False)
+    ],
+    yes: Yes = False,
+) -> None:
+    """End a write pointer of another transaction service on this topic. Those of ours: `tx abort`."""
+    become = "count from now on" if committed else "are rolled back"
+    session.confirm(f"End write pointer {pointer} on {session.namespace}/{topic}? Its messages {become}, for good.", yes)
+    session.client.end_held(topic, pointer, committed=committed, namespace=session.namespace)
+    value = {"namespace": session.namespace, "topic": topic, "write_pointer": pointer, "committed": committed}
+    session.out.result(value, f"write pointer {pointer} is ended on {session.namespace}/{topic}: its messages {become}")
 
 
 @command(group, "delete")

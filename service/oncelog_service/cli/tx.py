@@ -26,17 +26,41 @@ class Listed(StrEnum):
 
     IN_PROGRESS = "in_progress"
     INVALID = "invalid"
+    HELD = "held"
 
 
 @command(group, "list", namespaced=False)
 def list_(
     session: Session,
-    state: Annotated[Listed, typer.Option("--state", help="Those in progress, or the invalid ones.")] = Listed.IN_PROGRESS,
+    state: Annotated[
+        Listed, typer.Option("--state", help="Those in progress, the invalid ones, or what topics hold back undecided.")
+    ] = Listed.IN_PROGRESS,
 ) -> None:
     """List transactions, oldest first."""
-    found = list(session.client.transactions(state.value))
+    if state is Listed.HELD:
+        _list_held(session)
+        return
+    found = list(session.client.transactions("invalid" if state is Listed.INVALID else "in_progress"))
     columns = ["write pointer", "type", "started", "expires", "resource", "checkpoints", "participants"]
     session.out.table([each.model_dump(mode="json") for each in found], columns, [_row(each) for each in found])
+
+
+def _list_held(session: Session) -> None:
+    held = session.client.held()
+    columns = ["write pointer", "state", "topic", "since", "first offset", "messages", "producers"]
+    rows = [
+        [
+            each.write_pointer,
+            each.state,
+            f"{each.namespace}/{each.topic}",
+            iso_time(each.since_ms),
+            each.first_offset,
+            each.messages,
+            _listed(each.producers),
+        ]
+        for each in held
+    ]
+    session.out.table([each.model_dump(mode="json") for each in held], columns, rows)
 
 
 @command(group, "show", namespaced=False)

@@ -23,6 +23,8 @@ class Limits:
     snapshot_messages: int = 1_000
     snapshot_seconds: float = 120.0
     max_transaction_lifetime_ms: int = 90_000_000
-    """Older write pointers are refused, and what is in the log under them is settled."""
+    """Older write pointers of another transaction service are refused, and what is in the log under them is settled."""
+    foreign_write_pointers: bool = False
+    """Whether write pointers are taken that our transaction service never handed out."""
     check_expected_offsets: bool = False
     """Whether topics that do not say so themselves take conditional publishes."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
-from oncelog.errors import TransactionNotInProgress
+from oncelog.errors import TransactionNotInProgress, UnknownWritePointer
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock
 from oncelog_service.transactions.port import Transactions
@@ -24,13 +24,19 @@ _REMEMBERED = 10_000
 class WritePointers:
     """Of one open topic. Works on the event loop that owns it."""
 
-    def __init__(self, transactions: Transactions, participant: str, clock: Clock, max_lifetime_ms: int) -> None:
-        """``participant``: how the transaction service calls this topic."""
+    def __init__(
+        self, transactions: Transactions, participant: str, clock: Clock, max_lifetime_ms: int, foreign: bool = False
+    ) -> None:
+        """``participant``: how the transaction service calls this topic. ``foreign``: another transaction service is in use,
+        too, so that pointers which ours never handed out are taken."""
         self._transactions = transactions
         self._participant = participant
         self._clock = clock
+        self._began = clock.now_ms(), clock.monotonic()
         self._max_lifetime_ms = max_lifetime_ms
+        self._foreign = foreign
         self._own: dict[int, bool] = {}
+        self._ended_by_hand: dict[int, None] = {}
         self._using: Counter[int] = Counter()
         self._left = asyncio.Event()
         self._closing: set[int] = set()
@@ -41,9 +47,9 @@ class WritePointers:
         """While something is written under the pointer. It is enlisted with its transaction service before anything is.
 
         Raises:
-            TransactionNotInProgress: its transaction has ended, or it is older than a transaction may become.
+            UnknownWritePointer: the transaction service never handed it out, and no other one is in use.
+            TransactionNotInProgress: its transaction has ended, or another service's is older than a transaction may become.
         """
-        self._check_age(pointer)
         self._using[pointer] += 1
         try:
             if pointer not in self._own:
@@ -51,6 +57,8 @@ class WritePointers:
                 if len(self._own) >= _REMEMBERED:
                     self._own.clear()
                 self._own[pointer] = own
+            if not self._own[pointer]:
+                self._check_foreign(pointer)
             self.check(pointer)
             yield
         finally:
@@ -96,14 +104,34 @@ class WritePointers:
         """Whether anything at all is being written under a write pointer."""
         return bool(self._using)
 
+    def end_by_hand(self, pointer: int) -> None:
+        """An operator has ended another service's transaction here: what still comes under its pointer is refused."""
+        if len(self._ended_by_hand) >= _REMEMBERED:
+            del self._ended_by_hand[next(iter(self._ended_by_hand))]
+        self._ended_by_hand[pointer] = None
+
     def outlived(self, pointer: int) -> bool:
-        """Whether the pointer is older than any transaction may become: its messages are settled, whoever handed it out."""
+        """Whether another service's pointer is older than a transaction may become: then its messages are settled.
+
+        A clock that is set forward while the topic is open ages nothing.
+        """
         return self._age_ms(pointer) > self._max_lifetime_ms
 
     def _age_ms(self, pointer: int) -> int:
-        return self._clock.now_ms() - pointer // POINTERS_PER_MS
+        """How long ago its number says that it was handed out. Only of pointers that our transaction service knows nothing of."""
+        began_ms, began = self._began
+        steady_ms = began_ms + round((self._clock.monotonic() - began) * 1000)
+        return min(self._clock.now_ms(), steady_ms) - pointer // POINTERS_PER_MS
 
-    def _check_age(self, pointer: int) -> None:
+    def _check_foreign(self, pointer: int) -> None:
+        if not self._foreign:
+            raise UnknownWritePointer(
+                f"write pointer {pointer} was never handed out by the transaction service; those of another service are taken "
+                "where the setting foreign_write_pointers is on",
+                write_pointer=pointer,
+            )
+        if pointer in self._ended_by_hand:
+            raise TransactionNotInProgress(f"an operator has ended write pointer {pointer} on this topic", write_pointer=pointer)
         age = self._age_ms(pointer)
         if abs(age) > self._max_lifetime_ms:
             raise TransactionNotInProgress(

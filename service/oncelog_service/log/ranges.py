@@ -12,7 +12,7 @@ from contextlib import closing
 from oncelog.errors import InvalidRequest, OffsetOutOfRange, StaleMessageId
 from oncelog.wire.columns import encode_message_columns
 from oncelog.wire.models import TopicAsked, TopicOffsets
-from oncelog_dedup import Deduplicator
+from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.columns import Range, end_within, read_columns
@@ -59,6 +59,11 @@ class Ranges:
     def last_settled_id(self) -> bytes | None:
         """Id of that message; None if there is none."""
         return self._dedup.fold.settled.position.last_message_id
+
+    @property
+    def held_from(self) -> Run | None:
+        """The first undecided messages, which end the settled part; None: nothing is held back."""
+        return self._dedup.fold.oldest_unsettled
 
     @property
     def earliest_offset(self) -> int:

@@ -37,7 +37,7 @@ from oncelog.wire.models import (
     TopicAsked,
     TopicOffsets,
 )
-from oncelog_dedup import Position
+from oncelog_dedup import Position, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_place, check_subscription_name
@@ -48,6 +48,7 @@ from oncelog_service.log.ranges import Ranges
 from oncelog_service.log.reading import read
 from oncelog_service.log.scan import after, offset_behind
 from oncelog_service.log.writer import Writer
+from oncelog_service.storage.keys import split_row_id
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import SubscriptionRow, encode_record
 
@@ -288,13 +289,18 @@ class Subscriptions:
         rows = {name: self._rows[name] for name in names if name in self._rows}
         await self._writer.settled()
         offsets, upcoming = await self._ranges.offsets(TopicAsked()), self._position().upcoming_offset
-        return [_as_shown(name, row.epoch, row.cursor, offsets, upcoming) for name, row in rows.items() if row.cursor is not None]
+        held = self._ranges.held_from
+        return [
+            _as_shown(name, row.epoch, row.cursor, offsets, upcoming, held)
+            for name, row in rows.items()
+            if row.cursor is not None
+        ]
 
     async def _shown(self, name: str, epoch: int) -> Subscription:
         cursor = self._existing(name).cursor or 0
         await self._writer.settled()
         offsets = await self._ranges.offsets(TopicAsked())
-        return _as_shown(name, epoch, cursor, offsets, self._position().upcoming_offset)
+        return _as_shown(name, epoch, cursor, offsets, self._position().upcoming_offset, self._ranges.held_from)
 
     # --- places
 
@@ -353,7 +359,7 @@ class Subscriptions:
         await written
 
 
-def _as_shown(name: str, epoch: int, cursor: int, offsets: TopicOffsets, upcoming: int) -> Subscription:
+def _as_shown(name: str, epoch: int, cursor: int, offsets: TopicOffsets, upcoming: int, held: Run | None) -> Subscription:
     return Subscription(
         name=name,
         generation=offsets.generation,
@@ -363,4 +369,6 @@ def _as_shown(name: str, epoch: int, cursor: int, offsets: TopicOffsets, upcomin
         lost=max(0, offsets.earliest - cursor),
         upcoming_offset=upcoming,
         settled_offset=offsets.settled,
+        held_by=None if held is None else held.write_pointer,
+        held_since_ms=None if held is None else split_row_id(held.first_id)[0],
     )

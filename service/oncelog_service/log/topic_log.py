@@ -19,6 +19,7 @@ from oncelog.errors import (
     ProducerInTransaction,
     StaleMessageId,
     StorageUnavailable,
+    TransactionNotFound,
     TransactionNotInProgress,
     TransactionPrepared,
 )
@@ -113,7 +114,9 @@ class TopicLog:
         self._stamps = Stamps(row.created, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
         groups = Groups(prefix, store, keys is not None)
         appearances = Appearances(prefix, clock, self.dedup, self._stamps, keys)
-        pointers = WritePointers(transactions, participant, clock, limits.max_transaction_lifetime_ms)
+        pointers = WritePointers(
+            transactions, participant, clock, limits.max_transaction_lifetime_ms, limits.foreign_write_pointers
+        )
         self.expectations = Expectations(
             topic_name(prefix), keys, self.dedup, writer, pointers, transactions, lambda *ended: self.transactional.settle(*ended)
         )
@@ -224,8 +227,8 @@ class TopicLog:
         With a write pointer they belong to its transaction, and without messages what is stored under it appears.
 
         Raises:
-            InvalidRequest, RequestTooLarge, TransactionalMismatch, TransactionNotInProgress, ProducerFenced, SequenceGap,
-            SequenceReused, ProducerInTransaction, StoredGroupPublished, ExpectationsNotChecked, OffsetMismatch,
+            InvalidRequest, RequestTooLarge, TransactionalMismatch, UnknownWritePointer, TransactionNotInProgress, ProducerFenced,
+            SequenceGap, SequenceReused, ProducerInTransaction, StoredGroupPublished, ExpectationsNotChecked, OffsetMismatch,
             KeyInTransaction: definite; nothing is stored.
             StorageUnavailable: definite, nothing is stored. StorageFailed: not definite.
         """
@@ -361,6 +364,27 @@ class TopicLog:
             state = states.get(pointer)
             if state != "in_progress":
                 await self.settle(pointer, committed=state in (None, "committed"))
+
+    async def end_foreign(self, pointer: int, committed: bool) -> None:
+        """End another service's write pointer on this topic, at an operator's word: nothing more is taken under it while the
+        topic is open.
+
+        Raises:
+            TransactionNotInProgress: our own transaction service handed it out; what ends it there ends it here.
+            TransactionNotFound: nothing is held back under it. TransactionsUnavailable: whose it is cannot be asked.
+        """
+        state = (await self._transactions.states([pointer])).get(pointer)
+        self._check_open()
+        if state is not None:
+            raise TransactionNotInProgress(
+                f"write pointer {pointer} is of our own transaction service: end the transaction there",
+                write_pointer=pointer,
+                state=state,
+            )
+        if pointer not in self.dedup.fold.unsettled:
+            raise TransactionNotFound(f"the topic holds nothing back under write pointer {pointer}", write_pointer=pointer)
+        self._pointers.end_by_hand(pointer)
+        await self.settle(pointer, committed)
 
     async def expire_stored(self, pointer: int) -> bool:
         """What is stored under the pointer is older than the topic's ttl; whether it may be deleted now.

@@ -65,6 +65,8 @@ TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 """Begins every address of a topic, exactly as in the TMS page."""
 
 PRODUCER = TOPIC + "/producers/{producer}"
+HELD = "/v1/held"
+HELD_ON_TOPIC = TOPIC + "/held"
 SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
 TRANSACTIONS = "/v1/transactions"
 TRANSACTION = "/v1/transactions/{writePointer}"

@@ -14,7 +14,10 @@ from oncelog.wire.models import (
     BeginAtomic,
     Changes,
     Cluster,
+    EndHeld,
     GroupProducer,
+    HeldMessages,
+    HeldOnTopic,
     NamespacePolicies,
     OpenedProducer,
     OpenProducer,
@@ -35,6 +38,7 @@ from oncelog.wire.models import (
 )
 from oncelog_service.rest import (
     cluster,
+    held,
     journal,
     messages,
     producers,
@@ -49,6 +53,8 @@ from oncelog_service.rest.routes import (
     ATOMIC,
     GROUP_PRODUCER,
     HAND_OVER,
+    HELD,
+    HELD_ON_TOPIC,
     JOURNAL,
     PARTICIPANT,
     PRODUCER,
@@ -168,6 +174,7 @@ _NUMBERED = (errors.ProducerFenced, errors.SequenceGap, errors.SequenceReused, e
 _JUDGED = (*_NUMBERED, errors.OffsetMismatch, errors.KeyInTransaction)
 _PUBLISHING = (
     errors.TransactionalMismatch,
+    errors.UnknownWritePointer,
     errors.TransactionNotInProgress,
     errors.StoredGroupPublished,
     errors.TransactionsUnavailable,
@@ -263,6 +270,24 @@ SUBSCRIPTION_ROUTES = (
     ),
 )  # fmt: skip
 """Durable consumers."""
+
+HELD_ROUTES = (
+    Route(
+        "GET", HELD, held.everywhere, "List what topics hold back under undecided write pointers",
+        response={JSON: {"type": "array", "items": HeldOnTopic}}, errors=(errors.InvalidRequest, *_SERVED),
+        query={"limit": "at most so many, 1 to 10000", "here": "true: only of the instance that is asked"},
+    ),
+    Route(
+        "GET", HELD_ON_TOPIC, held.on_topic, "List what a topic holds back under undecided write pointers",
+        response={JSON: {"type": "array", "items": HeldMessages}}, errors=(errors.InvalidRequest, *_ON_TOPIC, *_STORE),
+        query={"limit": "at most so many, 1 to 10000"},
+    ),
+    Route(
+        "POST", HELD_ON_TOPIC + "/{writePointer}", held.end, "End another service's write pointer on a topic",
+        request={JSON: EndHeld}, response=_NOTHING, errors=(*_BODY, *_ENDED, *_ON_TOPIC, *_SERVED),
+    ),
+)  # fmt: skip
+"""What nobody has decided yet."""
 
 ROUTES = (
     Route("GET", "/v1/namespaces", topics.namespaces, "List namespaces", response=_NAMES),
@@ -366,6 +391,7 @@ ROUTES = (
         response={JSON: Why}, errors=(errors.InvalidRequest, *_ON_TOPIC), query={"sequenceId": "0 to 2^63-1"},
     ),
     *SUBSCRIPTION_ROUTES,
+    *HELD_ROUTES,
     *TRANSACTION_ROUTES,
     *JOURNAL_ROUTES,
     *CLUSTER_ROUTES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oncelog.message_id import MessageId
 from oncelog.wire.models import NamespacePolicies, TopicStats
+from oncelog_service.log.held import held_messages
 from oncelog_service.rest.bodies import json_answer, read_json, read_model
 from oncelog_service.rest.routes import Answer, Call
 
@@ -44,6 +45,7 @@ async def stats(call: Call) -> Answer:
     """Where the log begins and ends, and what a restart would replay."""
     log = await call.service.topics.open(*_name(call))
     last_id = log.position.last_message_id
+    held = held_messages(log.dedup.fold.unsettled)
     return json_answer(
         TopicStats(
             name=call.path["topic"],
@@ -56,6 +58,8 @@ async def stats(call: Call) -> Answer:
             snapshot_offset=log.snapshots.newest,
             replayed=log.replayed,
             cached_messages=log.cache.messages,
+            held_messages=sum(each.messages for each in held),
+            held_write_pointers=len(held),
         ).to_wire()
     )
 

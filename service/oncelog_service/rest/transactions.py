@@ -76,14 +76,14 @@ async def can_commit(call: Call) -> Answer:
     With `resource` the transaction is prepared: it does not time out before the maximum lifetime, so that whoever recovers that
     database can still end it.
     """
-    pointer, changes = _pointer(call), read_model(call, Changes)
+    pointer, changes = pointer_of(call), read_model(call, Changes)
     await call.service.transactions.can_commit(pointer, _keys(changes), changes.resource)
     return json_answer(None)
 
 
 async def commit(call: Call) -> Answer:
     """Commit, with the changed keys if they were not handed in before. Repeating it is as once."""
-    pointer, changes = _pointer(call), read_model(call, Changes)
+    pointer, changes = pointer_of(call), read_model(call, Changes)
     if changes.resource is not None:
         raise InvalidRequest("a resource goes with can-commit only")
     await call.service.transactions.commit(pointer, _keys(changes))
@@ -96,26 +96,26 @@ async def abort(call: Call) -> Answer:
     With `unlessPrepared` one that a database decides is refused, `transaction_prepared`, and one that is invalid stays so: for
     whoever is not its client.
     """
-    pointer, asked = _pointer(call), read_model(call, AbortTransaction)
+    pointer, asked = pointer_of(call), read_model(call, AbortTransaction)
     await call.service.transactions.abort(pointer, asked.unless_prepared)
     return await _status_answer(call, pointer)
 
 
 async def invalidate(call: Call) -> Answer:
     """Give the transaction up: as abort, and it stays in the list of invalid ones until it is pruned. Repeating it is as once."""
-    pointer = _pointer(call)
+    pointer = pointer_of(call)
     await call.service.transactions.invalidate(pointer)
     return await _status_answer(call, pointer)
 
 
 async def checkpoint(call: Call) -> Answer:
     """A further write pointer for a transaction in progress. Answers as the start does."""
-    return _transaction_answer(call, await call.service.transactions.checkpoint(_pointer(call)))
+    return _transaction_answer(call, await call.service.transactions.checkpoint(pointer_of(call)))
 
 
 async def show(call: Call) -> Answer:
     """What became of a transaction: `in_progress`, `committed`, `aborted` or `invalid`. What is answered is durable."""
-    return await _status_answer(call, _pointer(call))
+    return await _status_answer(call, pointer_of(call))
 
 
 async def list_(call: Call) -> Answer:
@@ -155,7 +155,7 @@ async def states(call: Call) -> Answer:
 
 async def enlist(call: Call) -> Answer:
     """Note that a participant is about to hold messages under the pointer. `enlisted` false: it was never handed out here."""
-    pointer, participant = _pointer(call), read_model(call, Participant).participant
+    pointer, participant = pointer_of(call), read_model(call, Participant).participant
     transactions = call.service.transactions
     enlisted = await transactions.enlist(pointer, participant)
     await transactions.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
@@ -164,7 +164,7 @@ async def enlist(call: Call) -> Answer:
 
 async def settled(call: Call) -> Answer:
     """The participant has dealt with the end of the transaction. Repeating it is as once."""
-    pointer, participant = _pointer(call), call.path["participant"]
+    pointer, participant = pointer_of(call), call.path["participant"]
     if not PARTICIPANT_PATTERN.fullmatch(participant):
         raise InvalidRequest(f"that is no participant: {participant[:50]!r}")
     await call.service.transactions.settled(pointer, participant)
@@ -186,7 +186,7 @@ async def unsettled(call: Call) -> Answer:
 # --- in and out
 
 
-def _pointer(call: Call) -> int:
+def pointer_of(call: Call) -> int:
     """The write pointer in the address. Raises InvalidRequest."""
     text = call.path["writePointer"]
     if not (text.isascii() and text.isdigit() and len(text) <= 19):

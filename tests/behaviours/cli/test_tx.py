@@ -11,12 +11,13 @@ import pytest
 import requests
 
 from oncelog import Client
+from oncelog.wire.requests import PublishRequest
 from oncelog_service.cli.tx_serve import SETTINGS
 from oncelog_service.config import Settings, TransactionServiceSettings
 from oncelog_service.rest.table import TRANSACTION_ROUTES
 from tests.behaviours.cli.support import process, run, value
 from tests.patience import PATIENCE
-from tests.support import RunningService
+from tests.support import RunningService, running_service
 
 
 @pytest.fixture
@@ -51,6 +52,23 @@ def test_those_in_progress_and_invalid_ones_are_listed(url: str, client: Client)
     assert (lines[1][4], lines[2][4]) == ("-", "bank")
     assert lines[1][2].endswith("+00:00")
     assert run("tx", "list", "--state", "committed", url=url).exit_code == 2
+
+
+def test_what_topics_hold_back_is_listed_and_an_operator_ends_it() -> None:
+    with running_service(foreign_write_pointers=True) as service, Client(service.url) as client:
+        url = service.url
+        client.create_topic("t")
+        client.open_subscription("t", "s")
+        pointer = client.start_transaction().write_pointer - 1  # of nobody here
+        client.publish("t", PublishRequest([b"1", b"2"], "writer", sequence_ids=[0, 1], write_pointer=pointer))
+        (held,) = value(run("tx", "list", "--state", "held", "--json", url=url))
+        assert (held["write_pointer"], held["topic"], held["messages"], held["producers"]) == (pointer, "t", 2, ["writer"])
+        assert str(pointer) in run("tx", "list", "--state", "held", url=url).stdout
+        assert f"held by {pointer}\t2 messages of writer from offset 0" in run("topic", "show", "t", url=url).stdout
+        assert str(pointer) in run("subscription", "list", "t", url=url).stdout
+        ended = value(run("topic", "settle", "t", str(pointer), "--rolled-back", "--yes", "--json", url=url))
+        assert ended["committed"] is False
+        assert listed(url, "held") == []
 
 
 def test_what_became_of_a_transaction_is_shown(url: str, client: Client) -> None:
