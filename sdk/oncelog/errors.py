@@ -122,28 +122,34 @@ class Unauthorized(OncelogError):
 
 
 class ProducerFenced(OncelogError):
-    """Another incarnation of this producer holds the name; this one may not publish any more."""
+    """Another incarnation of this producer holds the name, or the topic was deleted and made anew since this one was opened; it
+    may not publish any more."""
 
     code = "producer_fenced"
     status = 403
-    values = ("producer", "epoch", "current_epoch", "incarnation", "current_incarnation")
+    values = ("producer", "epoch", "current_epoch", "incarnation", "current_incarnation", "generation")
     producer: str
     epoch: int
     current_epoch: int
     incarnation: str
     """Of an atomic commit that carries one; then the epochs are None."""
     current_incarnation: str
+    generation: int
+    """Of the topic now, where that is the reason: what was opened in an older one is refused. Else None."""
 
 
 class ConsumerFenced(OncelogError):
-    """Another consumer holds this subscription, or it was moved or deleted; this one may not receive or acknowledge any more."""
+    """Another consumer holds this subscription, or it was moved or deleted, or the topic was deleted and made anew; this one may
+    not receive or acknowledge any more."""
 
     code = "consumer_fenced"
     status = 403
-    values = ("subscription", "epoch", "current_epoch")
+    values = ("subscription", "epoch", "current_epoch", "generation")
     subscription: str
     epoch: int
     current_epoch: int
+    generation: int
+    """Of the topic now, where that is the reason. Else None."""
 
 
 class NotFound(OncelogError):

@@ -59,7 +59,7 @@ class Publishing:
 
         Raises:
             OutboxBehind: the topic has numbers of this producer that the database never gave, ``next_number`` and above.
-            ProducerFenced: somebody else has opened it.
+            ProducerFenced: somebody else has opened it. Where it is the topic that was made anew, it is opened there.
         """
         done: list[Row] = []
         duplicates = 0
@@ -78,9 +78,11 @@ class Publishing:
                     continue
                 done += part
                 del parts[0]
-        except (OutboxBehind, ProducerFenced):
+        except OutboxBehind:
             raise
         except OncelogError as error:
+            if isinstance(error, ProducerFenced) and error.generation is None:
+                raise
             # By the next try the topic may be another one, or deduplication switched off; and this may have been stored.
             self._epochs.pop(name, None)
             return Published(done, duplicates, error)

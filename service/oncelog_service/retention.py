@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -39,14 +40,30 @@ SLICE = 1_000
 _BY_GENERATION = (
     Table.MESSAGE,
     Table.PAYLOAD,
-    Table.PRODUCER,
     Table.SNAPSHOT,
     Table.KEY_SNAPSHOT,
     Table.TRIM,
     Table.GROUP,
     Table.CHUNK,
-    Table.SUBSCRIPTION,
 )
+_WITH_NONCES = (Table.PRODUCER, Table.SUBSCRIPTION)
+_NONCES_SECONDS = 600.0
+"""How long the rows of a deleted topic's producers and subscriptions stay, from when this process first sees it deleted: an open
+that the network repeats or holds up is known again in the topic's next generation."""
+
+
+@dataclass(slots=True)
+class _Old:
+    """What is left of older generations of a topic."""
+
+    below: int
+    """The first generation that is kept."""
+    since: float
+    """When this process first saw that those before it are deleted."""
+    tables: list[Table]
+    """Where rows may be left that are due; empty a round after none was found."""
+    nonces_gone: bool = False
+    """Rows with nonces were due too."""
 
 
 class Retention:
@@ -68,8 +85,8 @@ class Retention:
         self._clock = clock
         self._every_seconds = every_seconds
         self._max_transaction_lifetime_ms = max_transaction_lifetime_ms
-        self._gone: dict[TopicName, int] = {}
-        """Of which topics nothing was left any more below this generation, a round after it was deleted."""
+        self._old: dict[TopicName, _Old] = {}
+        """What is being deleted, or gone, of older generations."""
 
     async def run(self) -> None:
         """Go over all topics again and again, until cancelled."""
@@ -157,14 +174,21 @@ class Retention:
 
     async def _old_generations(self, name: TopicName, row: TopicRow) -> int:
         first_kept = row.generation + 1 if row.deleted else row.generation
-        if first_kept == FIRST_GENERATION or self._gone.get(name) == first_kept:
+        if first_kept == FIRST_GENERATION:
             return 0
+        old = self._old.get(name)
+        if old is None or old.below != first_kept:
+            old = self._old[name] = _Old(first_kept, self._clock.monotonic(), list(_BY_GENERATION))
+        if not old.tables:
+            if old.nonces_gone or self._clock.monotonic() - old.since < _NONCES_SECONDS:
+                return 0
+            old.nonces_gone, old.tables = True, list(_WITH_NONCES)
         start, stop = generation_key(topic_key(*name), 0), generation_key(topic_key(*name), first_kept)
         deleted = 0
-        for table in _BY_GENERATION:
+        for table in old.tables:
             deleted += await self._delete(name, partial(self._keys, table, start, stop))
         if not deleted:
-            self._gone[name] = first_kept
+            old.tables = []
         return deleted
 
     def _keys(self, table: Table, start: bytes, stop: bytes) -> list[tuple[Table, bytes]]:

@@ -24,6 +24,7 @@ from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolic
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Alone, Leases, held_briefly, topic_resource
 from oncelog_service.log.cache import RecentMessages
+from oncelog_service.log.generations import highest_epoch
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.reading import read
 from oncelog_service.log.recovery import last_timestamp, recover
@@ -106,9 +107,8 @@ class Topics:
             before = await self._row(namespace, topic)
             if before is not None and not before.deleted:
                 raise TopicExists(f"topic {namespace}/{topic} exists already")
-            generation, floor = (FIRST_GENERATION, 0) if before is None else (before.generation + 1, before.last_timestamp + 1)
-            created = max(self._clock.now_ms(), floor)
-            await self._write(writer, namespace, topic, TopicRow(generation, created, kept))
+            row = _first(self._clock.now_ms(), kept) if before is None else _next(before, self._clock.now_ms(), kept)
+            await self._write(writer, namespace, topic, row)
 
     async def update(self, namespace: str, topic: str, properties: object) -> None:
         """Replace all properties. Raises InvalidRequest, TopicNotFound."""
@@ -147,7 +147,8 @@ class Topics:
         return await read(self._names, namespace)
 
     async def delete(self, namespace: str, topic: str) -> None:
-        """The topic and its messages are gone at once; their rows leave by and by. Raises InvalidRequest, TopicNotFound."""
+        """The topic and its messages are gone at once; their rows leave by and by. What its generations must not use again – ids,
+        timestamps, epochs – is kept with the name. Raises InvalidRequest, TopicNotFound."""
         name = (namespace, topic)
         async with self._locked(name):
             await self._existing(namespace, topic)
@@ -156,13 +157,20 @@ class Topics:
             # No recovery is under way: it would hold the lock. One that waits for it will find the topic deleted.
             log = self._open.pop(name, None)
             if log is not None:
-                await log.close(snapshot=False)
-                last = log.last_timestamp
+                await log.close(snapshot=False)  # from here on it hands out nothing more
+                last, epoch = log.last_timestamp, log.highest_epoch
             else:
                 prefix = generation_key(topic_key(*name), row.generation)
                 last = await read(last_timestamp, self._store, prefix)
-            last = max(last, row.created)
-            gone = replace(row, deleted=True, properties={}, last_timestamp=last, expired_before=0)
+                epoch = await read(highest_epoch, self._store, prefix)
+            gone = replace(
+                row,
+                deleted=True,
+                properties={},
+                last_timestamp=max(last, row.created),
+                expired_before=0,
+                epoch_floor=max(epoch, row.epoch_floor),
+            )
             await self._write(writer, namespace, topic, gone)
 
     async def open(self, namespace: str, topic: str, *, claim: bool = False) -> TopicLog:
@@ -364,6 +372,16 @@ class Topics:
             lock = self._locks[name] = asyncio.Lock()
         async with lock:
             yield
+
+
+def _first(now_ms: int, properties: dict[str, str]) -> TopicRow:
+    return TopicRow(FIRST_GENERATION, now_ms, properties)
+
+
+def _next(deleted: TopicRow, now_ms: int, properties: dict[str, str]) -> TopicRow:
+    """The generation after a deleted one."""
+    created = max(now_ms, deleted.last_timestamp + 1)
+    return TopicRow(deleted.generation + 1, created, properties, epoch_floor=deleted.epoch_floor)
 
 
 def _topic_row(data: bytes) -> TopicRow:

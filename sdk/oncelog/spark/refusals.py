@@ -76,6 +76,8 @@ def _of_kept_producers(error: OncelogError) -> str | None:
 
 
 def _fenced(error: ProducerFenced) -> str:
+    if error.generation is not None:
+        return f"Whatever was opened on the topic that was deleted is of no use on the new one. {_NOTHING}; run it again"
     holder, own = error.current_incarnation, error.incarnation
     return (
         f"The producer's name belongs to {_query(holder)}, and this is {_query(own)}. A new checkpoint numbers its batches from "

@@ -17,6 +17,7 @@ from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
 from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark
 from oncelog_service.log.checks import check_producer_name, first_gap
 from oncelog_service.log.epochs import begun_by, remembering
+from oncelog_service.log.generations import Generations
 from oncelog_service.log.history import MOST_RECENT, find_originals
 from oncelog_service.log.reading import read
 from oncelog_service.log.writer import Writer
@@ -31,6 +32,7 @@ class Producers:
     def __init__(
         self,
         prefix: bytes,
+        generations: Generations,
         rows: dict[str, ProducerRow],
         dedup: Deduplicator,
         store: Store,
@@ -40,11 +42,13 @@ class Producers:
         check_open: Callable[[], None],
     ) -> None:
         """``upcoming_offset`` says where the persisted log ends now; ``end_transactions`` sees to those that a producer is in,
-        by aborting them or not."""
+        by aborting them or not. ``check_open`` raises once the topic takes nothing more: an epoch that was handed out behind that
+        might come again in the next generation."""
         self._prefix = prefix
+        self._generations = generations
+        self._check_open = check_open
         self._upcoming_offset = upcoming_offset
         self._end_transactions = end_transactions
-        self._check_open = check_open
         self._rows = rows
         self._dedup = dedup
         self._store = store
@@ -55,19 +59,27 @@ class Producers:
         """What is on disk of them, or on its way there."""
         return self._rows
 
+    @property
+    def highest_epoch(self) -> int:
+        """Of all producers; 0 for none."""
+        return max((row.epoch or 0 for row in self._rows.values()), default=0)
+
     async def open(self, name: str, nonce: str, gaps: Gaps) -> OpenedProducer:
         """Begin a new incarnation, which fences all older ones and aborts their transactions, or answer again for a nonce that
         did so before.
 
-        Raises InvalidRequest; ProducerInTransaction: a transaction of the producer is prepared.
+        Raises InvalidRequest; ProducerFenced: the topic was deleted and made anew since this was asked first.
+        ProducerInTransaction: a transaction of the producer is prepared.
         """
         check_producer_name(name)
+        if await self._generations.opened_before(ProducerRow, name, nonce):
+            raise self._generations.producer_fenced(name, None, self._epoch(name))
         self._check_open()
         row = self._rows.get(name, ProducerRow())
         epoch = begun_by(row.opens, nonce)
         new = epoch is None
         if epoch is None:
-            epoch = (row.epoch or 0) + 1
+            epoch = self._generations.next_epoch(row.epoch)
             await self._write(name, replace(row, epoch=epoch, opens=remembering(row.opens, nonce, epoch), gaps=gaps))
         await self._end_transactions(name, new)
         # Everything admitted before the open is on disk when the open is: what is answered here is final. What an undecided
@@ -101,7 +113,8 @@ class Producers:
         await done
 
     async def check_epoch(self, name: str, epoch: int | None) -> None:
-        """Raises ProducerFenced if a newer incarnation was opened, InvalidRequest if this epoch was never handed out."""
+        """Raises ProducerFenced if a newer incarnation was opened, or the topic made anew; InvalidRequest if this epoch was never
+        handed out."""
         refusal = self.refusal(name, epoch)
         if isinstance(refusal, ProducerFenced):
             await self._writer.settled()  # the newer epoch may still be on its way to disk
@@ -110,10 +123,11 @@ class Producers:
 
     def refusal(self, name: str, epoch: int | None) -> ProducerFenced | InvalidRequest | None:
         """What :meth:`check_epoch` would raise, for the last moment: whoever raises it waits for what is being written."""
-        row = self._rows.get(name)
-        current = 0 if row is None or row.epoch is None else row.epoch
+        current = self._epoch(name) or 0
         if epoch is None or epoch == current > 0:
             return None
+        if self._generations.older(epoch):
+            return self._generations.producer_fenced(name, epoch, current or None)
         if epoch > current or epoch < 1:
             return InvalidRequest(f"epoch {epoch} of producer {name!r} was never handed out; open the producer")
         return ProducerFenced(
@@ -122,6 +136,10 @@ class Producers:
             epoch=epoch,
             current_epoch=current,
         )
+
+    def _epoch(self, name: str) -> int | None:
+        row = self._rows.get(name)
+        return None if row is None else row.epoch
 
     def gap(self, name: str, new_ids: Sequence[int], stored: Mark | None = None) -> tuple[int, int] | None:
         """(expected, received) of the first sequence id left out, if this producer refuses gaps.

@@ -42,6 +42,7 @@ from oncelog_service.clock import Clock
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_place, check_subscription_name
 from oncelog_service.log.epochs import begun_by, remembering
+from oncelog_service.log.generations import Generations
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.pages import Encoding, Page
 from oncelog_service.log.ranges import Ranges
@@ -59,6 +60,7 @@ class Subscriptions:
     def __init__(
         self,
         prefix: bytes,
+        generations: Generations,
         rows: dict[str, SubscriptionRow],
         store: Store,
         writer: Writer,
@@ -75,6 +77,7 @@ class Subscriptions:
         """``settled_page``: messages from a place on, of what is settled. ``start_at_offset`` and ``start_at_id`` say where a
         place is. ``settle_ended`` asks how transactions ended that are not settled here."""
         self._prefix = prefix
+        self._generations = generations
         self._rows = rows
         self._store = store
         self._writer = writer
@@ -97,10 +100,12 @@ class Subscriptions:
 
         Raises:
             InvalidRequest, InvalidMessageId, StaleMessageId, OffsetOutOfRange: a subscription that is not there yet cannot begin
-                at that place.
+                at that place. ConsumerFenced: the topic was deleted and made anew since this was asked first.
         """
         check_subscription_name(asked.name)
         check_place(asked.start)
+        if await self._generations.opened_before(SubscriptionRow, asked.name, asked.nonce):
+            raise self._generations.consumer_fenced(asked.name, None, None)
         self._check_open()
         start: int | None = None
         while True:
@@ -150,7 +155,7 @@ class Subscriptions:
     async def _begin(self, name: str, nonce: str, cursor: int) -> int:
         """A new epoch with the cursor there. It counts from the call on; on disk when this returns."""
         row = self._rows.get(name, SubscriptionRow(0))
-        epoch = row.epoch + 1
+        epoch = self._generations.next_epoch(row.epoch)
         await self._write(name, SubscriptionRow(epoch, remembering(row.opens, nonce, epoch), cursor))
         return epoch
 
@@ -171,6 +176,8 @@ class Subscriptions:
 
     def _refusal(self, name: str, epoch: int) -> OncelogError | None:
         row = self._rows.get(name)
+        if self._generations.older(epoch):
+            return self._generations.consumer_fenced(name, epoch, None if row is None else row.epoch)
         if row is None:
             return SubscriptionNotFound(f"the topic has no subscription {name[:249]!r}")
         if row.cursor is not None and epoch == row.epoch:
@@ -270,6 +277,11 @@ class Subscriptions:
     def __len__(self) -> int:
         """How many there are."""
         return sum(row.cursor is not None for row in self._rows.values())
+
+    @property
+    def highest_epoch(self) -> int:
+        """Of all of them, deleted ones too; 0 for none."""
+        return max((row.epoch for row in self._rows.values()), default=0)
 
     @property
     def largest_lag(self) -> int:

@@ -32,6 +32,7 @@ from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
 from oncelog_service.log.expectations import Expectations, topic_name
+from oncelog_service.log.generations import Generations
 from oncelog_service.log.groups import Appearances, Groups
 from oncelog_service.log.journaled import Journaled
 from oncelog_service.log.judge import Judge, Known
@@ -89,8 +90,10 @@ class TopicLog:
         self.dedup = Deduplicator(recovered.fold)
         keys = self.keys = recovered.keys
         """None where the topic does not check expectations."""
+        generations = Generations(prefix, row.generation, row.epoch_floor, store)
         self.producers = Producers(
             prefix,
+            generations,
             recovered.producers,
             self.dedup,
             store,
@@ -179,6 +182,7 @@ class TopicLog:
         )
         self.subscriptions = Subscriptions(
             prefix,
+            generations,
             recovered.subscriptions,
             store,
             writer,
@@ -579,6 +583,11 @@ class TopicLog:
     def last_timestamp(self) -> int:
         """The highest publish timestamp handed out."""
         return self._stamps.last_timestamp
+
+    @property
+    def highest_epoch(self) -> int:
+        """The highest epoch handed out in this generation, to a producer or to a consumer; 0 for none."""
+        return max(self.producers.highest_epoch, self.subscriptions.highest_epoch)
 
     def _check_open(self) -> None:
         if self._closed:

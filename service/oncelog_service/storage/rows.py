@@ -44,7 +44,7 @@ A row of the Payload Table, version 1, big-endian::
 The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_dedup/snapshot.py draws it)::
 
     TOPIC      {"version": 1, "generation": int, "created": ms, "last_timestamp": ms, "expired_before": ms,
-                "deleted": bool, "properties": {str: str}}
+                "epoch_floor": int, "deleted": bool, "properties": {str: str}}
     NAMESPACE  {"version": 1, "policies": {"deduplication": bool | null}}
     PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
                 "forgotten_below": offset}
@@ -595,6 +595,8 @@ class TopicRow:
     """Of a deleted generation: no message id of it is younger."""
     expired_before: int = 0
     """Milliseconds; what was published before this had expired when the ttl was changed, and stays so under a longer one."""
+    epoch_floor: int = 0
+    """No epoch of an older generation, of a producer or of a consumer, was above it; those of this one are."""
 
 
 @dataclass(frozen=True, slots=True)
