@@ -14,7 +14,7 @@ from oncelog.errors import ConsumerFenced, ProducerFenced
 from oncelog_service.log.epochs import Opens, begun_by
 from oncelog_service.log.reading import read
 from oncelog_service.storage.keys import FIRST_GENERATION, GENERATION_SIZE, generation_key, prefix_end
-from oncelog_service.storage.port import Store, Table
+from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.storage.rows import ProducerRow, RowDamaged, SubscriptionRow, decode_record
 
 O = TypeVar("O", ProducerRow, SubscriptionRow)  # noqa: E741
@@ -75,17 +75,17 @@ class Generations:
     def _opened_before(self, kind: type[O], name: str, nonce: str) -> bool:
         table = Table.PRODUCER if kind is ProducerRow else Table.SUBSCRIPTION
         for generation in range(self.present - 1, max(FIRST_GENERATION, self.present - _LOOKED_BACK) - 1, -1):
-            data = self._store.get(table, generation_key(self._topic, generation) + name.encode())
-            if data is not None and begun_by(_opens(kind, data), nonce) is not None:
+            opens = self._opens(kind, table, generation_key(self._topic, generation) + name.encode())
+            if begun_by(opens, nonce) is not None:
                 return True
         return False
 
-
-def _opens(kind: type[O], data: bytes) -> Opens:
-    try:
-        return decode_record(kind, data).opens
-    except RowDamaged:
-        return ()
+    def _opens(self, kind: type[O], table: Table, key: bytes) -> Opens:
+        try:
+            data = self._store.get(table, key)
+            return () if data is None else decode_record(kind, data).opens
+        except (RowDamaged, StoreDamaged):
+            return ()  # of a topic that is gone: no reason to refuse this one's producers
 
 
 def highest_epoch(store: Store, prefix: bytes) -> int:
@@ -95,11 +95,11 @@ def highest_epoch(store: Store, prefix: bytes) -> int:
 
 
 def _highest(store: Store, prefix: bytes, table: Table, kind: type[O]) -> int:
-    highest, unreadable = 0, 0
-    with closing(store.scan(table, prefix, prefix_end(prefix))) as found:
-        for _, data in found:
-            try:
+    highest = 0
+    try:
+        with closing(store.scan(table, prefix, prefix_end(prefix))) as found:
+            for _, data in found:
                 highest = max(highest, decode_record(kind, data).epoch or 0)
-            except RowDamaged:
-                unreadable = UNREADABLE
-    return highest + unreadable
+    except (RowDamaged, StoreDamaged):
+        return highest + UNREADABLE
+    return highest
