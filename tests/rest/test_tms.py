@@ -51,9 +51,7 @@ def test_publish_and_poll_in_the_tms_form_byte_for_byte() -> None:
         topic = Topic(service.url)
         published = topic.post("/publish", bytes.fromhex("02" + "04" + "02" + "61" + "04" + "0062" + "00"), AVRO)
         assert published.status_code == 200
-        assert published.headers["content-type"] == AVRO
-        at = encode_long(1_000_000)
-        assert published.content == b"\x02" + at + b"\x00" + at + b"\x02", "no pointer, from (1000000, 0) to (1000000, 1)"
+        assert published.content == b"", "without a write pointer there is nothing to roll back"
         polled = topic.post("/poll", bytes.fromhex("04" + "01" + "02" + "02"), AVRO)
         assert polled.status_code == 200
         assert polled.headers["content-type"] == AVRO

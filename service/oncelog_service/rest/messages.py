@@ -31,11 +31,15 @@ async def publish(call: Call) -> Answer:
     Expectations are judged where offsets are assigned: `expectedOffset` of the first message, `expectedLastMessageId` (20 bytes
     that are 0: none was ever published) and `expectedKeyOffsets`, per key the offset of its newest message or null for none. If
     one does not hold, nothing is stored: `offset_mismatch`. Repeats of a named producer are answered `duplicate` first.
+
+    The TMS media type gets an empty answer where there is no write pointer: nothing can be rolled back.
     """
     log = await _log(call)
     media = essence(call.content_type)
     request = decode_publish_request(media, call.body)
     response = await log.publish(request)
+    if media == AVRO and request.write_pointer is None:
+        return Answer(b"", media)
     return Answer(encode_publish_response(media, response), media)
 
 
