@@ -157,12 +157,15 @@ class ServiceProcess:
         self.store = f"leveldb://{data}"
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
+        self.log: Path | None = None
+        """Where to write what it logs, if anywhere; set before the start."""
 
     def start(self, timeout: float = PATIENCE) -> None:
         """Start and return when /healthz answers 200."""
         environment = {**os.environ, **{f"ONCELOG_{name.upper()}": str(value) for name, value in self._settings.items()}}
         command = [sys.executable, "-m", "oncelog_service", self._command, "--port", str(self.port), "--store", self.store]
-        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(self.log or os.devnull, "ab") as log:
+            self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)
         deadline = time.monotonic() + timeout
         while True:
             try:

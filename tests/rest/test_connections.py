@@ -6,13 +6,15 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import requests
 
 from oncelog.wire.media import AVRO, JSON
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, avro_publish, connected, head, read_answer
-from tests.support import RunningService, running_service
+from tests.support import RunningService, ServiceProcess, running_service
 
 PUBLISH = "/v1/namespaces/default/topics/refusals/publish"
 POLL = "/v1/namespaces/default/topics/refusals/poll"
@@ -171,6 +173,20 @@ def test_publishes_in_one_pipeline_are_stored_in_order(shared: RunningService) -
         stream = connection.makefile("rb")
         assert [read_answer(stream)[0] for _ in parts] == [200] * 200
     assert topic.payloads() == [str(number) for number in range(200)]
+
+
+def test_a_client_that_hangs_up_leaves_no_error_in_the_log(tmp_path: Path) -> None:
+    """In a process of its own, since only uvloop refuses to write to a connection that has ended."""
+    service = ServiceProcess(tmp_path / "data")
+    service.log = tmp_path / "log"
+    with service:
+        for _ in range(30):
+            with connected(service.url) as connection:
+                connection.sendall(head("GET", "/v1/namespaces") * 20)  # and closed with what came back unread: by a reset
+        assert requests.get(service.url + "/healthz", timeout=TIMEOUT).status_code == 200
+        assert service.stop() == 0
+    logged = service.log.read_text()
+    assert "Traceback" not in logged, logged[-3000:]
 
 
 def test_garbage_behind_a_request_is_never_its_answer(shared: RunningService) -> None:

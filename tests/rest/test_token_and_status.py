@@ -83,6 +83,7 @@ def test_openapi_lists_every_address_with_all_that_it_needs(shared: RunningServi
             in_path = {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "path"}
             assert in_path == set(re.findall(r"{(\w+)}", path))
             assert all(re.fullmatch(r"[1-5]\d\d", status) for status in operation["responses"])
+            assert not in_path or "400" in operation["responses"], f"{path}: a name may be no name at all"
             assert all(response["description"] for response in operation["responses"].values())
     references = set(re.findall(r'"#/components/schemas/(\w+)"', get(shared.url + "/openapi.json").text))
     assert references

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote
 
 from starlette.routing import Route as Address
 from starlette.routing import Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oncelog.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, OncelogError, Unauthorized
 from oncelog.transport import READ_SECONDS
@@ -50,6 +50,26 @@ def _pattern(path: str) -> str:
     return path.replace("{participant}", "{participant:path}")
 
 
+class _ClientGone(Exception):
+    """The connection was closed under the answer."""
+
+
+class _Client:
+    """Where the answer goes. Knows whether it has begun: behind its first byte no other can be given."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def __call__(self, message: Message) -> None:
+        """Raises _ClientGone. uvloop raises RuntimeError where the transport is closed and nobody was told so far."""
+        self.begun = True
+        try:
+            await self._send(message)
+        except (OSError, RuntimeError) as error:
+            raise _ClientGone from error
+
+
 class _Guarded:
     """Whatever happens, something is answered, and it says whether it is definite."""
 
@@ -60,14 +80,25 @@ class _Guarded:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1003})
             return
+        client = _Client(send)
+        try:
+            await self._guard(scope, receive, client)
+        except _ClientGone:  # what it asked for has been done, and there is nobody to tell; clients hang up every day
+            _log.debug("%s %s: the client has hung up", scope["method"], scope["path"])
+
+    async def _guard(self, scope: Scope, receive: Receive, client: _Client) -> None:
         try:
             self._check_token(scope)
-            await self._respond(scope, receive, send)
-        except OncelogError as error:
-            await _send(send, _problem(error), _extra_headers(error, scope))
-        except Exception:
-            _log.exception("%s %s failed", scope["method"], scope["path"])
-            await _send(send, _problem(InternalError()), {})
+            await self._respond(scope, receive, client)
+        except _ClientGone:
+            raise
+        except Exception as error:
+            if client.begun:
+                raise  # uvicorn writes it down and breaks the connection off, so that half an answer passes for none
+            if not isinstance(error, OncelogError):
+                _log.exception("%s %s failed", scope["method"], scope["path"])
+                error = InternalError()
+            await _send(client, _problem(error), _extra_headers(error, scope))
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError

@@ -247,7 +247,7 @@ SUBSCRIPTION_ROUTES = (
     ),
     Route(
         "GET", SUBSCRIPTION, subscriptions.get, "Show a subscription",
-        response={JSON: Subscription}, errors=(errors.SubscriptionNotFound, *_ON_TOPIC, *_STORE),
+        response={JSON: Subscription}, errors=(errors.InvalidRequest, errors.SubscriptionNotFound, *_ON_TOPIC, *_STORE),
     ),
     Route(
         "POST", SUBSCRIPTION + "/receive", subscriptions.receive, "Receive the next messages of a subscription",
@@ -266,7 +266,7 @@ SUBSCRIPTION_ROUTES = (
     ),
     Route(
         "DELETE", SUBSCRIPTION, subscriptions.delete, "Delete a subscription",
-        response=_NOTHING, errors=(errors.SubscriptionNotFound, *_ON_TOPIC, *_STORE),
+        response=_NOTHING, errors=(errors.InvalidRequest, errors.SubscriptionNotFound, *_ON_TOPIC, *_STORE),
     ),
 )  # fmt: skip
 """Durable consumers."""
@@ -380,11 +380,11 @@ ROUTES = (
     ),
     Route(
         "GET", PRODUCER, producers.get, "Show a producer",
-        response={JSON: Producer}, errors=(errors.ProducerNotFound, *_ON_TOPIC),
+        response={JSON: Producer}, errors=(errors.InvalidRequest, errors.ProducerNotFound, *_ON_TOPIC),
     ),
     Route(
         "DELETE", PRODUCER, producers.delete, "Forget a producer",
-        response=_NOTHING, errors=(errors.ProducerNotFound, *_ON_TOPIC, *_STORE),
+        response=_NOTHING, errors=(errors.InvalidRequest, errors.ProducerNotFound, *_ON_TOPIC, *_STORE),
     ),
     Route(
         "GET", PRODUCER + "/why", producers.why, "Say why a sequence id was or would be dropped",
