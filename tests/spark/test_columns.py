@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from oncelog.message_id import MessageId
-from oncelog.spark.columns import read_schema, record_batch
+from oncelog.spark.columns import arrow_schema, check_schema, read_schema, record_batch
 from oncelog.wire.columns import (
     MessageColumns,
     OffsetRun,
@@ -53,7 +54,7 @@ def columns_of(given: list[Row]) -> MessageColumns:
 
 @given(rows)
 def test_each_message_is_a_row_with_all_that_it_is(given: list[Row]) -> None:
-    batch = record_batch("orders", columns_of(given), include_headers=True)
+    batch = record_batch("orders", columns_of(given), arrow_schema(read_schema(True)))
     batch.validate(full=True)
     assert batch.to_pylist() == [
         {
@@ -63,6 +64,7 @@ def test_each_message_is_a_row_with_all_that_it_is(given: list[Row]) -> None:
             "partition": 0,
             "offset": offset,
             "timestamp": datetime.fromtimestamp((MS + index) // 1000, UTC).replace(microsecond=(MS + index) % 1000 * 1000),
+            "timestampType": 1,
             "headers": [{"key": name, "value": text.encode()} for name, text in properties.items()] if properties else None,
             "message_id": bytes(MessageId(MS + index, 0)),
             "producer": None if producer is None else producer[0],
@@ -75,14 +77,15 @@ def test_each_message_is_a_row_with_all_that_it_is(given: list[Row]) -> None:
 @pytest.mark.parametrize("include_headers", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_batch_has_exactly_the_schema_that_spark_compares_it_with(include_headers: bool, count: int) -> None:
-    batch = record_batch("t", columns_of([(7, None, b"v", None, None)] * count), include_headers)
+    batch = record_batch("t", columns_of([(7, None, b"v", None, None)] * count), arrow_schema(read_schema(include_headers)))
     assert batch.schema.equals(to_arrow_schema(read_schema(include_headers), timezone="UTC"), check_metadata=True)
 
 
 def test_the_columns_are_kafkas_and_then_those_a_message_is_known_by() -> None:
-    names = ["key", "value", "topic", "partition", "offset", "timestamp", "message_id", "producer", "sequence_id"]
-    assert read_schema(False).fieldNames() == names
-    assert read_schema(True).fieldNames() == [*names[:6], "headers", *names[6:]]
+    kafkas = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    ours = ["message_id", "producer", "sequence_id"]
+    assert read_schema(False).fieldNames() == [*kafkas, *ours]
+    assert read_schema(True).fieldNames() == [*kafkas, "headers", *ours]
 
 
 def test_runs_count_on_from_their_first() -> None:
@@ -90,7 +93,7 @@ def test_runs_count_on_from_their_first() -> None:
         offsets=[OffsetRun(5, 2), OffsetRun(10, 4)],
         producers=[ProducerRun("p", 100, 3), ProducerRun(None, None, 1), ProducerRun("q", 7, 2)],
     )
-    batch = record_batch("t", columns, include_headers=False)
+    batch = record_batch("t", columns, arrow_schema(read_schema(False)))
     assert batch["offset"].to_pylist() == [5, 6, 10, 11, 12, 13]
     assert batch["producer"].to_pylist() == ["p", "p", "p", None, "q", "q"]
     assert batch["sequence_id"].to_pylist() == [100, 101, 102, None, 7, 8]
@@ -98,5 +101,16 @@ def test_runs_count_on_from_their_first() -> None:
 
 def test_values_are_not_copied() -> None:
     columns = columns_of([(index, None, b"x" * 1_000, None, None) for index in range(100)])
-    batch = record_batch("t", columns, include_headers=False)
+    batch = record_batch("t", columns, arrow_schema(read_schema(False)))
     assert batch["value"].buffers()[2].address == pa.py_buffer(columns.values.data).address
+
+
+def test_a_schema_of_the_callers_own_chooses_and_orders_columns() -> None:
+    schema = StructType().add("value", "binary").add("offset", "long")
+    check_schema(schema)
+    batch = record_batch("t", columns_of([(7, None, b"v", None, None)] * 2), arrow_schema(schema))
+    assert batch.to_pylist() == [{"value": b"v", "offset": 7}] * 2
+    with pytest.raises(ValueError, match="no column valeu; there are key, value"):
+        check_schema(StructType().add("valeu", "binary"))
+    with pytest.raises(ValueError, match="column value is not of type string, but binary: cast it"):
+        check_schema(StructType().add("value", "string"))

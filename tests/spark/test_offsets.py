@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oncelog.spark.offsets import (
     AtOffsets,
     AtTime,
+    AtTimes,
     Position,
     Range,
     advanced,
@@ -57,6 +58,7 @@ def test_the_text_is_the_one_that_checkpoints_hold() -> None:
         ("latest", "latest"),
         ("earliest", "earliest"),
         (AtTime(7), {"timestamp": 7}),
+        (AtTimes({"t": 7}), {"timestamps": {"t": 7}}),
         (AtOffsets({"t": -1}), {"offsets": {"t": -1}}),
     ],
 )

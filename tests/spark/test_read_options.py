@@ -8,7 +8,7 @@ import pytest
 
 from oncelog.spark.columns import read_schema
 from oncelog.spark.data_source import OncelogDataSource
-from oncelog.spark.offsets import AtOffsets, AtTime
+from oncelog.spark.offsets import AtOffsets, AtTime, AtTimes
 from oncelog.spark.read_options import ReadOptions
 
 BASE = {"url": "http://127.0.0.1:1", "subscribe": "t"}
@@ -77,6 +77,12 @@ def test_a_timestamp_goes_before_offsets_as_in_kafkas_source() -> None:
         ({"minPartitions": "0"}, "minPartitions"),
         ({"pollWaitMs": "-1"}, "pollWaitMs"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss"),
+        ({"subscribePattern": "t.*"}, "subscribe and subscribePattern"),
+        ({"startingOffsetsByTimestamp": '{"t": -1}'}, "startingOffsetsByTimestamp"),
+        ({"startingOffsetsByTimestamp": '{"u": 1}'}, "startingOffsetsByTimestamp"),
+        ({"endingOffsetsByTimestamp": "yesterday"}, "endingOffsetsByTimestamp"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "startingOffsetsByTimestampStrategy is error or latest"),
+        ({"subscription": "a b"}, "subscription"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_by_the_name_of_its_option(given: dict[str, str], named: str) -> None:
@@ -91,26 +97,57 @@ def test_a_stream_is_refused_an_end(end: dict[str, str]) -> None:
         OncelogDataSource({**BASE, **end}).streamReader(read_schema(False))
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"assign": '{"t": [1]}'}, "assign"),
+        ({"assign": "t"}, "assign"),
+        ({"subscribePattern": "("}, "subscribePattern"),
+        ({"subscribePattern": "t.*", "startingOffsets": '{"t": 1}'}, "startingOffsets .*a pattern has none"),
+    ],
+)
+def test_topics_that_cannot_be_meant_are_refused(given: dict[str, str], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        ReadOptions.parse(given)
+
+
 def test_no_topic_is_refused() -> None:
     with pytest.raises(ValueError, match="subscribe"):
         ReadOptions.parse({})
 
 
-def test_an_unknown_option_warns_and_shows_no_value() -> None:
-    with pytest.warns(UserWarning, match=r"unknown option startingofset; known: .*startingOffsets") as warned:
-        parsed(startingOfset="s3cret")
-    assert "s3cret" not in str(warned[0].message)
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("startingOfset", r"startingofset \(did you mean startingOffsets\?\). Known are .*subscribePattern"),
+        ("kafka.bootstrap.servers", "no Kafka here; option url"),
+        ("minOffsetsPerTrigger", "minoffsetspertrigger .not supported: give the query a longer trigger"),
+        ("zzz", "there is none like it"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_what_was_meant_and_without_its_value(name: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as refusal:
+        parsed(**{name: "s3cret"})
+    assert "s3cret" not in str(refusal.value)
 
 
-def test_an_unknown_option_is_logged_once_however_many_micro_batches_there_are(caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(3):
-        with pytest.warns(UserWarning, match="maxoffsetpertriger"):
-            parsed(maxOffsetPerTriger="5")
-    assert len([record for record in caplog.records if "maxoffsetpertriger" in record.message]) == 1
+def test_topics_are_assigned_as_with_kafka_or_named_by_a_pattern() -> None:
+    assert ReadOptions.parse({"assign": '{"b": [0], "a": [0]}'}).topics == ("a", "b")
+    options = ReadOptions.parse({"subscribePattern": "orders-.*"})
+    assert (options.topics, options.pattern) == ((), "orders-.*")
+    assert options.start is None
 
 
-@pytest.mark.filterwarnings("error")
-def test_options_of_sparks_own_do_not_warn() -> None:
+def test_times_are_given_for_each_topic_as_kafka_has_them() -> None:
+    options = parsed(subscribe="a,b", startingOffsetsByTimestamp='{"a": {"0": 5}, "b": 6}', startingOffsets="latest")
+    assert options.start == AtTimes({"a": 5, "b": 6})
+    assert parsed(endingOffsetsByTimestamp='{"t": 7}').end == AtTimes({"t": 7})
+    assert parsed(startingOffsetsByTimestamp='{"t": 7}', startingTimestamp="8").start == AtTime(8)
+    assert parsed().time_strategy is None
+    assert parsed(startingOffsetsByTimestampStrategy="Latest").time_strategy == "latest"
+
+
+def test_options_of_sparks_own_are_no_unknown_ones() -> None:
     parsed(path="p", checkpointLocation="c", queryName="q")
 
 

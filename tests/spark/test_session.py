@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -72,3 +74,15 @@ def test_registering_again_is_harmless(spark: SparkSession, service: RunningServ
     register(spark, ship_code=ship_code)
     assert "offset" in spark.read.format("oncelog").option("url", service.url).option("topic", "none").load().columns
     register(spark)
+
+
+@pytest.mark.parametrize("older", ["4.0.5", "4.1.4"])
+def test_an_older_pyspark_is_refused_with_the_reason(tmp_path: Path, older: str) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / f"pyspark-{older}.dist-info").mkdir()
+    (tmp_path / f"pyspark-{older}.dist-info" / "METADATA").write_text(f"Name: pyspark\nVersion: {older}\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", "import oncelog.spark"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert f"oncelog.spark needs PySpark 4.2 or later, and this is {older}" in run.stderr.splitlines()[-1]

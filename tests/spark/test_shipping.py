@@ -33,7 +33,8 @@ assert issubclass(kind, DataSource) and kind.name() == "oncelog"
 source = pickle.loads(cloudpickle.dumps(kind(options)))
 reader = source.reader(source.schema())
 assert isinstance(reader, DataSourceReader)
-(here / "partitions").write_bytes(cloudpickle.dumps(reader.partitions()))
+if len(sys.argv) == 3:
+    (here / "partitions").write_bytes(cloudpickle.dumps(reader.partitions()))
 (here / "reader").write_bytes(cloudpickle.dumps(reader))
 for name, part in (
     ("stream", source.streamReader(source.schema())),
@@ -103,6 +104,30 @@ def test_readers_and_writers_work_in_processes_that_do_not_have_oncelog(tmp_path
     words = told([python, "-c", READ, tmp_path], TMPDIR=str(tmp_path))
     assert words == ["TopicNotFound", "StreamReader", "BatchWriter", "StreamWriter", "2", "abc"]
     assert len(list(tmp_path.glob("oncelog-*.zip"))) == 1, "one file for all processes of a host"
+
+
+LACKING = """
+import pickle, sys
+from pathlib import Path
+sys.modules["fastavro"] = None  # as if it were not installed
+for name in ("reader", "stream_writer", "source"):
+    try:
+        there = pickle.loads((Path(sys.argv[1]) / name).read_bytes())
+        there({}).installed()
+    except ImportError as error:
+        print(type(error).__name__, "=", error)
+"""
+
+
+def test_where_a_package_is_missing_one_sentence_says_which_and_where(tmp_path: Path) -> None:
+    python = stranger(tmp_path)
+    (tmp_path / "source").write_bytes(cloudpickle.dumps(shipped()))
+    told([python, "-c", PLAN, repr({"url": "http://127.0.0.1:1", "topic": "t"}), tmp_path, "parts only"], TMPDIR=str(tmp_path))
+    said = " ".join(told([python, "-c", LACKING, tmp_path], TMPDIR=str(tmp_path))).split("ImportError = ")[1:]
+    assert len(said) == 3
+    for sentence in said:
+        assert "needs the package fastavro wherever Spark's Python runs" in sentence
+        assert "pip install requests fastavro pydantic pyarrow" in sentence
 
 
 ARRIVE = """

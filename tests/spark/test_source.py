@@ -48,7 +48,7 @@ class Log:
 
     def options(self, **given: str) -> ReadOptions:
         base = {"url": self.url, "subscribe": self.topic, "pollWaitMs": "50", "retryTimeoutMs": "3000"}
-        return ReadOptions.parse({**base, **given})
+        return ReadOptions.parse({name: value for name, value in {**base, **given}.items() if value})
 
 
 @pytest.fixture
@@ -239,6 +239,7 @@ def test_the_lag_is_told_without_asking(log: Log) -> None:
     latest = query.reader.reportLatestOffset()
     assert latest is not None
     assert latest["topics"][there.topic]["pos"] == 5
+    assert [latest[f"{which}OffsetsBehindLatest"] for which in ("avg", "max", "min")] == [3, 3, 3]
     with pytest.raises(ConnectionFailed):
         query.step()
 
@@ -285,25 +286,91 @@ def test_a_topic_that_is_not_there_is_named(log: Log) -> None:
         Query(log.options(subscribe="nowhere")).step()
 
 
+def test_a_stream_that_would_begin_at_a_time_to_come_is_refused_unless_told_otherwise(log: Log) -> None:
+    """It would begin behind the newest message, and read what is published before that time."""
+    log.publish(1)
+    later = json.dumps({log.topic: int(time.time() * 1000) + 3_600_000})
+    with pytest.raises(ValueError, match=r"no message of topic .* startingOffsetsByTimestampStrategy=latest"):
+        Query(log.options(startingOffsetsByTimestamp=later)).step()
+    query = Query(log.options(startingOffsetsByTimestamp=later, startingOffsetsByTimestampStrategy="latest"))
+    query.step()
+    log.publish(1)
+    assert query.steps() == [[(log.topic, 1)]]
+
+
+def test_a_pattern_names_topics_also_those_that_come_later(log: Log) -> None:
+    log.publish(1)
+    query = Query(log.options(subscribe="", subscribePattern=f"{log.topic}|{log.topic}-.*", startingOffsets="earliest"))
+    assert query.steps() == [[], [(log.topic, 0)]]
+    log.client.create_topic(f"{log.topic}-more")
+    log.publish(2, f"{log.topic}-more")
+    log.client.create_topic(f"other-{log.topic}")
+    assert query.steps() == [[(f"{log.topic}-more", 0), (f"{log.topic}-more", 1)]]
+    log.client.delete_topic(log.topic)
+    with pytest.raises(DataLost, match=f"topic {log.topic} was deleted"):
+        query.step()
+    batch = log.options(subscribe="", subscribePattern=f"{log.topic}-.*")
+    assert read_batch(batch) == [(f"{log.topic}-more", 0), (f"{log.topic}-more", 1)]
+
+
+def test_where_a_stream_stands_is_shown_on_the_service(log: Log) -> None:
+    log.publish(5)
+    options = log.options(startingOffsets="earliest", maxOffsetsPerTrigger="2", subscription="spark-job")
+    query = Query(options)
+    cursors = []
+    while query.step() is not None:
+        cursors += [(each.name, each.cursor, each.lag) for each in log.client.subscriptions(log.topic)]
+    assert cursors == [("spark-job", 0, 5), ("spark-job", 2, 3), ("spark-job", 4, 1)]
+    [done] = log.client.subscriptions(log.topic)
+    assert (done.cursor, done.lag) == (5, 0)
+    wound_back = query.restarted(options)
+    del wound_back.offsets[3:]
+    wound_back.step()
+    assert log.client.subscription(log.topic, "spark-job").cursor == 2
+    log.publish(1)
+    query.steps()  # the one that is fenced goes on, and shows no more
+    assert query.offsets[-1]["topics"][log.topic]["pos"] == 6
+    assert log.client.subscription(log.topic, "spark-job").cursor == 2
+
+
+def test_a_stream_goes_on_where_it_cannot_show_where_it_stands(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    log.publish(1)
+    query = Query(log.options(startingOffsets="earliest", subscription=".."))
+    assert query.steps() == [[], [(log.topic, 0)]]
+    assert "is not moved" in caplog.text
+
+
 # --- what is lost
 
 
-def test_a_topic_made_anew_is_a_loss_that_ends_the_query_unless_told_otherwise(log: Log) -> None:
-    log.publish(5)
-    query = Query(log.options(startingOffsets="earliest"))
+@pytest.mark.filterwarnings("ignore:oncelog source")
+def test_a_topic_that_is_gone_ends_the_query_unless_told_otherwise(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    other = log.other()
+    log.publish(3)
+    log.publish(1, other)
+    both = {"subscribe": f"{log.topic},{other}", "startingOffsets": "earliest"}
+    query = Query(log.options(**both))
     query.steps()
-    log.client.delete_topic(log.topic)
-    log.client.create_topic(log.topic)
     log.publish(2)
-    with pytest.raises(DataLost, match=f"topic {log.topic} was deleted and created anew.*failOnDataLoss"):
-        query.step()
-    with pytest.raises(DataLost):
-        query.replay(1)
-    lenient = query.restarted(log.options(failOnDataLoss="false"))
-    with pytest.warns(UserWarning, match="created anew"):
-        assert lenient.replay(1) == []
-    with pytest.warns(UserWarning, match="created anew"):
-        assert lenient.steps() == [[(log.topic, 0), (log.topic, 1)]]
+    log.publish(1, other)
+    end = through_spark(query.reader.latestOffset(query.offsets[-1], ReadAllAvailable()))
+    partitions = query.reader.partitions(query.offsets[-1], end)
+    log.client.delete_topic(log.topic)
+    for read in (query.step, query.restarted(log.options(**both)).step, lambda: rows_of(query.reader, partitions)):
+        with pytest.raises(DataLost, match=f"topic {log.topic} was deleted: .*offset 3 .*failOnDataLoss"):
+            read()
+    lenient = query.restarted(log.options(**both, failOnDataLoss="false"))
+    caplog.clear()
+    assert places(rows_of(lenient.reader, partitions)) == [(other, 1)]
+    assert lenient.steps() == [[(other, 1)]]
+    log.publish(1, other)
+    assert lenient.steps() == [[(other, 2)]]
+    said = f"topic {log.topic} was deleted"
+    assert caplog.text.count(said) == 2, "once by the task, once by the driver, and not again with each micro-batch"
+    at_once = lenient.restarted(log.options(**both, failOnDataLoss="false"))
+    log.publish(1, other)
+    at_once.reader.prepareForTriggerAvailableNow()
+    assert at_once.steps() == [[(other, 3)]]
 
 
 class Expiring(Log):
@@ -429,8 +496,29 @@ def test_a_batch_may_begin_and_end_at_offsets_and_times(log: Log) -> None:
     assert offsets(endingTimestamp=middle) == [0, 1, 2]
     assert offsets(startingOffsets='{"%s": -2}', endingOffsets='{"%s": -1}') == [0, 1, 2, 3, 4, 5]
     assert offsets(startingOffsets='{"%s": 4}', endingOffsets='{"%s": 4}') == []
-    with pytest.raises(ValueError, match="endingOffsets: 7"):
-        offsets(endingOffsets='{"%s": 7}')
+    assert offsets(startingOffsetsByTimestamp=f'{{"%s": {middle}}}') == [3, 4, 5]
+    assert offsets(endingOffsetsByTimestamp=f'{{"%s": {{"0": {middle}}}}}') == [0, 1, 2]
+    later = str(int(middle) + 3_600_000)
+    assert offsets(startingTimestamp=later) == []
+    with pytest.raises(ValueError, match=r"no message of topic .* was published at"):
+        offsets(startingTimestamp=later, startingOffsetsByTimestampStrategy="error")
+
+
+def test_a_batch_beyond_the_end_is_refused_unless_told_otherwise(log: Log) -> None:
+    log.publish(6)
+
+    def offsets(**given: str) -> list[int]:
+        places = read_batch(log.options(**{name: text.replace("%s", log.topic) for name, text in given.items()}))
+        return [offset for _, offset in places]
+
+    assert offsets(startingOffsets='{"%s": 6}') == []
+    for edge in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(ValueError, match=f"{edge}: 7 of topic .* up to 6"):
+            offsets(**{edge: '{"%s": 7}'})
+    with pytest.raises(ValueError, match=r"startingOffsets: 4 .* is behind its endingOffsets, 2"):
+        offsets(startingOffsets='{"%s": 4}', endingOffsets='{"%s": 2}')
+    with pytest.warns(UserWarning, match="endingOffsets: 7"):
+        assert offsets(startingOffsets='{"%s": 4}', endingOffsets='{"%s": 7}', failOnDataLoss="false") == [4, 5]
 
 
 @pytest.mark.parametrize(
@@ -509,6 +597,7 @@ def test_every_column_is_what_was_published(log: Log) -> None:
     [receipt] = log.client.publish(log.topic, PublishRequest([b"plain"]))
     reader = BatchReader(log.options(includeHeaders="true"))
     first, second, third = rows_of(reader, reader.partitions())
+    assert first["timestampType"] == 1, "the log gives the time"
     assert (first["key"], first["value"], first["producer"], first["sequence_id"]) == (b"k", b"v", "p", 7)
     assert first["headers"] == [{"key": "a", "value": "ä".encode()}]
     assert (second["key"], second["headers"], second["sequence_id"]) == (None, None, 9)

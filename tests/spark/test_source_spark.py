@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -174,6 +175,25 @@ def test_an_idle_query_asks_once_a_second_has_a_new_message_in_a_moment_and_tell
         assert TOKEN not in json.dumps([json.loads(progress.json) for progress in query.recentProgress])
     finally:
         query.stop()
+
+
+def test_a_schema_of_the_callers_own_prunes_columns_of_batch_and_stream(log: Log, tmp_path: Path) -> None:
+    log.publish(["a", "b"], properties=[{"h": "1"}, None])
+    batch = log.spark.read.format("oncelog").schema("offset LONG, value BINARY").options(url=log.url, subscribe=log.topic)
+    assert [tuple(row) for row in batch.load().orderBy("offset").collect()] == [(0, b"a"), (1, b"b")]
+    headers = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING, offset LONG, value BINARY"
+    stream = log.spark.readStream.format("oncelog").schema(headers).options(url=log.url, subscribe=log.topic)
+    run(stream.option("startingOffsets", "earliest").load(), tmp_path)
+    assert archived(log, tmp_path) == ["a", "b"]
+    with pytest.raises(Exception, match="column value is not of type string"):
+        log.spark.read.format("oncelog").schema("value STRING").options(url=log.url, subscribe=log.topic).load().collect()
+
+
+def test_an_option_that_is_none_is_refused_while_analysing(log: Log) -> None:
+    with pytest.raises(AnalysisException, match="did you mean startingOffsets"):
+        log.batch(startingOfset="earliest")
+    with pytest.raises(AnalysisException, match=r"maxoffsetpertriger .did you mean maxOffsetsPerTrigger"):
+        log.stream(maxOffsetPerTriger="1")
 
 
 def test_filters_are_pushed_down_where_the_option_says_so(log: Log) -> None:

@@ -38,9 +38,11 @@ def test_every_option_is_read_in_any_case(cased: type[str]) -> None:
     assert not WriteOptions.parse({"onDifferentRows": "fail"}).warns_of_other_rows
 
 
-def test_an_unknown_option_is_warned_of_and_sparks_own_are_not() -> None:
-    with pytest.warns(UserWarning, match="unknown option tpoic; known: .*keepProducers"):
-        WriteOptions.parse({"tpoic": "t", "path": "x", "checkpointlocation": "y", "queryname": "z"})
+def test_an_unknown_option_is_refused_and_sparks_own_are_not() -> None:
+    sparks = {"path": "x", "checkpointlocation": "y", "queryname": "z"}
+    WriteOptions.parse(sparks)
+    with pytest.raises(ValueError, match=r"unknown option tpoic .did you mean topic.*keepProducers"):
+        WriteOptions.parse({"tpoic": "t", **sparks})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ The schema of a batch must equal what Spark makes of :func:`read_schema` exactly
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import accumulate
 
 import pyarrow as pa
@@ -29,6 +28,8 @@ from oncelog.wire.columns import BytesColumn, MessageColumns, OffsetRun, Produce
 
 PARTITION = 0
 """Topics have no partitions; jobs made for Kafka ask for one."""
+LOG_APPEND_TIME = 1
+"""Kafka's number for a timestamp that the log has given, as each one here."""
 
 
 def read_schema(include_headers: bool) -> StructType:
@@ -40,6 +41,7 @@ def read_schema(include_headers: bool) -> StructType:
         ("partition", IntegerType()),
         ("offset", LongType()),
         ("timestamp", TimestampType()),
+        ("timestampType", IntegerType()),
     ]
     if include_headers:
         columns.append(("headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))))
@@ -47,28 +49,53 @@ def read_schema(include_headers: bool) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns])
 
 
-@cache
-def arrow_schema(include_headers: bool) -> pa.Schema:
+def check_schema(schema: StructType) -> None:
+    """Whether a schema that the caller gives has columns of the source only, in any order. Raises ValueError, which names one."""
+    there = {field.name: field.dataType for field in read_schema(True).fields}
+    for field in schema.fields:
+        if field.name not in there:
+            raise ValueError(f"the source has no column {field.name}; there are {', '.join(there)}")
+        if field.dataType != there[field.name]:
+            kinds = (field.dataType.simpleString(), there[field.name].simpleString())
+            raise ValueError(f"column {field.name} is not of type {kinds[0]}, but {kinds[1]}: cast it behind the source")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
     """As Spark expects it of every batch."""
-    return to_arrow_schema(read_schema(include_headers), timezone="UTC")
+    return to_arrow_schema(schema, timezone="UTC")
 
 
-def record_batch(topic: str, columns: MessageColumns, include_headers: bool) -> pa.RecordBatch:
-    """The messages as rows. Values, keys and ids stay where they lie in ``columns``."""
+def record_batch(topic: str, columns: MessageColumns, schema: pa.Schema) -> pa.RecordBatch:
+    """The messages as rows, with those columns that ``schema`` names. Values, keys and ids stay where they lie in ``columns``."""
+    return pa.RecordBatch.from_arrays([_column(field, topic, columns) for field in schema], schema=schema)
+
+
+def _column(field: pa.Field, topic: str, columns: MessageColumns) -> pa.Array:
     count = columns.messages
-    schema = arrow_schema(include_headers)
-    arrays = [
-        pa.nulls(count, pa.binary()) if columns.keys is None else _binary(columns.keys, count),
-        _binary(columns.values, count),
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.repeat(pa.scalar(PARTITION, pa.int32()), count),
-        _offsets(columns.offsets, count),
-        _timestamps(columns.message_ids, count),
-        *([_headers(columns.properties, count, schema.field("headers").type)] if include_headers else ()),
-        _fixed(pa.binary(SIZE), count, columns.message_ids).cast(pa.binary()),
-        *_producers(columns.producers, count),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    match field.name:
+        case "key":
+            return pa.nulls(count, pa.binary()) if columns.keys is None else _binary(columns.keys, count)
+        case "value":
+            return _binary(columns.values, count)
+        case "topic":
+            return pa.repeat(pa.scalar(topic, pa.string()), count)
+        case "partition":
+            return pa.repeat(pa.scalar(PARTITION, pa.int32()), count)
+        case "offset":
+            return _offsets(columns.offsets, count)
+        case "timestamp":
+            return _timestamps(columns.message_ids, count)
+        case "timestampType":
+            return pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count)
+        case "headers":
+            return _headers(columns.properties, count, field.type)
+        case "message_id":
+            return _fixed(pa.binary(SIZE), count, columns.message_ids).cast(pa.binary())
+        case "producer":
+            return _producers(columns.producers, count)
+        case "sequence_id":
+            return _rising([run.sequence_id for run in columns.producers], [run.count for run in columns.producers], count)
+    raise ValueError(f"the source has no column {field.name}")
 
 
 def _fixed(kind: pa.DataType, count: int, data: bytes) -> pa.Array:
@@ -93,11 +120,9 @@ def _offsets(runs: Sequence[OffsetRun], count: int) -> pa.Array:
     return _rising([run.first for run in runs], [run.count for run in runs], count)
 
 
-def _producers(runs: Sequence[ProducerRun], count: int) -> tuple[pa.Array, pa.Array]:
-    """Names and sequence ids."""
-    counts = [run.count for run in runs]
-    names = _repeated(pa.array([run.producer for run in runs], pa.string()), counts, count)
-    return names, _rising([run.sequence_id for run in runs], counts, count)
+def _producers(runs: Sequence[ProducerRun], count: int) -> pa.Array:
+    """Their names."""
+    return _repeated(pa.array([run.producer for run in runs], pa.string()), [run.count for run in runs], count)
 
 
 def _rising(firsts: Sequence[int | None], counts: Sequence[int], count: int) -> pa.Array:

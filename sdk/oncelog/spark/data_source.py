@@ -40,13 +40,13 @@ class OncelogDataSource(DataSource):
         """Of a batch."""
         options = ReadOptions.parse(self.options)
         # Spark refuses a reader that could push filters down unless a setting of the session allows it: hence two classes.
-        return PushdownReader(options) if options.pushdown else BatchReader(options)
+        return PushdownReader(options, schema) if options.pushdown else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Of micro-batches."""
         options = ReadOptions.parse(self.options)
         options.check_stream()
-        return StreamReader(options)
+        return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch: one atomic commit."""

@@ -30,18 +30,32 @@ class AtTime(NamedTuple):
 
 
 @dataclass(frozen=True)
+class AtTimes:
+    """At a time of each topic."""
+
+    timestamps: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class AtOffsets:
     """At an offset of each topic, or at EARLIEST or LATEST."""
 
     offsets: Mapping[str, int]
 
 
-Edge = Literal["earliest", "latest"] | AtTime | AtOffsets
+Edge = Literal["earliest", "latest"] | AtTime | AtTimes | AtOffsets
+
+
+def time_of(edge: Edge, topic: str) -> int | None:
+    """The time that ``edge`` means on a topic; None: it is none."""
+    if isinstance(edge, AtTime):
+        return edge.timestamp
+    return edge.timestamps[topic] if isinstance(edge, AtTimes) else None
 
 
 def place(edge: Edge, topic: str, known: TopicOffsets) -> int:
     """The offset that ``edge`` means. ``known`` was asked with its time. It may lie before the oldest message or be unsettled."""
-    if isinstance(edge, AtTime):
+    if isinstance(edge, AtTime | AtTimes):
         first = known.settled if known.at_timestamp is None else known.at_timestamp
         return max(known.earliest, min(first, known.settled))
     if isinstance(edge, AtOffsets):
@@ -74,6 +88,8 @@ def unresolved(edge: Edge) -> Json:
     """The first offset of a stream: what the options say. What it means stands in the end offset of the first batch."""
     if isinstance(edge, AtTime):
         return {"v": VERSION, "start": {"timestamp": edge.timestamp}}
+    if isinstance(edge, AtTimes):
+        return {"v": VERSION, "start": {"timestamps": dict(edge.timestamps)}}
     if isinstance(edge, AtOffsets):
         return {"v": VERSION, "start": {"offsets": dict(edge.offsets)}}
     return {"v": VERSION, "start": edge}
@@ -112,8 +128,12 @@ class Loss(NamedTuple):
     """Where it can."""
     anew: bool = False
     """The topic was deleted and created anew."""
+    gone: bool = False
+    """The topic was deleted."""
 
     def __str__(self) -> str:
+        if self.gone:
+            return f"topic {self.topic} was deleted: what was left of it behind offset {self.first} is lost"
         if self.anew:
             return (
                 f"topic {self.topic} was deleted and created anew: what was left of the old one behind offset {self.first} is "
@@ -125,15 +145,29 @@ class Loss(NamedTuple):
         )
 
 
-def pinned(edge: Edge, known: Mapping[str, TopicOffsets]) -> dict[str, Position]:
-    """An empty batch at the place where the stream begins. Raises ValueError where that lies beyond what is settled."""
+def pinned(edge: Edge, known: Mapping[str, TopicOffsets], *, or_latest: bool = False) -> dict[str, Position]:
+    """An empty batch at the place where the stream begins. Raises ValueError where that lies beyond what is settled.
+
+    ``or_latest``: where nothing was published at the time of ``edge`` or later, behind the last message; else that is refused,
+    as by Kafka's source: of a time in the future, what is published before it would be read.
+    """
     positions = {}
     for topic, offsets in known.items():
         begin = place(edge, topic, offsets)
         if isinstance(edge, AtOffsets) and begin > offsets.settled:
             raise ValueError(f"startingOffsets: {begin} of topic {topic}, whose messages go up to {offsets.settled} yet")
+        if time_of(edge, topic) is not None and begin >= offsets.settled and not or_latest:
+            raise no_match(edge, topic)
         positions[topic] = Position(begin, begin, offsets.generation, is_oldest(edge, topic))
     return positions
+
+
+def no_match(edge: Edge, topic: str) -> ValueError:
+    """What is raised where a time to begin at lies behind the last message."""
+    return ValueError(
+        f"startingTimestamp: no message of topic {topic} was published at {time_of(edge, topic)} ms or later; "
+        "startingOffsetsByTimestampStrategy=latest begins behind the last one"
+    )
 
 
 def is_oldest(edge: Edge, topic: str) -> bool:
@@ -203,12 +237,25 @@ def _reach(known: TopicOffsets, within: bool) -> int:
 
 def capped(known: Mapping[str, TopicOffsets], target: Mapping[str, TopicOffsets]) -> dict[str, TopicOffsets]:
     """``known`` as if nothing had come since ``target`` was answered."""
-    return {topic: _capped(offsets, target[topic]) for topic, offsets in known.items()}
+    return {topic: _capped(offsets, target.get(topic)) for topic, offsets in known.items()}
 
 
-def _capped(now: TopicOffsets, target: TopicOffsets) -> TopicOffsets:
-    settled = min(now.settled, target.settled) if now.generation == target.generation else now.earliest
+def _capped(now: TopicOffsets, target: TopicOffsets | None) -> TopicOffsets:
+    is_same = target is not None and now.generation == target.generation
+    settled = min(now.settled, target.settled) if target is not None and is_same else now.earliest
     return now.model_copy(update={"settled": settled})
+
+
+def behind(positions: Positions, newest: Mapping[str, TopicOffsets]) -> Json:
+    """How many offsets each topic is settled beyond its position: numbers named as the metrics of Kafka's source."""
+    lags = [max(0, newest[topic].settled - positions[topic].pos) for topic in sorted(positions.keys() & newest.keys())]
+    if not lags:
+        return {}
+    return {
+        "avgOffsetsBehindLatest": sum(lags) / len(lags),
+        "maxOffsetsBehindLatest": max(lags),
+        "minOffsetsBehindLatest": min(lags),
+    }
 
 
 # --- sharing and splitting --------------------------------------------------------------------------------------------

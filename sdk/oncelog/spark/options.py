@@ -1,10 +1,11 @@
-"""What options of a source and of a sink have in common: reading them, and saying so when one is not known."""
+"""What options of a source and of a sink have in common: reading them, and refusing one that is not known."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 
 from oncelog.spark.connection import Connection
 
@@ -26,22 +27,37 @@ def warn(text: str) -> None:
     logger.warning(text)
 
 
-def warn_of_unknown(given: Mapping[str, str], known: Iterable[str], of: str) -> None:
-    """A misspelt option would else be silent. ``of``: "source" or "sink"; no value is shown, one may be a token.
+def refuse_unknown(given: Mapping[str, str], known: Sequence[str], of: str) -> None:
+    """An option that is dropped changes what a job does. Raises ValueError, which says which one was meant.
 
-    Logged once in a process: Spark makes reader and writer anew for every micro-batch.
+    ``of``: "source" or "sink". No value is shown, one may be a token.
     """
-    unknown = given.keys() - {name.lower() for name in known} - _SPARKS
-    if not unknown:
-        return
-    text = f"oncelog {of}: unknown option{'s' * (len(unknown) > 1)} {', '.join(sorted(unknown))}; known: {', '.join(known)}"
-    warnings.warn(text, stacklevel=2)
-    if text not in _logged:
-        _logged.add(text)
-        logger.warning(text)
+    unknown = sorted(given.keys() - {name.lower() for name in known} - _SPARKS)
+    if unknown:
+        said = "; ".join(f"{name} ({_meant(name, known)})" for name in unknown)
+        raise ValueError(f"oncelog {of}: unknown option{'s' * (len(unknown) > 1)} {said}. Known are {', '.join(known)}")
 
 
-_logged: set[str] = set()
+def _meant(name: str, known: Sequence[str]) -> str:
+    """What to write instead."""
+    if name.startswith("kafka."):
+        return "there is no Kafka here; option url says where the service is"
+    if name in _KAFKAS:
+        return _KAFKAS[name]
+    close = get_close_matches(name, {each.lower(): each for each in known}, 1)
+    return f"did you mean {next(each for each in known if each.lower() == close[0])}?" if close else "there is none like it"
+
+
+_KAFKAS = {
+    "minoffsetspertrigger": "not supported: give the query a longer trigger",
+    "maxtriggerdelay": "not supported: give the query a longer trigger",
+    "maxrecordsperpartition": "not supported: minPartitions makes ranges smaller",
+    "groupidprefix": "not supported: option subscription names where the position is shown",
+    "kafkaconsumer.polltimeoutms": "retryTimeoutMs says how long a call is tried again",
+    "fetchoffset.numretries": "retryTimeoutMs says how long a call is tried again",
+    "fetchoffset.retryintervalms": "retryTimeoutMs says how long a call is tried again",
+}
+"""Options of Kafka's source that have no like here, and what to do."""
 
 
 def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from oncelog.errors import DataLost, InvalidResponse, OffsetOutOfRange, OncelogError, StaleMessageId
+from oncelog.errors import DataLost, InvalidResponse, OffsetOutOfRange, OncelogError, StaleMessageId, TopicNotFound
 from oncelog.spark.columns import record_batch
 from oncelog.spark.offsets import Loss, Range, loss_at
 from oncelog.spark.options import warn
@@ -26,11 +26,11 @@ _UNSETTLED_WAIT = 1.0
 """Seconds of one wait until what was settled is so again."""
 
 
-def batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+def batches(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The messages of ``wanted`` in order. Raises DataLost where some are gone and failOnDataLoss is on; OncelogError."""
     for page in ahead(pages(options, wanted)):
         if page.messages:
-            yield record_batch(wanted.topic, page, options.include_headers)
+            yield record_batch(wanted.topic, page, schema)
 
 
 def pages(options: ReadOptions, wanted: Range) -> Iterator[MessageColumns]:
@@ -42,7 +42,7 @@ def pages(options: ReadOptions, wanted: Range) -> Iterator[MessageColumns]:
             page = client.read_columns(
                 left.topic, left.first, left.upto, namespace, generation=left.generation, properties=options.include_headers
             )
-        except (OffsetOutOfRange, StaleMessageId) as error:
+        except (OffsetOutOfRange, StaleMessageId, TopicNotFound) as error:
             refusal = error
         if page is None or _begin(page) > left.first:
             # Nothing was there: deleted, expired and passed over, or rolled back, which is no loss.
@@ -93,7 +93,11 @@ def _behind_what_is_lost(client: Client, options: ReadOptions, wanted: Range, re
     asked = {wanted.topic: TopicAsked(after=wanted.upto - 1)}
     deadline, wait = time.monotonic() + options.connection.retry_seconds, 0.0
     while True:
-        known = client.offsets(asked, options.connection.namespace, wait=wait)[wanted.topic]
+        try:
+            known = client.offsets(asked, options.connection.namespace, wait=wait)[wanted.topic]
+        except TopicNotFound:
+            report([Loss(wanted.topic, wanted.first, wanted.upto, gone=True)], options.fail_on_data_loss)
+            return wanted.upto
         loss = loss_at(wanted.topic, wanted.first, wanted.generation, known)
         if loss is not None:
             loss = loss._replace(earliest=min(loss.earliest, wanted.upto))

@@ -12,10 +12,11 @@ import hashlib
 import io
 import os
 import pickle
+import platform
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module, invalidate_caches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -58,6 +59,8 @@ def carrying(package: bytes, version: str) -> type[DataSource]:
     pickle). Hence one long function, that uses the standard library alone until :func:`install` has run.
     """
 
+    needed = ("requests", "fastavro", "pydantic", "pyarrow")
+
     def install() -> None:
         """Have ``import oncelog`` give this version; what is installed here will do if it is of the same."""
         try:
@@ -82,9 +85,20 @@ def carrying(package: bytes, version: str) -> type[DataSource]:
             return draft
         return path
 
+    def with_what_it_needs(load: Callable[[], T]) -> T:
+        """What ``load`` gives; one sentence where a package that oncelog is made with is not installed."""
+        try:
+            install()
+            return load()
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"oncelog's data source needs the package {error.name} wherever Spark's Python runs, and {platform.node()} "
+                f"({sys.executable}) has it not; there, pip install {' '.join(needed)}",
+                name=error.name,
+            ) from None
+
     def arrive(state: bytes) -> Any:
-        install()
-        return pickle.loads(state)
+        return with_what_it_needs(lambda: pickle.loads(state))
 
     def carried(part: T) -> T:
         """``part``, a reader or a writer, which installs the package when it is unpickled."""
@@ -106,8 +120,9 @@ def carrying(package: bytes, version: str) -> type[DataSource]:
             return "oncelog"
 
         def installed(self) -> DataSource:
-            install()
-            source: DataSource = import_module("oncelog.spark.data_source").OncelogDataSource(self.options)
+            source: DataSource = with_what_it_needs(lambda: import_module("oncelog.spark.data_source")).OncelogDataSource(
+                self.options
+            )
             return source
 
         def schema(self) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from oncelog.chunks import MAX_MESSAGES
 from oncelog.spark.connection import Connection
-from oncelog.spark.options import SHARED, boolean, choice, connection, lower_cased, warn_of_unknown, whole_number
+from oncelog.spark.options import SHARED, boolean, choice, connection, lower_cased, refuse_unknown, whole_number
 from oncelog.wire.models import ATOMIC_ID_PATTERN, PRODUCER_PATTERN
 
 GROUP = "spark"
@@ -54,9 +54,9 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        """From what Spark hands over. Unknown names are warned about. Raises ValueError, which names the option."""
+        """From what Spark hands over. Raises ValueError, which names the option: it is unknown, or its value cannot be meant."""
         given = lower_cased(options)
-        warn_of_unknown(given, NAMES, "sink")
+        refuse_unknown(given, NAMES, "sink")
         staging_ms = whole_number(given, "stagingTimeoutMs", 1)
         parsed = cls(
             connection(given),
