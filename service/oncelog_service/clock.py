@@ -33,3 +33,16 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.clock_gettime(_CLOCK)
+
+
+class SteadyClock:
+    """The time as it would be had nobody set the clock forward since this was made: for what must not end or age early."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.now_ms(), clock.monotonic()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970; behind the clock itself where that was set forward, never ahead of it."""
+        began_ms, began = self._began
+        return min(self._clock.now_ms(), began_ms + round((self._clock.monotonic() - began) * 1000))

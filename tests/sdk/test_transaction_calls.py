@@ -33,7 +33,7 @@ def test_a_transaction_is_started_and_its_state_is_asked_for(client: Client) -> 
     status = client.transaction_status(tx.write_pointer)
     assert (status.state, status.type) == ("in_progress", "short")
     assert status.started_ms is not None
-    assert status.expires_ms == status.started_ms + 20_000
+    assert abs(status.expires_ms - status.started_ms - 20_000) < 10_000
     assert tx.write_pointer in [each.write_pointer for each in client.transactions()]
     assert client.commit_transaction(tx.write_pointer).state == "committed"
     assert client.commit_transaction(tx.write_pointer).state == "committed"

@@ -57,7 +57,7 @@ class Known:
     pointers: list[int]
     kind: TransactionType
     began: int
-    expires_ms: int
+    lifetime_ms: int
     visible: frozenset[int]
     """What it saw when it began."""
     changes: frozenset[bytes] = frozenset()
@@ -151,13 +151,12 @@ class Transactions(RuleBasedStateMachine):
     def start(self, kind: TransactionType, lifetime_ms: int) -> None:
         in_progress = sorted(pointer for known in self.all if known.open for pointer in known.pointers)
         last = max((pointer for known in self.all for pointer in known.pointers), default=0)
-        expires_ms = max(self.now_ms, last // 1_000_000) + lifetime_ms
         assert self.run(Start(kind, lifetime_ms)) == 1
         pointer = self.state.last
         assert pointer == max(last + 1, self.now_ms * 1_000_000)
         transaction = self.state.transaction(pointer)
         shorts = [known.pointers[0] for known in self.all if known.open and known.kind is SHORT]
-        known = Known([pointer], kind, self.step, expires_ms, self.committed_pointers())
+        known = Known([pointer], kind, self.step, lifetime_ms, self.committed_pointers())
         assert list(transaction.in_progress) == in_progress
         assert transaction.first_short == min(shorts, default=NO_SHORT)
         assert (transaction.write_pointer, transaction.type) == (pointer, kind)
@@ -181,7 +180,7 @@ class Transactions(RuleBasedStateMachine):
             known.changes = changes if known.kind is SHORT else frozenset()
             if resource is not None:
                 known.resource = resource
-                known.expires_ms = max(known.expires_ms, known.pointers[0] // 1_000_000 + LIFETIME_MS * 2)
+                known.lifetime_ms = max(known.lifetime_ms, LIFETIME_MS * 2)
 
     @precondition(lambda self: self.all)
     @rule(index=which, changes=keys)
@@ -279,11 +278,11 @@ class Transactions(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.now_ms = max(self.now_ms + ms, 0)
 
-    @rule()
-    def time_out(self) -> None:
-        now_ms = max(self.now_ms, self.state.last // 1_000_000)
-        due = [known for known in self.all if known.open and known.expires_ms <= now_ms]
-        assert self.run(TimeOut()) == len(due)
+    @rule(chosen=st.sets(which, max_size=3))
+    def time_out(self, chosen: set[int]) -> None:
+        late = {known.pointers[0]: known for known in map(self.some, chosen)} if self.all else {}
+        due = [known for known in late.values() if known.open]
+        assert self.run(TimeOut(tuple(late))) == len(due)
         for known in due:
             self.end(known, "invalid")
 
@@ -337,7 +336,7 @@ def one_step(machine: Transactions, random: Random) -> None:
         lambda: machine.settle(index, name): 3,
         lambda: machine.prune(random.random() < 0.5, {index, index // 2}, random.randint(0, 30)): 1,
         lambda: machine.time_passes(random.choice([-50, 0, 1, 5, 20])): 3,
-        machine.time_out: 1,
+        lambda: machine.time_out({index}): 1,
         machine.the_shadow_begins_anew_from_a_snapshot: 1,
     }
     (move,) = random.choices(list(moves), weights=list(moves.values()))

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from oncelog.errors import TransactionNotInProgress, UnknownWritePointer
 from oncelog.wire.transaction import POINTERS_PER_MS
-from oncelog_service.clock import Clock
+from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.transactions.port import Transactions
 
 _REMEMBERED = 10_000
@@ -31,8 +31,7 @@ class WritePointers:
         too, so that pointers which ours never handed out are taken."""
         self._transactions = transactions
         self._participant = participant
-        self._clock = clock
-        self._began = clock.now_ms(), clock.monotonic()
+        self._clock = SteadyClock(clock)
         self._max_lifetime_ms = max_lifetime_ms
         self._foreign = foreign
         self._own: dict[int, bool] = {}
@@ -119,9 +118,7 @@ class WritePointers:
 
     def _age_ms(self, pointer: int) -> int:
         """How long ago its number says that it was handed out. Only of pointers that our transaction service knows nothing of."""
-        began_ms, began = self._began
-        steady_ms = began_ms + round((self._clock.monotonic() - began) * 1000)
-        return min(self._clock.now_ms(), steady_ms) - pointer // POINTERS_PER_MS
+        return self._clock.now_ms() - pointer // POINTERS_PER_MS
 
     def _check_foreign(self, pointer: int) -> None:
         if not self._foreign:

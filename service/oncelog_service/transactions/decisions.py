@@ -68,7 +68,9 @@ class Checkpoint(NamedTuple):
 
 
 class TimeOut(NamedTuple):
-    """End whatever has lived too long."""
+    """End these, which have lived too long."""
+
+    pointers: tuple[int, ...]
 
 
 class Prune(NamedTuple):
@@ -96,15 +98,14 @@ Command: TypeAlias = Start | CanCommit | Commit | Abort | Invalidate | Checkpoin
 
 
 def decide(state: TransactionsState, command: Command, now_ms: int) -> tuple[Edit, ...]:
-    """What follows from a command; nothing when it has been obeyed before.
+    """What follows from a command; nothing when it has been obeyed before. ``now_ms`` numbers pointers, and decides nothing else.
 
     Raises:
         TransactionNotFound, TransactionNotInProgress, TransactionPrepared: the move is not in the table.
         TransactionConflict: somebody else committed one of its keys meanwhile, or is prepared to.
         InvalidRequest: a prepared transaction brings keys that it did not hand in.
     """
-    # Time stands still rather than go back behind what was handed out, also across a restart.
-    return _DECIDE[type(command)](state, command, max(now_ms, state.last // POINTERS_PER_MS))
+    return _DECIDE[type(command)](state, command, now_ms)
 
 
 def _next_pointer(state: TransactionsState, now_ms: int) -> int:
@@ -118,7 +119,7 @@ def _root(state: TransactionsState, pointer: int, move: Move) -> tuple[int, Phas
 
 
 def _start(state: TransactionsState, command: Start, now_ms: int) -> tuple[Edit, ...]:
-    return (Started(_next_pointer(state, now_ms), command.kind, now_ms + command.lifetime_ms),)
+    return (Started(_next_pointer(state, now_ms), command.kind, command.lifetime_ms),)
 
 
 def _can_commit(state: TransactionsState, command: CanCommit, _: int) -> tuple[Edit, ...]:
@@ -129,10 +130,10 @@ def _can_commit(state: TransactionsState, command: CanCommit, _: int) -> tuple[E
         _check_prepared(transaction, command.changes, command.resource)
         return ()
     _check_conflict(state, transaction, command.changes)
-    expires_ms = transaction.expires_ms
+    lifetime_ms = transaction.lifetime_ms
     if command.resource is not None:
-        expires_ms = max(expires_ms, root // POINTERS_PER_MS + command.lifetime_ms)
-    return (HandedIn(root, expires_ms, command.resource, _kept(transaction, command.changes)),)
+        lifetime_ms = max(lifetime_ms, command.lifetime_ms)
+    return (HandedIn(root, lifetime_ms, command.resource, _kept(transaction, command.changes)),)
 
 
 def _commit(state: TransactionsState, command: Commit, _: int) -> tuple[Edit, ...]:
@@ -194,8 +195,8 @@ def _checkpoint(state: TransactionsState, command: Checkpoint, now_ms: int) -> t
     return (Checkpointed(root, _next_pointer(state, now_ms)),)
 
 
-def _time_out(state: TransactionsState, _: TimeOut, now_ms: int) -> tuple[Edit, ...]:
-    return tuple(Invalidated(each.pointer) for each in state.open.values() if each.expires_ms <= now_ms)
+def _time_out(state: TransactionsState, command: TimeOut, _: int) -> tuple[Edit, ...]:
+    return tuple(Invalidated(pointer) for pointer in command.pointers if pointer in state.open)
 
 
 def _prune(state: TransactionsState, command: Prune, _: int) -> tuple[Edit, ...]:

@@ -7,8 +7,8 @@ The state of all transactions is the fold of the edits (state.py). An edit on di
     1       1     kind: 1 started … 9 settled, as listed in `KINDS`
     2       8     number of the edit, i64: the same as in its key
     10      8     pointer i64; of `pruned` 0
-    18      ...   started         type u8 (1 short, 2 long) · expires i64 ms
-                  handed_in       expires i64 ms · resource string (empty: not prepared) · keys
+    18      ...   started         type u8 (1 short, 2 long) · lifetime i64 ms
+                  handed_in       lifetime i64 ms · resource string (empty: not prepared) · keys
                   committed       keys (those that commit itself brought)
                   aborted         nothing
                   invalidated     nothing
@@ -40,14 +40,15 @@ class Started(NamedTuple):
 
     pointer: int
     kind: TransactionType
-    expires_ms: int
+    lifetime_ms: int
+    """How long it may live. A duration: no clock can make it end sooner, or later."""
 
 
 class HandedIn(NamedTuple):
     """can-commit was granted: its keys and, when it is prepared, the database that decides it."""
 
     pointer: int
-    expires_ms: int
+    lifetime_ms: int
     resource: str | None
     changes: frozenset[bytes]
 
@@ -138,11 +139,11 @@ def encode_edit(number: int, edit: Edit) -> bytes:
 
 def _encode_rest(edit: Edit) -> bytes:
     if isinstance(edit, Started):
-        return _STARTED.pack(edit.kind, edit.expires_ms)
+        return _STARTED.pack(edit.kind, edit.lifetime_ms)
     if isinstance(edit, Committed):
         return encode_keys(edit.changes)
     if isinstance(edit, HandedIn):
-        return _I64.pack(edit.expires_ms) + encode_string(edit.resource or "") + encode_keys(edit.changes)
+        return _I64.pack(edit.lifetime_ms) + encode_string(edit.resource or "") + encode_keys(edit.changes)
     if isinstance(edit, (Enlisted, Settled)):
         return encode_string(edit.participant)
     if isinstance(edit, Checkpointed):
@@ -266,8 +267,8 @@ class Source:
 
 
 def _started(pointer: int, source: Source) -> Edit:
-    kind, expires_ms = source.fields(_STARTED)
-    return Started(pointer, TransactionType(kind), expires_ms)
+    kind, lifetime_ms = source.fields(_STARTED)
+    return Started(pointer, TransactionType(kind), lifetime_ms)
 
 
 def _handed_in(pointer: int, source: Source) -> Edit:

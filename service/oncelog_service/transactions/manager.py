@@ -24,7 +24,7 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionType
-from oncelog_service.clock import Clock
+from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.log.reading import read
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import outcome_key
@@ -46,6 +46,7 @@ from oncelog_service.transactions.decisions import (
 )
 from oncelog_service.transactions.edit_log import EditLog
 from oncelog_service.transactions.edits import MAX_STRING_BYTES, Aborted, Committed, Edit, Invalidated, total_bytes
+from oncelog_service.transactions.lifetimes import Lifetimes
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, read_outcomes
 from oncelog_service.transactions.recovery import Recovered, recover
@@ -90,6 +91,7 @@ class TransactionManager:
         self._store = store
         self._writer = writer
         self._clock = clock
+        self._steady = SteadyClock(clock)
         self._instance = instance
         self.counts: Counter[type[Edit]] = Counter()
         """Edits since the store was opened, by kind."""
@@ -98,7 +100,8 @@ class TransactionManager:
         self._recent: dict[int, Outcome] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._nudge = asyncio.Event()
-        self._wakes_ms = 0
+        self._lifetimes = Lifetimes(self.state.open, clock.monotonic())
+        self._wakes = 0.0
         self._closed = False
 
     @classmethod
@@ -121,7 +124,8 @@ class TransactionManager:
             raise Overloaded(f"{len(self.state.open)} transactions are in progress, as many as the service takes")
         done = self._submit(self._decide(Start(kind, lifetime_ms)))
         transaction = self.state.transaction(self.state.last)
-        self._nudge_for(self.state.open[transaction.transaction_id])
+        self._lifetimes.begin(transaction.transaction_id, self._clock.monotonic())
+        self._nudge_for(transaction.transaction_id)
         await done
         return transaction
 
@@ -190,7 +194,10 @@ class TransactionManager:
         if root is None:
             return None
         transaction = self.state.open.get(root)
-        return _ended_status(self.state.ended[root]) if transaction is None else _open_status(transaction)
+        if transaction is None:
+            return _ended_status(self.state.ended[root])
+        left_ms = round(self._lifetimes.left_seconds(root, self._clock.monotonic()) * 1000)
+        return _open_status(transaction, self._clock.now_ms() + left_ms)
 
     async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
         """Transactions in progress, or invalid ones, with ids above ``after``, rising. Raises InvalidRequest for other states."""
@@ -322,10 +329,9 @@ class TransactionManager:
             except (StorageFailed, StorageUnavailable):
                 return  # the service reads everything back and runs this anew
             self._nudge.clear()
-            now_ms = self._clock.now_ms()
-            earliest = min((each.expires_ms for each in self.state.open.values()), default=now_ms + 1_000 * _TICK_SECONDS)
-            pause = min(max((earliest - now_ms) / 1_000, _SHORTEST_PAUSE_SECONDS), _TICK_SECONDS)
-            self._wakes_ms = now_ms + int(pause * 1_000)
+            now = self._clock.monotonic()
+            pause = min(max(self._lifetimes.next_seconds(now, _TICK_SECONDS), _SHORTEST_PAUSE_SECONDS), _TICK_SECONDS)
+            self._wakes = now + pause
             try:
                 await asyncio.wait_for(self._nudge.wait(), pause)
             except TimeoutError:
@@ -336,7 +342,7 @@ class TransactionManager:
         """Move whatever has lived too long to the invalid ones; how many. Returns when that is on disk."""
         self._check_open()
         expired = 0
-        while edits := self._decide(TimeOut())[:_TIMED_OUT_AT_ONCE]:
+        while edits := self._decide(TimeOut(tuple(self._lifetimes.due(self._clock.monotonic())[:_TIMED_OUT_AT_ONCE]))):
             expired += len(edits)
             self.timed_out += len(edits)
             await self._submit(edits)
@@ -346,7 +352,7 @@ class TransactionManager:
         """Delete at most ``limit`` outcomes older than a transaction can live; how many. Call it until that is 0."""
         self._check_open()
         kept_ms = self.limits.max_lifetime_ms + self.limits.outcome_grace_ms
-        below = max(self._clock.now_ms() - kept_ms, 0) * POINTERS_PER_MS
+        below = max(self._steady.now_ms() - kept_ms, 0) * POINTERS_PER_MS
         keys = await read(oldest_outcomes, self._store, below, limit)
         if not keys:
             return 0
@@ -414,6 +420,8 @@ class TransactionManager:
         done = self._log.append(self.state, edits, batch)
         self.counts.update(map(type, edits))
         if ended:
+            for pointer, _ in ended:
+                self._lifetimes.end(pointer)
             self._recent.update(ended)
             done.add_done_callback(self._trim_recent)
             if self.state.unsettled:
@@ -450,8 +458,9 @@ class TransactionManager:
         if self._closed:
             raise StorageUnavailable("the transaction service was closed meanwhile; nothing was done, try again")
 
-    def _nudge_for(self, transaction: OpenTransaction) -> None:
-        if transaction.expires_ms < self._wakes_ms:
+    def _nudge_for(self, pointer: int) -> None:
+        now = self._clock.monotonic()
+        if now + self._lifetimes.left_seconds(pointer, now) < self._wakes:
             self._nudge.set()
 
     async def _wait(self, seconds: float) -> None:
@@ -472,13 +481,13 @@ class TransactionManager:
 _STATE_OF: dict[type[Edit], TransactionState] = {Committed: "committed", Aborted: "aborted", Invalidated: "invalid"}
 
 
-def _open_status(transaction: OpenTransaction) -> TransactionStatus:
+def _open_status(transaction: OpenTransaction, expires_ms: int) -> TransactionStatus:
     return TransactionStatus(
         write_pointer=transaction.pointer,
         state=ANSWER[transaction.phase],
         type="short" if transaction.kind is TransactionType.SHORT else "long",
         started_ms=transaction.pointer // POINTERS_PER_MS,
-        expires_ms=transaction.expires_ms,
+        expires_ms=expires_ms,
         resource=transaction.resource,
         checkpoints=list(transaction.checkpoints),
         participants=list(dict.fromkeys(name for _, name in transaction.participants)),

@@ -11,7 +11,7 @@ Layout, version 1, big-endian; strings, keys and pointers as edits.py draws them
     29      4     late_limit u32
     33      ...   invalid   pointers: the transactions that are invalid, without checkpoints, and settled; rising
             ...   open      count u32 · each: id i64 · type u8 · phase u8 (1 open, 2 committing, 3 prepared) · read pointer i64 ·
-                            first short i64 · expires i64 ms · resource string · keys · checkpoints pointers · participants
+                            first short i64 · lifetime i64 ms · resource string · keys · checkpoints pointers · participants
             ...   ended     count u32 · each: id i64 · phase u8 (4 committed, 5 aborted, 6 invalid) · checkpoints pointers ·
                             unsettled participants; every ended transaction that is not in `invalid`
             ...   committed count u32 · each: commit pointer i64 · id i64 · keys; in the order of the commits
@@ -94,7 +94,7 @@ def _encode_open(transaction: OpenTransaction) -> bytes:
         _NUMBER_OF[transaction.phase],
         transaction.read_pointer,
         transaction.first_short,
-        transaction.expires_ms,
+        transaction.lifetime_ms,
     )
     return b"".join(
         (
@@ -149,7 +149,7 @@ def _decode(data: bytes) -> TransactionsState:
 
 
 def _decode_open(source: Source) -> OpenTransaction:
-    pointer, kind, phase, read_pointer, first_short, expires_ms = source.fields(_OPEN)
+    pointer, kind, phase, read_pointer, first_short, lifetime_ms = source.fields(_OPEN)
     resource, changes = source.string() or None, source.keys()
     return OpenTransaction(
         pointer,
@@ -157,7 +157,7 @@ def _decode_open(source: Source) -> OpenTransaction:
         _OPEN_PHASES[phase],
         read_pointer,
         first_short,
-        expires_ms,
+        lifetime_ms,
         resource,
         changes,
         source.pointers(),

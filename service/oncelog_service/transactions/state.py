@@ -173,7 +173,8 @@ class OpenTransaction(NamedTuple):
     read_pointer: int
     """As of its start, as ``first_short``: its checkpoints read the same snapshot."""
     first_short: int
-    expires_ms: int
+    lifetime_ms: int
+    """How long it may live; lifetimes.py measures."""
     resource: str | None = None
     changes: frozenset[bytes] = frozenset()
     """Of a short one."""
@@ -334,7 +335,7 @@ class TransactionsState:
         if self.last == 0:
             self.read_pointer = pointer - 1  # the first reader sees what other services' transactions wrote before
         self.last = pointer
-        begun = OpenTransaction(pointer, edit.kind, Phase.OPEN, self.read_pointer, self.first_short, edit.expires_ms)
+        begun = OpenTransaction(pointer, edit.kind, Phase.OPEN, self.read_pointer, self.first_short, edit.lifetime_ms)
         self._track_open(begun)
 
     def _handed_in(self, edit: HandedIn) -> None:
@@ -342,7 +343,7 @@ class TransactionsState:
         move = Move.HAND_IN if edit.resource is None else Move.PREPARE
         after = before._replace(
             phase=MOVES[before.phase][move],
-            expires_ms=edit.expires_ms,
+            lifetime_ms=edit.lifetime_ms,
             resource=edit.resource,
             changes=edit.changes,
         )

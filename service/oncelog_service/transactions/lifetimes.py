@@ -1,0 +1,45 @@
+"""Measures how long transactions in progress have lived, on a clock that nobody sets. Pure: it is told the time.
+
+The wall clock numbers pointers and shows times to people; it never ends a transaction. A clock that is set forward by a day
+would end all of them at once, one that is set back would end none for as long, and so would a process with another clock that
+takes over. What is kept on disk is how long each one may live. Nobody knows how long a service was away, so after a restart or
+a take-over each transaction is given its whole lifetime anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from oncelog_service.transactions.state import OpenTransaction
+
+
+class Lifetimes:
+    """Of the transactions in progress at one transaction service. Times are seconds of a monotonic clock."""
+
+    def __init__(self, open_transactions: Mapping[int, OpenTransaction], now: float) -> None:
+        """``open_transactions``: id → transaction; the mapping is watched, and the state moves it."""
+        self._open = open_transactions
+        self._began = dict.fromkeys(open_transactions, now)
+
+    def begin(self, pointer: int, now: float) -> None:
+        """The transaction begins to live."""
+        self._began[pointer] = now
+
+    def end(self, pointer: int) -> None:
+        """The transaction is not in progress any more."""
+        self._began.pop(pointer, None)
+
+    def left_seconds(self, pointer: int, now: float) -> float:
+        """How long the transaction may live from now on; 0 or less: it is to end."""
+        return self._began[pointer] + self._open[pointer].lifetime_ms / 1000 - now
+
+    def due(self, now: float) -> list[int]:
+        """The ids of those that have lived too long, rising."""
+        return [pointer for pointer in self._open if self.left_seconds(pointer, now) <= 0]
+
+    def next_seconds(self, now: float, at_most: float) -> float:
+        """How long until the next one has, at most ``at_most``."""
+        return min(self._lefts(now), default=at_most)
+
+    def _lefts(self, now: float) -> Iterable[float]:
+        return (self.left_seconds(pointer, now) for pointer in self._open)
