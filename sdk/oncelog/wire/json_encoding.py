@@ -141,8 +141,48 @@ _READERS: dict[str, Callable[[Any, Any, str], Any]] = {
 }
 
 
+def holds_more_values(text: bytes, most: int) -> bool:
+    """Whether a JSON text has more values than this, by its commas and brackets, without parsing it.
+
+    Those within strings do not count. Strings are only looked for where all that there are would be too many, and the first one
+    too many ends it.
+    """
+    if sum(map(text.count, _BEGINS_A_VALUE)) < most:
+        return False
+    values, at = 1, 0
+    while True:
+        quote = text.find(b'"', at)
+        end = len(text) if quote < 0 else quote
+        values += sum(text.count(each, at, end) for each in _BEGINS_A_VALUE)
+        if values > most:
+            return True
+        if quote < 0:
+            return False
+        at = _behind_string(text, quote + 1)
+
+
+_BEGINS_A_VALUE = (b",", b"[", b"{")
+
+
+def _behind_string(text: bytes, at: int) -> int:
+    """The place behind the closing quote of the string whose content begins at ``at``; the end, if it is not closed."""
+    while (quote := text.find(b'"', at)) >= 0:
+        begin = quote
+        while begin > at and text[begin - 1] == _BACKSLASH:
+            begin -= 1
+        at = quote + 1
+        if (quote - begin) % 2 == 0:
+            return at
+    return len(text)
+
+
+_BACKSLASH = ord("\\")
+
+
 def _show(value: Any) -> str:
-    text = ascii(value)
+    if isinstance(value, list | dict):
+        return "an array" if isinstance(value, list) else "an object"
+    text = ascii(value[:60] if isinstance(value, str) else value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

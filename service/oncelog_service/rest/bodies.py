@@ -1,13 +1,20 @@
-"""JSON in and out of the handlers that are not on the hot path."""
+"""Bodies in and out of the handlers. No body keeps the event loop: what is large is decoded and encoded on a thread.
+
+What one may hold is counted before it is decoded. So much of Avro is decoded at once as takes no more than some milliseconds;
+where there is more, a thread begins anew. It is Python, so the event loop has its turns. A parser of JSON has none to give:
+hence the bound on values.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from oncelog.errors import InvalidRequest, UnsupportedMediaType
+from oncelog.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from oncelog.wire.codec import decode_json
 from oncelog.wire.media import JSON, essence
 from oncelog.wire.models import AbortTransaction, Changes, StartTransaction
@@ -21,6 +28,18 @@ _DEFAULTS: dict[type[BaseModel], BaseModel] = {kind: kind() for kind in (StartTr
 _LARGEST_INT = 19
 """Digits of 2^63 - 1."""
 
+AT_ONCE_ITEMS = 4_000
+"""Of arrays and maps in Avro: the properties of 2,000 messages, 8 ms."""
+AT_ONCE_BYTES = 16 * 2**10
+"""Of JSON: at worst as many empty objects as take 10 ms."""
+MAX_JSON_VALUES = 100_000
+"""In a JSON body; as many as a parser takes 20 ms for."""
+_ITEMS_A_MESSAGE = 20
+"""In an Avro body, on the average: an entry in each column, and properties."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 MAX_LISTED = 10_000
 _LISTED = 1_000
 
@@ -30,21 +49,48 @@ def json_answer(value: Any, status: int = 200) -> Answer:
     return Answer(json.dumps(value).encode() + b"\n", JSON, status)
 
 
-def read_json(call: Call, what: str) -> Any:
-    """The body as JSON; an empty body is an empty object. Raises UnsupportedMediaType, InvalidRequest."""
+async def off_loop(large: bool, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """``call(...)``, on a thread if it is ``large``."""
+    return await asyncio.to_thread(call, *args, **kwargs) if large else call(*args, **kwargs)
+
+
+async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
+    """The body by one of the codec's functions. Raises as it does."""
+    if essence(call.content_type) == JSON:
+        return await off_loop(len(call.body) > AT_ONCE_BYTES, decode, call.content_type, call.body, MAX_JSON_VALUES)
+    try:
+        return decode(call.content_type, call.body, AT_ONCE_ITEMS)
+    except RequestTooLarge:
+        most = _ITEMS_A_MESSAGE * max(call.service.settings.max_messages, AT_ONCE_ITEMS)
+        return await asyncio.to_thread(decode, call.content_type, call.body, most)
+
+
+async def read_json(call: Call, what: str) -> Any:
+    """The body as JSON; an empty body is an empty object. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge."""
+    return await off_loop(len(call.body) > AT_ONCE_BYTES, _json, call, what)
+
+
+def _json(call: Call, what: str) -> Any:
     if not call.body:
         return {}
     media = essence(call.content_type)
     if media not in (JSON, ""):
         raise UnsupportedMediaType(f"Content-Type {media} is not read here; use {JSON}")
-    return decode_json(call.body, what)
+    return decode_json(call.body, what, MAX_JSON_VALUES)
 
 
-def read_model(call: Call, kind: type[M]) -> M:
-    """The body as a model; an empty one where everything has a default. Raises UnsupportedMediaType, InvalidRequest."""
+async def read_model(call: Call, kind: type[M]) -> M:
+    """The body as a model; an empty one where everything has a default.
+
+    Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge.
+    """
     if not call.body and kind in _DEFAULTS:
         return cast(M, _DEFAULTS[kind])
-    value = read_json(call, kind.__name__)
+    return await off_loop(len(call.body) > AT_ONCE_BYTES, _model, call, kind)
+
+
+def _model(call: Call, kind: type[M]) -> M:
+    value = _json(call, kind.__name__)
     try:
         return kind.model_validate(value)
     except ValidationError as error:

@@ -48,7 +48,7 @@ async def show(call: Call) -> Answer:
 
 async def hand_over(call: Call) -> Answer:
     """Have another instance serve a topic from now on; what is in flight is finished first. What is served elsewhere stays."""
-    asked = read_model(call, HandOver)
+    asked = await read_model(call, HandOver)
     _ = call.service.membership
     await call.service.topics.hand_over(asked.namespace, asked.topic, asked.instance)
     return json_answer(None)

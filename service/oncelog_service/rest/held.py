@@ -50,7 +50,7 @@ async def end(call: Call) -> Answer:
 
     Refused for one that our own transaction service handed out: that transaction is ended there, on all its topics.
     """
-    pointer, asked = pointer_of(call), read_model(call, EndHeld)
+    pointer, asked = pointer_of(call), await read_model(call, EndHeld)
     log: TopicLog = await call.service.topics.open(call.path["namespace"], call.path["topic"])
     await log.end_foreign(pointer, asked.committed)
     return json_answer(None)

@@ -8,7 +8,7 @@ from oncelog.wire.media import JSON
 from oncelog.wire.models import AtomicOutcome, AtomicState, BeginAtomic
 from oncelog_service.journal.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
-from oncelog_service.rest.bodies import json_answer, query_int, read_model
+from oncelog_service.rest.bodies import decoded, json_answer, query_int, read_model
 from oncelog_service.rest.routes import Answer, Call
 
 MAX_LISTED = 10_000
@@ -20,7 +20,7 @@ async def begin(call: Call) -> Answer:
 
     It is aborted when it is not committed after `timeoutMs`.
     """
-    asked = read_model(call, BeginAtomic)
+    asked = await read_model(call, BeginAtomic)
     return _answer(await call.service.journal.begin(asked.id, asked.group, asked.timeout_ms, asked.of))
 
 
@@ -30,7 +30,7 @@ async def stage(call: Call) -> Answer:
     The same chunk again is stored once. Expectations and sequence ids are judged when the transaction is committed.
     """
     chunk = _chunk(call)
-    request = decode_publish_request(call.content_type, call.body)
+    request = await decoded(call, decode_publish_request)
     await call.service.journal.stage(_id(call), call.path["namespace"], call.path["topic"], chunk, request)
     return json_answer(None)
 
@@ -42,7 +42,7 @@ async def commit(call: Call) -> Answer:
     certain: `committed`, or `prepared` where a topic gets its messages later. Repeating it is as once and answers the same. With
     `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`.
     """
-    request = decode_commit_request(call.content_type, call.body)
+    request = await decoded(call, decode_commit_request)
     return _answer(await call.service.journal.commit(_id(call), request))
 
 

@@ -12,7 +12,7 @@ from oncelog.wire.codec import (
 from oncelog.wire.media import AVRO, essence
 from oncelog_service.log.pages import AS_ONCELOG, AS_TMS
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.rest.bodies import json_answer
+from oncelog_service.rest.bodies import decoded, json_answer
 from oncelog_service.rest.routes import Answer, Call
 
 
@@ -36,7 +36,7 @@ async def publish(call: Call) -> Answer:
     """
     log = await _log(call)
     media = essence(call.content_type)
-    request = decode_publish_request(media, call.body)
+    request = await decoded(call, decode_publish_request)
     response = await log.publish(request)
     if media == AVRO and request.write_pointer is None:
         return Answer(b"", media)
@@ -50,14 +50,14 @@ async def store(call: Call) -> Answer:
     """
     log = await _log(call)
     media = essence(call.content_type)
-    response = await log.store(decode_publish_request(media, call.body))
+    response = await log.store(await decoded(call, decode_publish_request))
     return Answer(b"" if media == AVRO else encode_publish_response(media, response), media)
 
 
 async def rollback(call: Call) -> Answer:
     """Mark what a publish stored as rolled back. The body is that publish's answer, sent back as it came; twice is as once."""
     log = await _log(call)
-    await log.roll_back(decode_rollback(call.content_type, call.body))
+    await log.roll_back(await decoded(call, decode_rollback))
     return json_answer(None)
 
 
@@ -71,6 +71,6 @@ async def poll(call: Call) -> Answer:
     """
     log = await _log(call)
     media = essence(call.content_type)
-    request = decode_consume_request(media, call.body)
+    request = await decoded(call, decode_consume_request)
     page = await log.poll(request, AS_TMS if media == AVRO else AS_ONCELOG)
     return Answer(encode_consume_response(media, page.messages, page.last_id), media)

@@ -19,7 +19,7 @@ async def open_(call: Call) -> Answer:
 
     Repeating an open with the same `nonce` answers the same epoch. Without a `name` a globally unique one is assigned.
     """
-    asked = read_model(call, OpenProducer)
+    asked = await read_model(call, OpenProducer)
     log = await _log(call)
     # Repeating an open without a name assigns another one; the first stays unused and fences nobody.
     name = asked.name if asked.name is not None else f"producer-{uuid4().hex}"

@@ -26,7 +26,7 @@ async def offsets(call: Call) -> Answer:
     the topics is settled beyond it, or `wait` (ms) is over. `timestamp`: also the offset of the first message published then or
     later. `maxBytes` with `after`: also behind which message that many bytes are full.
     """
-    asked = read_model(call, AskOffsets)
+    asked = await read_model(call, AskOffsets)
     limits = call.service.settings.limits
     if asked.wait > limits.max_wait_ms:
         raise InvalidRequest(f"wait is 0 to {limits.max_wait_ms} ms, not {asked.wait}")

@@ -21,7 +21,7 @@ async def open_(call: Call) -> Answer:
     A subscription that is not there is made, and begins at `start`: at the oldest message, if that says nothing. Repeating an
     open with the same `nonce` answers the same epoch.
     """
-    asked = read_model(call, OpenSubscription)
+    asked = await read_model(call, OpenSubscription)
     return json_answer((await (await _subscriptions(call)).open(asked)).to_wire())
 
 
@@ -45,7 +45,7 @@ async def receive(call: Call) -> Answer:
     Only what is settled: messages of transactions once they are committed, and nothing behind one that is undecided. `wait` (ms)
     holds an empty answer until there is something. The answer is that of a poll: JSON, or Avro if the Accept header says so.
     """
-    asked = read_model(call, ReceiveMessages)
+    asked = await read_model(call, ReceiveMessages)
     page = await (await _subscriptions(call)).receive(call.path["subscription"], asked, AS_ONCELOG)
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
     return Answer(encode_consume_response(media, page.messages, page.last_id), media)
@@ -56,7 +56,7 @@ async def acknowledge(call: Call) -> Answer:
 
     The cursor moves forward or not at all: what lies below it already is answered with where it stands.
     """
-    asked = read_model(call, Acknowledge)
+    asked = await read_model(call, Acknowledge)
     answer = await (await _subscriptions(call)).acknowledge(call.path["subscription"], asked)
     return json_answer(answer.to_wire())
 
@@ -64,7 +64,7 @@ async def acknowledge(call: Call) -> Answer:
 async def seek(call: Call) -> Answer:
     """Put the cursor anywhere, backwards too, and begin a new epoch: with `epoch`, that of the consumer that asks; without,
     whoever consumes is fenced. Repeated with the same `nonce` it moves nothing again."""
-    asked = read_model(call, SeekSubscription)
+    asked = await read_model(call, SeekSubscription)
     return json_answer((await (await _subscriptions(call)).seek(call.path["subscription"], asked)).to_wire())
 
 

@@ -15,13 +15,13 @@ def _name(call: Call) -> tuple[str, str]:
 
 async def create(call: Call) -> Answer:
     """The body is a JSON object of properties, all strings; empty is fine. Names: `[A-Za-z0-9_]+` / `[A-Za-z0-9_.-]+`."""
-    await call.service.topics.create(*_name(call), read_json(call, "topic's properties"))
+    await call.service.topics.create(*_name(call), await read_json(call, "topic's properties"))
     return json_answer(None)
 
 
 async def update(call: Call) -> Answer:
     """The body replaces all properties."""
-    await call.service.topics.update(*_name(call), read_json(call, "topic's properties"))
+    await call.service.topics.update(*_name(call), await read_json(call, "topic's properties"))
     return json_answer(None)
 
 
@@ -76,5 +76,5 @@ async def get_policies(call: Call) -> Answer:
 
 async def set_policies(call: Call) -> Answer:
     """The body replaces the policies; they hold here at once, and at other instances in a moment."""
-    await call.service.topics.set_policies(call.path["namespace"], read_model(call, NamespacePolicies))
+    await call.service.topics.set_policies(call.path["namespace"], await read_model(call, NamespacePolicies))
     return json_answer(None)

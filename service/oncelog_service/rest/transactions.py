@@ -65,7 +65,7 @@ async def start(call: Call) -> Answer:
     Answers what the transaction sees: as JSON, or with `Accept: application/vnd.apache.thrift.binary` as the bytes that a poll
     takes.
     """
-    asked = read_model(call, StartTransaction)
+    asked = await read_model(call, StartTransaction)
     kind = TransactionType.LONG if asked.type == "long" else TransactionType.SHORT
     return _transaction_answer(call, await call.service.transactions.start(kind, asked.timeout_ms))
 
@@ -76,14 +76,14 @@ async def can_commit(call: Call) -> Answer:
     With `resource` the transaction is prepared: it does not time out before the maximum lifetime, so that whoever recovers that
     database can still end it.
     """
-    pointer, changes = pointer_of(call), read_model(call, Changes)
+    pointer, changes = pointer_of(call), await read_model(call, Changes)
     await call.service.transactions.can_commit(pointer, _keys(changes), changes.resource)
     return json_answer(None)
 
 
 async def commit(call: Call) -> Answer:
     """Commit, with the changed keys if they were not handed in before. Repeating it is as once."""
-    pointer, changes = pointer_of(call), read_model(call, Changes)
+    pointer, changes = pointer_of(call), await read_model(call, Changes)
     if changes.resource is not None:
         raise InvalidRequest("a resource goes with can-commit only")
     await call.service.transactions.commit(pointer, _keys(changes))
@@ -96,7 +96,7 @@ async def abort(call: Call) -> Answer:
     With `unlessPrepared` one that a database decides is refused, `transaction_prepared`, and one that is invalid stays so: for
     whoever is not its client.
     """
-    pointer, asked = pointer_of(call), read_model(call, AbortTransaction)
+    pointer, asked = pointer_of(call), await read_model(call, AbortTransaction)
     await call.service.transactions.abort(pointer, asked.unless_prepared)
     return await _status_answer(call, pointer)
 
@@ -136,7 +136,7 @@ async def prune(call: Call) -> Answer:
 
     Those whose messages are not all marked yet stay in it.
     """
-    asked = read_model(call, PruneInvalid)
+    asked = await read_model(call, PruneInvalid)
     if asked.before_ms is not None and asked.before_ms < 0:
         raise InvalidRequest(f"beforeMs is a time in ms since 1970, not {asked.before_ms}")
     pointers = None if asked.write_pointers is None else _checked(asked.write_pointers)
@@ -148,14 +148,14 @@ async def prune(call: Call) -> Answer:
 
 async def states(call: Call) -> Answer:
     """The states of those among the pointers that were handed out here and are still known."""
-    pointers = _checked(read_model(call, WritePointers).write_pointers)
+    pointers = _checked((await read_model(call, WritePointers)).write_pointers)
     found = await call.service.transactions.states(pointers)
     return json_answer({str(pointer): state for pointer, state in found.items()})
 
 
 async def enlist(call: Call) -> Answer:
     """Note that a participant is about to hold messages under the pointer. `enlisted` false: it was never handed out here."""
-    pointer, participant = pointer_of(call), read_model(call, Participant).participant
+    pointer, participant = pointer_of(call), (await read_model(call, Participant)).participant
     transactions = call.service.transactions
     enlisted = await transactions.enlist(pointer, participant)
     await transactions.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
