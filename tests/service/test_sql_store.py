@@ -171,7 +171,7 @@ def test_a_group_of_batches_has_the_effect_of_its_changes_in_their_order(groups:
             batches.append(batch)
         model.write(batches)
         store.write(batches)
-        runs, puts, deletes, _ = changes_of(batches)
+        runs, puts, deletes, *_ = changes_of(batches)
         assert len({*runs, *puts, *deletes}) == len(runs) + len(puts) + len(deletes), (
             "what comes of a row changed twice in one statement is left open"
         )

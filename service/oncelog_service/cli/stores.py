@@ -45,7 +45,9 @@ def check_store(url: str, param: str, *, there: bool) -> None:
 def _holds_a_store(path: Path, is_leveldb: bool) -> bool:
     """Whether there was one at any rate: of what is damaged, opening it says more."""
     if not is_leveldb:
-        return path.is_file()
+        from oncelog_service.storage.sql_sqlite import end_path
+
+        return path.is_file() or end_path(path).is_file()
     from oncelog_service.storage.leveldb_look import is_new
 
     return path.is_dir() and not is_new(path)

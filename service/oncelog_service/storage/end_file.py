@@ -58,13 +58,11 @@ def read_end(path: Path) -> int:
     return max(known)
 
 
-def check_end(number: int, path: Path) -> None:
-    """Raises StoreDamaged if a store that has come to ``number`` has lost acknowledged writes, or the file cannot be read."""
-    known = read_end(path)
+def check_number(number: int, known: int, store: Path, name: str) -> None:
+    """Raises StoreDamaged if a store that has come to ``number`` is behind what the file ``name`` beside it knows of."""
     if number < known:
         raise StoreDamaged(
-            f"{path.parent}: the last {known - number} writes are gone: the store ends at write {number}, "
-            f"and {path.name} knows of write {known}"
+            f"{store}: the last {known - number} writes are gone: it ends at write {number}, and {name} knows of write {known}"
         )
 
 

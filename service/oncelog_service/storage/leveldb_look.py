@@ -27,7 +27,7 @@ from pathlib import Path
 import plyvel
 
 from oncelog_service.storage.directory import sync_directory
-from oncelog_service.storage.end_file import ROW_KEY, check_end, decode_number, encode_number
+from oncelog_service.storage.end_file import ROW_KEY, check_number, decode_number, encode_number, read_end
 from oncelog_service.storage.port import StoreDamaged
 
 END_NAME = "oncelog.end"
@@ -76,7 +76,7 @@ def check_directory(path: Path) -> None:
             if found is None or found > number + 1:
                 raise StoreDamaged(f"{log}: behind write {number} writes are missing")
             number = max(number, found)
-    check_end(number, path / END_NAME)
+    check_number(number, read_end(path / END_NAME), path, END_NAME)
 
 
 def number_in_tables(path: Path) -> int:

@@ -6,8 +6,10 @@ the last change of a key counting; a scan is read page by page. What differs is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from sqlalchemy import Engine, bindparam, select
@@ -18,12 +20,16 @@ from oncelog.sql_table import create_missing
 from oncelog_service.cluster.lease_table import LeaseTable
 from oncelog_service.storage.port import Batch, Fence, Rows, StoreClosed, StoreDamaged, StoreError, StoreFenced, Table
 from oncelog_service.storage.reads import RunningReads
+from oncelog_service.storage.sql_ends import decode_end, encode_end, end_key, ends_between, log_of, log_of_range, newest_of
 from oncelog_service.storage.sql_tables import METADATA, ROW
 
 PAGES = ((32, 2**16), (512, 2**19), (8_192, 2**22))
 """Pages of a scan: so many rows, but none behind the one that reaches so many bytes. The last repeats, most want few."""
 
 _VALUE = select(ROW.c.value).where(ROW.c.key == bindparam("key"))
+
+
+_NONE: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class Changes(NamedTuple):
@@ -34,6 +40,8 @@ class Changes(NamedTuple):
     puts: dict[bytes, bytes]
     deletes: set[bytes]
     fences: frozenset[Fence]
+    ends: Mapping[bytes, bytes] = _NONE
+    """Rows that say where logs end (sql_ends.py). They only rise: of a greater value that is there already, it stays."""
 
 
 class Database(Protocol):
@@ -52,7 +60,11 @@ class Database(Protocol):
         ...
 
     def check(self, writer: Connection) -> None:
-        """Raises StoreError for a database that would lose what it has confirmed, or cannot be written."""
+        """Raises StoreError for a database that would lose what it has confirmed, or cannot be written; StoreDamaged."""
+        ...
+
+    def ready(self, writer: Connection) -> None:
+        """The tables are there: look whether the rows are. Raises StoreDamaged."""
         ...
 
     def write(self, writer: Connection, changes: Changes) -> frozenset[Fence]:
@@ -89,6 +101,7 @@ class SqlStore:
                 self._writer = database.engine.connect()
                 database.check(self._writer)
                 create_missing(METADATA, database.engine)
+                database.ready(self._writer)
         except BaseException:
             self.close()
             raise
@@ -99,10 +112,46 @@ class SqlStore:
             return value
 
     def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        with self._reading(), closing(self._database.pages(table.value + start, table.value + stop, reverse)) as pages:  # type: ignore[type-var]
-            for page in pages:
-                for key, value in page:
-                    yield key[1:], value
+        start, stop = table.value + start, table.value + stop
+        with self._reading():
+            ends = self._ends(start, stop)
+            last = max(ends, default=b"") if reverse else b""
+            with closing(self._database.pages(start, stop, reverse)) as pages:  # type: ignore[type-var]
+                for page in pages:
+                    for key, value in page:
+                        if key < last:
+                            self._check_end(last)
+                        last = b""
+                        if ends:
+                            ends.discard(key)
+                        yield key[1:], value
+            for end in ends:
+                self._check_end(end)
+
+    def _ends(self, start: bytes, stop: bytes) -> set[bytes]:
+        """The last keys of logs, as far as they are in this range: a scan of it comes by them."""
+        log, range_ = log_of_range(start, stop), ends_between(start, stop)
+        if range_ is None or start >= stop:
+            return set()
+        if log is not None:
+            end = self._end_of(log)
+            ends = set() if end is None else {end}
+        else:
+            ends = {decode_end(*row) for page in self._database.pages(*range_, False) for row in page}
+        return {end for end in ends if start <= end < stop}
+
+    def _end_of(self, log: bytes) -> bytes | None:
+        key = end_key(log)
+        with self._database.engine.connect() as connection:
+            data: bytes | None = connection.scalar(_VALUE, {"key": key})
+        return None if data is None else decode_end(key, data)
+
+    def _check_end(self, end: bytes) -> None:
+        """A scan has not come by what was the last row of a log. Raises StoreDamaged if it still is the last one."""
+        log = log_of(end)
+        assert log is not None
+        if self._end_of(log) == end:
+            raise StoreDamaged(f"{self._database.where}: the rows from {log!r} on end before the last one, {end!r}")
 
     def write(self, batches: Sequence[Batch]) -> None:
         if self._failed or self._writer is None:
@@ -112,6 +161,7 @@ class SqlStore:
             lost = frozenset[Fence]()
             if any(changes):
                 with self._telling("could not be written"):
+                    changes = self._with_ends(changes)
                     lost = self._database.write(self._writer, changes)
         except StoreError:
             self._failed = True
@@ -121,6 +171,18 @@ class SqlStore:
             raise StoreError(f"{self._database.where} could not be written: {error}") from error
         if lost:
             raise StoreFenced(lost)
+
+    def _with_ends(self, changes: Changes) -> Changes:
+        """The changes, and what they mean for where logs end. A log whose last row is deleted has no end but one yet to come."""
+        newest = newest_of(chain(changes.runs, changes.puts))
+        deletes = set(changes.deletes)
+        for log in newest_of(changes.deletes):
+            end = self._end_of(log)
+            if end is not None and end in changes.deletes and newest.get(log, b"") < end:
+                newest.pop(log, None)
+                deletes.add(end_key(log))
+        ends = {end_key(log): encode_end(log, key) for log, key in newest.items()}
+        return changes._replace(deletes=deletes, ends=ends)
 
     def lease_table(self) -> LeaseTable | None:
         # Its transactions are of several statements, and see what was committed while they waited for a row.

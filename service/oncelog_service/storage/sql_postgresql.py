@@ -116,6 +116,9 @@ class PostgresqlDatabase:
         # values come, and does not call that idle any more: who is stopped then would keep the leases locked for as long.
         driver.prepare_threshold = 0
 
+    def ready(self, writer: Connection) -> None:
+        """Its pages have checksums of their own, if its server was set up with them."""
+
     def write(self, writer: Connection, changes: Changes) -> frozenset[Fence]:
         self._warnings.clear()
         if _size(changes) > _STATEMENT_BYTES:
@@ -206,7 +209,7 @@ def _pieces(changes: Changes) -> Iterator[Changes]:
 
 def _execute(writer: Connection, changes: Changes) -> frozenset[Fence]:
     """One statement; the fences that do not stand."""
-    runs, puts, deletes, fences = changes
+    runs, puts, deletes, fences, ends = changes
     parameters: dict[str, object] = {}
     if fences:
         parameters["resources"] = _Bytes([fence.resource for fence in fences])
@@ -215,14 +218,17 @@ def _execute(writer: Connection, changes: Changes) -> frozenset[Fence]:
         parameters["run_keys"], parameters["run_values"] = _Bytes(runs), _Bytes(runs.values())
     if puts:
         parameters["put_keys"], parameters["put_values"] = _Bytes(puts), _Bytes(puts.values())
+    if ends:
+        parameters["end_keys"], parameters["end_values"] = _Bytes(ends), _Bytes(ends.values())
     if deletes:
         parameters["deletes"] = _Bytes(sorted(deletes))
-    result = writer.exec_driver_sql(_statement(bool(fences), bool(runs), bool(puts), bool(deletes)), parameters)
+    statement = _statement(bool(fences), bool(runs), bool(puts), bool(ends), bool(deletes))
+    result = writer.exec_driver_sql(statement, parameters)
     return fences - {Fence(*row) for row in result} if fences else fences
 
 
 @cache
-def _statement(fences: bool, runs: bool, puts: bool, deletes: bool) -> str:
+def _statement(fences: bool, runs: bool, puts: bool, ends: bool, deletes: bool) -> str:
     """Everything that a write does. Its parts see one state; the lease rows are locked against a change of hands until the end,
     and whoever has changed one while this waited for it is seen."""
     standing = "(SELECT count(*) FROM fence) = cardinality(%(resources)s::bytea[])" if fences else "true"
@@ -235,7 +241,7 @@ def _statement(fences: bool, runs: bool, puts: bool, deletes: bool) -> str:
             " WHERE lease.instance IS NOT NULL ORDER BY lease.resource FOR SHARE OF lease)"
         )
     insert = (
-        "{0} AS (INSERT INTO oncelog_row (key, value)"
+        "{0}_ AS (INSERT INTO oncelog_row (key, value)"
         " SELECT key, value FROM unnest(%({0}_keys)s::bytea[], %({0}_values)s::bytea[]) AS changed (key, value)"
         f" WHERE {standing}"
     )
@@ -244,6 +250,9 @@ def _statement(fences: bool, runs: bool, puts: bool, deletes: bool) -> str:
         parts.append(insert.format("run") + ")")
     if puts:
         parts.append(insert.format("put") + " ON CONFLICT (key) DO UPDATE SET value = excluded.value)")
+    if ends:
+        rising = " ON CONFLICT (key) DO UPDATE SET value = greatest(oncelog_row.value, excluded.value))"
+        parts.append(insert.format("end") + rising)
     if deletes:
         parts.append(f"deleted AS (DELETE FROM oncelog_row WHERE key = ANY (%(deletes)s::bytea[]) AND {standing})")
     return f"WITH {', '.join(parts)} SELECT {'resource, epoch FROM fence' if fences else '1'}"

@@ -1,8 +1,11 @@
 """SQLite under the SQL store: one file, one process.
 
 WAL and ``synchronous=FULL``: through SQLAlchemy's defaults the last acknowledged commit was lost at a power cut, with both
-none was. A lock on a file beside the database keeps a second process out: SQLite would let it in, and both would serve the same
-topics.
+none was. A lock on a file beside the database keeps a second process out: SQLite would let it in, and both would serve the
+same topics.
+
+Beside it lies a third file, which knows how far the database has come (end_file.py): one that is behind it, whose write-ahead
+log was lost or damaged, is not opened. It is looked at through a connection that only reads, before any that may write.
 """
 
 from __future__ import annotations
@@ -12,18 +15,29 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 
 from oncelog_service.storage.directory import sync_directory
-from oncelog_service.storage.port import Fence, StoreError
+from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_number, decode_number, encode_number, read_end
+from oncelog_service.storage.port import Fence, StoreDamaged, StoreError
 from oncelog_service.storage.sql import PAGES, Changes
 from oncelog_service.storage.sql_tables import LEASE, ROW
+from oncelog_service.storage.sqlite_keys import KEYS_KEY, Keys, counted, counted_ranges
 
+_RAISE = "INSERT INTO oncelog_row (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)"
+_GET = "SELECT value FROM oncelog_row WHERE key = ?"
+_KEYS = "SELECT key FROM oncelog_row WHERE key >= ? AND key < ? ORDER BY key"
+_PRESENT = "SELECT key FROM oncelog_row WHERE key IN ({})"
+_AT_ONCE = 500
+"""Keys in one question."""
+_KNOWN = 20_000
+"""Keys that are remembered as present: those that every write puts anew."""
 _PUT = "INSERT INTO oncelog_row (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _DELETE = "DELETE FROM oncelog_row WHERE key = ?"
 _STANDING = select(LEASE.c.resource, LEASE.c.epoch).where(LEASE.c.instance.is_not(None))
@@ -31,6 +45,7 @@ _RANGE = select(ROW.c.key, ROW.c.value).where(ROW.c.key >= bindparam("start"), R
 _ROWS = {False: _RANGE.order_by(ROW.c.key), True: _RANGE.order_by(ROW.c.key.desc())}
 _BUSY_SECONDS = 30
 """How long a write waits for a tool that copies the file."""
+_MAGIC = b"SQLite format 3\x00"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -44,7 +59,16 @@ class SqliteDatabase:
         """Lock ``path``; its directory is created if missing. Raises StoreError: in use, or no file can be there."""
         self.where = str(path)
         self._path = path.absolute()
+        self._number, self._keys, self._known = 0, Keys(), set[bytes]()
+        self._end: EndFile | None = None
         self._lock = _lock(self._path)
+        try:
+            self._new = _is_new(self._path)
+            if not self._new:
+                _look(self._path)
+        except BaseException:
+            self.close()
+            raise
         self.engine = create_engine(
             URL.create("sqlite", database=str(self._path)),
             isolation_level="AUTOCOMMIT",
@@ -64,6 +88,34 @@ class SqliteDatabase:
         sync_directory(self._path.parent)
         sync_directory(self._path.parent.parent)
 
+    def ready(self, writer: Connection) -> None:
+        if self._new:
+            writer.exec_driver_sql("BEGIN IMMEDIATE")
+            self._number = 1
+            writer.exec_driver_sql(_PUT, [(ROW_KEY, encode_number(1)), (KEYS_KEY, Keys().to_bytes())])
+            writer.exec_driver_sql("COMMIT")
+        else:
+            self._number = _number(writer.exec_driver_sql(_GET, (ROW_KEY,)).scalar(), self.where)
+        self._check_keys(writer)
+        self._end = EndFile(end_path(self._path), self._number)
+        if self._new:
+            _creating(self._path).unlink(missing_ok=True)
+            sync_directory(self._path.parent)
+            self._new = False
+
+    def _check_keys(self, writer: Connection) -> None:
+        kept = Keys.from_bytes(writer.exec_driver_sql(_GET, (KEYS_KEY,)).scalar() or b"")
+        found, before = Keys(), b""
+        for range_ in counted_ranges():
+            keys = [key for (key,) in writer.exec_driver_sql(_KEYS, range_) if counted(key)]
+            if any(one >= other for one, other in pairwise([before, *keys])):
+                raise StoreDamaged(f"{self.where}: rows are not in the order of their keys")
+            found, before = found.with_(keys), keys[-1] if keys else before
+        if kept is None or found != kept:
+            known = "that row is damaged" if kept is None else f"{kept.rows} there should be"
+            raise StoreDamaged(f"{self.where}: {found.rows} rows that are of no log are found, {known}, or their keys differ")
+        self._keys = kept
+
     def write(self, writer: Connection, changes: Changes) -> frozenset[Fence]:
         writer.exec_driver_sql("BEGIN IMMEDIATE")
         if changes.fences:
@@ -71,13 +123,42 @@ class SqliteDatabase:
             if lost := changes.fences - standing:
                 writer.exec_driver_sql("ROLLBACK")
                 return lost
+        keys = self._keys_after(writer, changes)
         if changes.deletes:
             writer.exec_driver_sql(_DELETE, [(key,) for key in changes.deletes])
         for rows in (changes.runs, changes.puts):
             if rows:
                 writer.exec_driver_sql(_PUT, list(rows.items()))
+        if changes.ends:
+            writer.exec_driver_sql(_RAISE, list(changes.ends.items()))
+        number = self._number + 1
+        ours = [(ROW_KEY, encode_number(number))]
+        if keys != self._keys:
+            ours.append((KEYS_KEY, keys.to_bytes()))
+        writer.exec_driver_sql(_PUT, ours)
         writer.exec_driver_sql("COMMIT")
+        assert self._end is not None
+        self._number, self._keys = number, keys
+        self._end.note(number)
         return frozenset()
+
+    def _keys_after(self, writer: Connection, changes: Changes) -> Keys:
+        """What is to be known of the keys once the changes are made. They are not yet."""
+        put = [key for key in chain(changes.runs, changes.puts, changes.ends) if counted(key) and key not in self._known]
+        gone = [key for key in changes.deletes if counted(key)]
+        if not put and not gone:
+            return self._keys
+        present = set[bytes]()
+        both = put + gone
+        for at in range(0, len(both), _AT_ONCE):
+            some = both[at : at + _AT_ONCE]
+            present.update(key for (key,) in writer.exec_driver_sql(_PRESENT.format(",".join("?" * len(some))), tuple(some)))
+        keys = self._keys.with_(set(put) - present).without(present.intersection(gone))
+        if len(self._known) > _KNOWN:
+            self._known.clear()
+        self._known.update(put)
+        self._known.difference_update(gone)
+        return keys
 
     def pages(self, start: bytes, stop: bytes, reverse: bool) -> Iterator[Sequence[tuple[bytes, bytes]]]:
         # One SELECT sees one state of the database for as long as it runs.
@@ -101,10 +182,67 @@ class SqliteDatabase:
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
     def close(self) -> None:
-        self.engine.dispose()
+        engine = getattr(self, "engine", None)
+        if engine is not None:
+            engine.dispose()
+        if self._end is not None:
+            self._end.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def end_path(path: Path) -> Path:
+    """The file beside the database that knows how far it has come."""
+    return path.with_name(path.name + ".end")
+
+
+def _creating(path: Path) -> Path:
+    """Is there while the database is being made: nothing in it was ever acknowledged."""
+    return path.with_name(path.name + ".creating")
+
+
+def _is_new(path: Path) -> bool:
+    """Whether there never was a database; marks that one is being made. Raises StoreError."""
+    try:
+        if not _creating(path).exists():
+            if any(each.exists() for each in (path, path.with_name(path.name + "-wal"), end_path(path))):
+                return False
+            os.close(os.open(_creating(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            sync_directory(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+    return True
+
+
+def _look(path: Path) -> None:
+    """Raises StoreDamaged unless everything that was ever acknowledged can be there; StoreError. Changes nothing."""
+    try:
+        known = read_end(end_path(path))
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+        if head != _MAGIC:  # of an empty file SQLite would delete the write-ahead log
+            raise StoreDamaged(f"{path} does not begin as a database of SQLite does")
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY_SECONDS)) as reader:
+            row = reader.execute(_GET, (ROW_KEY,)).fetchone()
+    except FileNotFoundError as error:
+        raise StoreDamaged(f"{path} is gone, and what lies beside it says that there was a database") from error
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error) or "malformed" in str(error):
+            raise StoreDamaged(f"{path}: {error}") from error
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreDamaged(f"{path}: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+    check_number(_number(None if row is None else row[0], str(path)), known, path, end_path(path).name)
+
+
+def _number(data: bytes | None, where: str) -> int:
+    number = decode_number(data or b"")
+    if number is None:
+        raise StoreDamaged(f"{where}: the row that says how far the store has come is gone or damaged")
+    return number
 
 
 def _set_up(connection: Any, _: object) -> None:
