@@ -223,7 +223,9 @@ def _look(path: Path) -> None:
             head = file.read(len(_MAGIC))
         if head != _MAGIC:  # of an empty file SQLite would delete the write-ahead log
             raise StoreDamaged(f"{path} does not begin as a database of SQLite does")
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY_SECONDS)) as reader:
+        # Without a write-ahead log there SQLite would make an empty one.
+        only = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?{only}", uri=True, timeout=_BUSY_SECONDS)) as reader:
             row = reader.execute(_GET, (ROW_KEY,)).fetchone()
     except FileNotFoundError as error:
         raise StoreDamaged(f"{path} is gone, and what lies beside it says that there was a database") from error
