@@ -3,7 +3,8 @@
     python -m examples.key_value inventory --name anna
 
 Reads one operation a line from stdin: ``put KEY VALUE``, ``get KEY``, ``delete KEY``, ``cas KEY EXPECTED VALUE`` (compare and
-set; ``-`` is no value), ``list``. Answers each on stdout. Words are split as in a shell.
+set; ``-`` is no value), ``set KEY VALUE KEY VALUE …`` (all of them at once), ``list``. Answers each on stdout. Words are split as
+in a shell.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ def perform(leader: Leader, words: Sequence[str]) -> Iterator[str]:
             yield _told(leader.delete(key))
         case ["cas", key, expected, value]:
             yield _told(leader.compare_and_set(key, _meant(expected), _meant(value)))
+        case ["set", *pairs] if pairs and len(pairs) % 2 == 0:
+            wanted = {key: _meant(value) for key, value in zip(pairs[::2], pairs[1::2], strict=True)}
+            yield from map(_told, leader.update_many(lambda _: wanted))
         case ["list"]:
             leader.catch_up()
             yield from (f"{key} {value}" for key, value in sorted(leader.values.items()))
         case _:
-            yield "put KEY VALUE, get KEY, delete KEY, cas KEY EXPECTED VALUE, list"
+            yield "put KEY VALUE, get KEY, delete KEY, cas KEY EXPECTED VALUE, set KEY VALUE …, list"
 
 
 def _meant(word: str) -> Value:

@@ -3,14 +3,17 @@
 The log is the truth: each message is one change, its key the key and its value the new value (null: deleted). A *leader* reads
 the log from its beginning to the end into a dictionary, and serves from that. To change something it decides on what it has read,
 and appends with ``expected_offset``, the offset behind everything it has applied. So a change is stored only if nothing was
-written since: what it was decided on is what is there. If another leader has written, the service refuses (``OffsetMismatch``):
+written since: what it was decided on is what is there. Several changes that belong together are one batch of consecutive offsets,
+on one condition: all of them are stored, or none is. If another leader has written, the service refuses (``OffsetMismatch``):
 this one has been **fenced**. It reads what it has missed, decides again on that, and takes part again; or it leaves, as you like.
 
 Hence any number of leaders may be up at once, by mistake or not, without a lock, a lease or an election: all changes have one
 order, and each was decided on exactly those before it. Leaders that come and go cost only the tries that lose.
 
+Whoever only reads is a *follower* (``follower.py``), and becomes a leader when it is to.
+
 What this leaves to you: the dictionary has to fit in memory, and a start reads the whole log. Beyond a few million changes store
-the dictionary and the offset behind it somewhere, now and then, and begin from there.
+the dictionary and the offset behind it somewhere, now and then, and begin from there (``begin``).
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ TOPIC_PROPERTIES = {"check.expected.offsets": "true", "ttl": str(2**31)}
 """Expected offsets are checked, and nothing expires: a store that forgot its oldest changes would be another store."""
 REQUEST = "request"
 """The property of a message that says which request brought it about."""
+REST = "rest"
+"""The property of a message that says how many changes of its batch follow it; left out where there are none."""
 
 Value = str | None
 """None: there is no such key."""
@@ -65,6 +70,7 @@ class Leader:
         with Leader("inventory", name="host-1") as leader:
             leader.put("apples", "3")
             leader.compare_and_set("apples", "3", "2")
+        leader.update_many(lambda values: {"apples": None, "pears": values["apples"]})
 
     Every change is linearizable: it takes effect once, between the call and its return. So is :meth:`get`, and so is the refusal
     of a compare-and-set.
@@ -74,13 +80,22 @@ class Leader:
     carries the client's ``request`` can be recognised in the log then.
     """
 
-    def __init__(self, topic: str, *, name: str, url: str | None = None, rejoins: bool = True) -> None:
-        """Create the topic if need be, and read all of it.
+    def __init__(
+        self,
+        topic: str,
+        *,
+        name: str,
+        url: str | None = None,
+        rejoins: bool = True,
+        begin: tuple[int, Mapping[str, str]] = (0, MappingProxyType({})),
+    ) -> None:
+        """Create the topic if need be, and read all of it that lies behind ``begin``.
 
         Args:
             name: of this leader, the same after a restart; others have other names. It makes the SDK's retries safe: an append
                 whose answer was lost is answered as a duplicate when it is repeated, not as a mismatch with itself.
             rejoins: False to raise Fenced where another leader has written.
+            begin: an offset, and the dictionary as it was there: of a follower, or one that was stored.
 
         Raises:
             Incomplete: the topic holds something else. OncelogError: as producers and readers do.
@@ -88,8 +103,7 @@ class Leader:
         self.fenced = 0
         """How often another leader had written before it."""
         self._rejoins = rejoins
-        self._values: dict[str, str] = {}
-        self._next = 0
+        self._next, self._values = begin[0], dict(begin[1])
         self._client = Client(url)
         try:
             self._client.create_topic(topic, TOPIC_PROPERTIES, exist_ok=True)
@@ -143,11 +157,18 @@ class Leader:
         Raises:
             Fenced: unless this leader rejoins. OncelogError: see above.
         """
-        properties = None if request is None else {REQUEST: request}
+        return self.update_many(lambda values: {key: decide(values.get(key))}, request=request)[0]
+
+    def update_many(
+        self, decide: Callable[[Mapping[str, str]], Mapping[str, Value]], *, request: str | None = None
+    ) -> list[Change]:
+        """Change several keys at once: to what ``decide`` makes of the whole dictionary. All of them, or none; in one batch.
+
+        As for :meth:`update`, ``decide`` may be called again and must have no effects. Raises as :meth:`update` does.
+        """
         while True:
-            before = self._values.get(key)
             try:
-                after = decide(before)
+                wanted = list(decide(self.values).items())
             except Exception:
                 # To refuse is to answer, too; and the dictionary may be behind.
                 if self.catch_up() == 0:
@@ -155,21 +176,30 @@ class Leader:
                 self._was_fenced()
                 continue
             try:
-                self._producer.send(after, key=key, properties=properties, expected_offset=self._next)
+                # The condition is that of the first one: each that follows has the offset behind the one before.
+                self._producer.send_batch(
+                    [after for _, after in wanted],
+                    keys=[key for key, _ in wanted],
+                    properties=[_properties(request, len(wanted) - place) for place in range(1, len(wanted) + 1)],
+                    expected_offset=self._next,
+                )
             except OffsetMismatch:
                 self.catch_up()
                 self._was_fenced()
                 continue
-            change = Change(self._next, key, before, after)
-            self._apply(key, after)
-            return change
+            return [self._changed(key, after) for key, after in wanted]
+
+    def _changed(self, key: str, after: Value) -> Change:
+        change = Change(self._next, key, self._values.get(key), after)
+        self._apply(key, after)
+        return change
 
     def catch_up(self) -> int:
         """Read and apply what is in the log by now. How many changes others have made; 0 means that it is up to date."""
         begin = self._next
         self._reader.seek(begin)
         for message in self._reader:
-            self._apply(*_change_in(message, self._next))
+            self._apply(*change_in(message, self._next))
         return self._next - begin
 
     def close(self) -> None:
@@ -198,7 +228,12 @@ class Leader:
         self._next += 1
 
 
-def _change_in(message: Message, expected_offset: int) -> tuple[str, Value]:
+def _properties(request: str | None, rest: int) -> dict[str, str] | None:
+    found = ({} if request is None else {REQUEST: request}) | ({REST: str(rest)} if rest else {})
+    return found or None
+
+
+def change_in(message: Message, expected_offset: int) -> tuple[str, Value]:
     """Key and new value. A change left out, or one that cannot be understood, would make every later answer wrong."""
     if message.offset != expected_offset:
         raise Incomplete(f"the change at offset {expected_offset} is missing; the next one is at {message.offset}")

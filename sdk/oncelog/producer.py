@@ -247,10 +247,14 @@ class Producer(Generic[R]):
         values: Sequence[R | bytes],
         *,
         sequence_ids: Sequence[int] | None = None,
+        keys: Sequence[bytes | str | None] | None = None,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
         expected_offset: int | None = None,
         expected_last_id: MessageId | None = None,
     ) -> list[Receipt]:
         """Send many messages and return when all are on disk; their receipts in the same order.
+
+        ``sequence_ids``, ``keys``, ``properties``: one for each message.
 
         With an expectation, which is of the first one, they are one request: side by side in the log, all of them or none. An
         empty one expects nothing.
@@ -259,19 +263,19 @@ class Producer(Generic[R]):
             OncelogError: as :meth:`send` does. RequestTooLarge: with an expectation, more than the service takes at once.
         """
         self._may_wait()
-        if sequence_ids is not None and len(sequence_ids) != len(values):
-            raise InvalidRequest(f"{len(sequence_ids)} sequence ids for {len(values)} messages")
-        numbers: Sequence[int | None] = [None] * len(values) if sequence_ids is None else sequence_ids
+        numbers = one_each(sequence_ids, len(values), "sequence ids")
+        named = one_each(keys, len(values), "keys")
+        described = one_each(properties, len(values), "properties")
         expected = expectation(expected_offset, expected_last_id, UNCHECKED, None)
         if not values:
             return []
         if expected is None:
             futures = [
-                self._enqueue(value, number, None, None, None, False, None, None, UNCHECKED)
-                for value, number in zip(values, numbers, strict=True)
+                self._enqueue(value, number, key, each, None, False, None, None, UNCHECKED)
+                for value, number, key, each in zip(values, numbers, named, described, strict=True)
             ]
         else:
-            futures = self._enqueue_whole(values, numbers, expected)
+            futures = self._enqueue_whole(values, numbers, named, described, expected)
         self._close_batch()
         self._drain(until=futures[-1])
         return [future.result() for future in futures]
@@ -433,10 +437,16 @@ class Producer(Generic[R]):
         return outcome
 
     def _enqueue_whole(
-        self, values: Sequence[R | bytes], sequence_ids: Sequence[int | None], expected: Expectation
+        self,
+        values: Sequence[R | bytes],
+        sequence_ids: Sequence[int | None],
+        keys: Sequence[bytes | str | None],
+        properties: Sequence[Mapping[str, str] | None],
+        expected: Expectation,
     ) -> list[Outcome]:
         """Queue messages as one request that is stored as a whole or not at all; so they are numbered, too."""
         payloads = [self._encode(value) for value in values]
+        named = [checked_extras(key, each, None) for key, each in zip(keys, properties, strict=True)]
         with self._lock:
             self._wait_for_room()
             if not self._usable():
@@ -446,10 +456,10 @@ class Producer(Generic[R]):
             numbers = self._number_all(sequence_ids)
             batch, condition = Batch(whole=True), threading.Condition()
             try:
-                for number, payload in zip(numbers, payloads, strict=True):
+                for number, payload, key, each in zip(numbers, payloads, named, properties, strict=True):
                     outcome = Outcome(condition)
                     outcome.awaited = True
-                    batch.add(number, payload, outcome, expected=expected)
+                    batch.add(number, payload, outcome, key, each, expected=expected)
                 self._queue.append(batch)
                 self._pending += len(payloads)
             except BaseException as error:
@@ -718,6 +728,13 @@ def check_sequence_id(sequence_id: int) -> None:
     """Raises InvalidRequest for what cannot be one."""
     if type(sequence_id) is not int or not 0 <= sequence_id <= MAX_SEQUENCE_ID:
         raise InvalidRequest(f"a sequence id is an int from 0 to {MAX_SEQUENCE_ID}, not {sequence_id!r}")
+
+
+def one_each(given: Sequence[X] | None, count: int, what: str) -> Sequence[X | None]:
+    """One for each of ``count`` messages; None where there are none. Raises InvalidRequest for another number of them."""
+    if given is not None and len(given) != count:
+        raise InvalidRequest(f"{len(given)} {what} for {count} messages")
+    return [None] * count if given is None else given
 
 
 def checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None, ttl: int | None) -> bytes | None:

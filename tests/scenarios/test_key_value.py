@@ -6,11 +6,12 @@ import io
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from examples.key_value.check import Logged, check
+from examples.key_value.follower import Follower
 from examples.key_value.history import Answer, Attempt, Kind, Notes, Request, attempts, read_notes
 from examples.key_value.leader import Fenced, Incomplete, Leader, Value, ValueDiffers
 
@@ -150,8 +151,101 @@ def test_a_store_whose_oldest_changes_are_gone_is_refused(clock: ManualClock) ->
             Leader(TOPIC, name="anna", url=running.url)
 
 
+# --- batches, and who follows
+
+
+def move(key: str, to: str) -> Callable[[Mapping[str, str]], Mapping[str, Value]]:
+    """Takes one from a key, and gives it to another."""
+    return lambda values: {key: str(int(values[key]) - 1), to: str(int(values.get(to, "0")) + 1)}
+
+
+def test_changes_that_belong_together_are_one_batch_of_consecutive_offsets(anna: Leader, bert: Leader) -> None:
+    anna.put("apples", "3")
+    assert bert.update_many(move("apples", "pears")) == [(1, "apples", "3", "2"), (2, "pears", None, "1")]
+    assert bert.fenced == 1
+    assert anna.update_many(move("apples", "pears")) == [(3, "apples", "2", "1"), (4, "pears", "1", "2")]
+    with pytest.raises(KeyError):
+        anna.update_many(move("plums", "pears"))
+    assert anna.update_many(lambda _: {}) == []
+    assert bert.get("apples") == anna.values["apples"] == "1"
+    assert anna.next_offset == 5
+
+
+def test_a_batch_of_a_fenced_leader_is_stored_as_a_whole_or_not_at_all(anna: Leader, running: RunningService) -> None:
+    anna.put("apples", "3")
+    with Leader(TOPIC, name="bert", url=running.url, rejoins=False) as bert:
+        anna.put("plums", "1")
+        with pytest.raises(Fenced):
+            bert.update_many(lambda _: {"apples": "0", "pears": "0", "plums": "0"})
+        assert dict(bert.values) == {"apples": "3", "plums": "1"}
+        assert bert.next_offset == 2
+
+
+def test_a_follower_shows_what_was_written_and_each_batch_as_a_whole(anna: Leader, running: RunningService) -> None:
+    anna.put("apples", "3")
+    with Follower(TOPIC, url=running.url) as follower:
+        assert (dict(follower.values), follower.next_offset) == ({}, 0)
+        last = anna.update_many(move("apples", "pears"))[-1]
+        assert follower.wait_for(last.offset)
+        assert follower.values == anna.values
+        assert not follower.wait_for(last.offset + 1, timeout=0)
+        follower._reader.seek(3)
+        page, read = [], follower._reader.read
+        anna.update_many(lambda _: {"apples": None, "plums": "5"})
+        page += read(1, 5)
+        follower._reader.read = lambda *_: page  # type: ignore[method-assign]  # a page that ends within the batch
+        assert follower.follow() == []
+        assert dict(follower.values) == {"apples": "2", "pears": "1"}
+        follower._reader.read = read  # type: ignore[method-assign]
+        assert follower.follow(5) == [(3, "apples", None), (4, "plums", "5")]
+        assert follower.values == anna.values
+
+
+def test_a_follower_goes_on_as_a_leader_without_reading_everything_again(anna: Leader, running: RunningService) -> None:
+    anna.put("apples", "3")
+    with Follower(TOPIC, url=running.url) as follower:
+        follower.wait_for(0)
+        anna.put("apples", "4")  # which the follower has not read
+        with follower.lead("carl") as carl:
+            assert carl.next_offset == 2
+            assert carl.compare_and_set("apples", "4", "5").offset == 2
+        with pytest.raises(ValueDiffers):
+            anna.compare_and_set("apples", "4", "6")
+        assert anna.fenced == 1
+
+
+def test_a_follower_sees_only_whole_moves_while_leaders_compete(running: RunningService) -> None:
+    """What is moved between keys is neither more nor less at any place where a follower stands."""
+
+    def compete(name: str) -> None:
+        with Leader(TOPIC, name=name, url=running.url) as leader:
+            for _ in range(20):
+                leader.update_many(move("left", "right"))
+
+    with Leader(TOPIC, name="bank", url=running.url) as bank:
+        bank.update_many(lambda _: {"left": "100", "right": "0"})
+    threads = [threading.Thread(target=compete, args=(f"leader-{number}",)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    with Follower(TOPIC, url=running.url) as follower:
+        assert follower.wait_for(1)
+        while follower.next_offset < 82:
+            assert sum(map(int, follower.values.values())) == 100
+            follower.follow(1)
+        assert dict(follower.values) == {"left": "60", "right": "40"}
+    for thread in threads:
+        thread.join()
+
+
+def test_the_command_line_of_a_follower_prints_each_change(anna: Leader, running: RunningService) -> None:
+    anna.put("apples", "3")
+    anna.update_many(lambda _: {"apples": None, "pears": "x y"})
+    done = _run("examples.key_value.follower", TOPIC, "--url", running.url, "--upto", "2")
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["0 apples 3", "1 apples -", "2 pears x y"]), done.stderr
+
+
 def test_the_command_line_serves_one_operation_a_line(running: RunningService) -> None:
-    said = "put a 'x y'\nget a\ncas a 'x y' 2\ncas a 1 3\nput b 1\n\nlist\ndelete a\nget a\nnonsense\nput 'a\n"
+    said = "put a 'x y'\nget a\ncas a 'x y' 2\ncas a 1 3\nset b 1 c 2\n\nlist\ndelete a\nget a\nnonsense\nput 'a\n"
     done = _run("examples.key_value", TOPIC, "--name", "anna", "--url", running.url, said=said)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -160,11 +254,13 @@ def test_the_command_line_serves_one_operation_a_line(running: RunningService) -
         "x y -> 2 at offset 1",
         "refused: 'a' is '2', not '1'",
         "- -> 1 at offset 2",
+        "- -> 2 at offset 3",
         "a 2",
         "b 1",
-        "2 -> - at offset 3",
+        "c 2",
+        "2 -> - at offset 4",
         "-",
-        "put KEY VALUE, get KEY, delete KEY, cas KEY EXPECTED VALUE, list",
+        "put KEY VALUE, get KEY, delete KEY, cas KEY EXPECTED VALUE, set KEY VALUE …, list",
         "refused: No closing quotation",
     ]
 

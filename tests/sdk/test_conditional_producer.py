@@ -159,6 +159,20 @@ def test_only_offsets_that_follow_on_share_a_request_with_what_is_before_them(
     assert stored(client, topic) == [(at, b"%d" % at) for at in range(6)]
 
 
+def test_messages_of_a_batch_have_keys_and_properties_of_their_own(house: RunningService, client: Client, topic: str) -> None:
+    with Producer(topic, url=house.url, name="p") as producer, Reader(topic, url=house.url, timeout=0) as reader:
+        producer.send_batch([b"a", b"b"], keys=["k", None], properties=[None, {"n": "1"}])
+        producer.send_batch([b"c", b"d"], keys=[b"l", "m"], properties=[{"n": "2"}, None], expected_offset=2)
+        for wrong in ({"keys": ["k"]}, {"properties": [None] * 3}):
+            for more in ({}, {"expected_offset": 4}):
+                with pytest.raises(InvalidRequest, match="for 2 messages"):
+                    producer.send_batch([b"x", b"y"], **wrong, **more)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a key is bytes or str"):
+            producer.send_batch([b"x", b"y"], keys=["k", 1], expected_offset=4)  # type: ignore[list-item]
+        found = [(each.payload, each.key, dict(each.properties or {})) for each in reader]
+    assert found == [(b"a", b"k", {}), (b"b", None, {"n": "1"}), (b"c", b"l", {"n": "2"}), (b"d", b"m", {})]
+
+
 def test_a_batch_that_expects_something_is_one_request_and_all_of_it_is_stored_or_nothing(
     house: RunningService, client: Client, topic: str
 ) -> None:
