@@ -21,6 +21,7 @@ from oncelog_service.journal.outcomes import decode_ended
 from oncelog_service.journal.records import decode as decode_journal
 from oncelog_service.storage.copying import TABLES, Difference, differences, mark_of, pieces
 from oncelog_service.storage.keys import GENERATION_SIZE, PAYLOAD_ID_SIZE, ROW_ID_SIZE
+from oncelog_service.storage.pieces import intact_piece, is_piece
 from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.storage.rows import (
     ChunkRow,
@@ -50,20 +51,29 @@ def _number(key: bytes) -> int:
     return int.from_bytes(key, "big", signed=True)
 
 
+def _whole(read: Callable[[bytes], object], value: bytes) -> object:
+    """What a row of a snapshot says, or that it is a piece of one that is intact. Raises ValueError."""
+    if not is_piece(value):
+        return read(value)
+    if not intact_piece(value):
+        raise ValueError("the piece does not match its checksum")
+    return value
+
+
 READ: Mapping[Table, Callable[[bytes, bytes], object]] = {
     Table.MESSAGE: lambda key, value: decode_row(key[-ROW_ID_SIZE:], value),
     Table.PAYLOAD: lambda key, value: decode_payload_row(key[-PAYLOAD_ID_SIZE:], value),
     Table.TOPIC: lambda _, value: decode_record(TopicRow, value),
     Table.NAMESPACE: lambda _, value: decode_record(NamespaceRow, value),
     Table.PRODUCER: lambda _, value: decode_record(ProducerRow, value),
-    Table.SNAPSHOT: lambda _, value: Snapshot.from_bytes(value),
+    Table.SNAPSHOT: lambda _, value: _whole(Snapshot.from_bytes, value),
     Table.TRIM: lambda _, value: decode_record(TrimRow, value),
     Table.GROUP: lambda _, value: decode_record(GroupRow, value),
     Table.TRANSACTION_EDIT: lambda key, value: decode_edit(_number(key), value),
-    Table.TRANSACTION_SNAPSHOT: lambda _, value: decode_snapshot(value),
+    Table.TRANSACTION_SNAPSHOT: lambda _, value: _whole(decode_snapshot, value),
     Table.OUTCOME: lambda key, value: decode_outcome(_number(key), value),
     Table.INSTANCE: lambda _, value: bytes.fromhex(value.decode("ascii")),
-    Table.KEY_SNAPSHOT: lambda _, value: Snapshot.from_bytes(value),
+    Table.KEY_SNAPSHOT: lambda _, value: _whole(Snapshot.from_bytes, value),
     Table.CHUNK: lambda _, value: decode_record(ChunkRow, value),
     Table.JOURNAL: lambda key, value: decode_journal(_number(key[2:]), value),
     Table.JOURNAL_META: lambda _, value: decode_record(JournalMetaRow, value),

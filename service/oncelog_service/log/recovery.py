@@ -18,6 +18,7 @@ from oncelog_service.log.groups import marks_of
 from oncelog_service.log.key_index import KeyIndex, KeyMarks, group_key_marks, key_marks, key_name
 from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from, stored_under
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
+from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import (
     ProducerRow,
@@ -195,7 +196,7 @@ def read_snapshots(store: Store, prefix: bytes, table: Table = Table.SNAPSHOT) -
     """The snapshot in each slot, None where there is none or it is damaged: the log says the same, only slower."""
     found: list[Snapshot | None] = []
     for slot in SNAPSHOT_SLOTS:
-        data = store.get(table, prefix + slot)
+        data = get_pieces(store, table, prefix + slot)
         try:
             found.append(None if data is None else Snapshot.from_bytes(data))
         except SnapshotDamaged:

@@ -14,6 +14,7 @@ from oncelog_dedup import Snapshot, SnapshotSchedule
 from oncelog_service.clock import Clock
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
+from oncelog_service.storage.pieces import put_pieces
 from oncelog_service.storage.port import Batch, Table
 
 _ENCODED_AT_ONCE = 2_000
@@ -111,7 +112,7 @@ class Snapshots:
         slot = min((0, 1), key=lambda each: (self._offsets[each] or -1, self._key_offsets[each] or -1))
         batch = Batch()
         for table, each in zip((Table.SNAPSHOT, Table.KEY_SNAPSHOT), data, strict=False):
-            batch.put(table, self._prefix + SNAPSHOT_SLOTS[slot], each)
+            put_pieces(batch, table, self._prefix + SNAPSHOT_SLOTS[slot], each)
         offsets = [each.position.upcoming_offset for each in snapshots]
         return self._writer.submit_lazily(batch, lambda: self._written(slot, offsets[0], offsets[-1], covered))
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key
+from oncelog_service.storage.pieces import put_pieces
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.transactions.edits import Edit, encode_edit
 from oncelog_service.transactions.recovery import Recovered
@@ -75,7 +76,7 @@ class EditLog:
     def _submit(self, data: bytes, number: int) -> asyncio.Future[None]:
         slot = 0 if (self._snapshots[0] or -1) <= (self._snapshots[1] or -1) else 1
         batch = Batch()
-        batch.put(Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[slot], data)
+        put_pieces(batch, Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[slot], data)
         return self._writer.submit_lazily(batch, lambda: self._written(slot, number))
 
     def _written(self, slot: int, number: int) -> None:

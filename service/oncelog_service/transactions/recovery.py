@@ -9,6 +9,7 @@ import logging
 from typing import NamedTuple
 
 from oncelog_service.storage.keys import AFTER_NUMBERS, SNAPSHOT_SLOTS, edit_key
+from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.transactions.edits import EditDamaged, decode_edit
 from oncelog_service.transactions.snapshot import decode_snapshot
@@ -33,12 +34,16 @@ def recover(store: Store) -> Recovered:
     Raises:
         StoreDamaged: an edit is missing or cannot be read. StoreError: the store cannot be read.
     """
-    stored = [store.get(Table.TRANSACTION_SNAPSHOT, slot) for slot in SNAPSHOT_SLOTS]
+    stored = [get_pieces(store, Table.TRANSACTION_SNAPSHOT, slot) for slot in SNAPSHOT_SLOTS]
     states = [None if data is None else _snapshot(data) for data in stored]
     numbers = [None if state is None else state.number for state in states]
     state = max((each for each in states if each is not None), key=lambda each: each.number, default=TransactionsState())
     first = _first_edit(store, state.number + 1)
-    if not any(states) and (any(stored) or first != 1) and store.get(Table.TRANSACTION_EDIT, edit_key(1)) is None:
+    if (
+        not any(states)
+        and (any(each is not None for each in stored) or first != 1)
+        and store.get(Table.TRANSACTION_EDIT, edit_key(1)) is None
+    ):
         raise StoreDamaged("no snapshot of the transactions is valid and their first edits are deleted; restore a backup")
     rows = store.scan(Table.TRANSACTION_EDIT, edit_key(state.number + 1), AFTER_NUMBERS)
     try:
