@@ -274,7 +274,7 @@ class Service:
             journal.run(),
             transactions.run() if opened.led_transactions is None else opened.led_transactions.run(),
             self._forget_outcomes(opened),
-            SettlementTask(topics, transactions).run(),
+            SettlementTask(topics, transactions, self.clock).run(),
         ]
         if isinstance(leases, Membership):
             running.append(self._keep_house(leases, topics))

@@ -23,6 +23,7 @@ from oncelog.errors import (
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic, TransactionState
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Alone, Leases, held_briefly, topic_resource
+from oncelog_service.cluster.placement import preferred
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.generations import highest_epoch
 from oncelog_service.log.limits import Limits
@@ -35,6 +36,7 @@ from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, prefi
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
 from oncelog_service.transactions.port import Transactions
+from oncelog_service.transactions.wanted import Wanted, topic_of_participant
 
 _log = logging.getLogger(__name__)
 
@@ -267,16 +269,29 @@ class Topics:
         if error is not None and not isinstance(error, TransactionsUnavailable | StorageUnavailable):
             _log.warning("transactions of a topic that was opened are not settled yet: %s", error)
 
+    def wanted(self, without: frozenset[str]) -> Wanted:
+        """Which participants this process wants to be told of: those that it serves, ``without`` some."""
+        alive = self._leases.alive
+        if alive is None:
+            return Wanted(without=without)
+        member, ids = alive
+        also = {log.participant for name, log in self._open.items() if log.waits_for_an_end and not self._is_placed_here(name)}
+        return Wanted(member, ids, frozenset(also) - without, without)
+
+    def _is_placed_here(self, name: TopicName) -> bool:
+        member, ids = self._leases.alive or (None, ())
+        return preferred(topic_resource(topic_key(*name)), ids) == member
+
     async def settle(self, participant: str, pointer: int, committed: bool) -> None:
         """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle."""
-        namespace, topic, generation = participant.partition(":")[2].split("/")
+        namespace, topic, generation = topic_of_participant(participant)
         log = self._open.get((namespace, topic))
         if log is None:
             row = await self._row(namespace, topic)
             if row is None or row.deleted:
                 return
             log = await self.open(namespace, topic)
-        if log.row.generation == int(generation):
+        if log.row.generation == generation:
             await log.settle(pointer, committed)
 
     async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:

@@ -89,7 +89,7 @@ class World:
             try:
                 if not await self.service.transactions.unsettled(0):
                     return
-                await SettlementTask(self.service.topics, self.service.transactions).once()
+                await SettlementTask(self.service.topics, self.service.transactions, self.clock).once()
             except OncelogError:
                 await asyncio.sleep(0.005)  # it is being reopened
         raise AssertionError("transactions that have ended do not settle")

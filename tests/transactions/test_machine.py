@@ -307,6 +307,9 @@ class Transactions(RuleBasedStateMachine):
         assert set(self.state.roots) == set(self.shadow.roots) == kept
         waiting = {known.pointers[0] for known in self.all if not known.open and known.unsettled}
         assert set(self.state.unsettled) == set(self.shadow.unsettled) == waiting
+        told = {(pointer, name) for name, pointers in self.state.waiting.items() for pointer in pointers}
+        assert told == {each for known in self.all if not known.open for each in known.unsettled}
+        assert self.shadow.waiting == self.state.waiting
         assert list(self.state.pointers) == list(self.shadow.pointers) == sorted(self.state.pointers)
 
     @invariant()

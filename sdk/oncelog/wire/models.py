@@ -293,6 +293,25 @@ class Settlement(Resource):
     participant: str
 
 
+class AskUnsettled(Resource):
+    """Which participants of ended transactions an instance of the service wants to be told of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instance: str = Field(min_length=1)
+    """Of this store."""
+    wait: int = Field(default=0, ge=0)
+    """Milliseconds to hold an empty answer."""
+    member: str | None = None
+    """The id of the instance that asks among those that share the store; null: all participants of the store."""
+    alive: list[str] = Field(default_factory=list)
+    """The ids of all of them: a topic belongs to one of them, by its name."""
+    also: list[str] = Field(default_factory=list)
+    """Participants that the instance serves although they belong elsewhere."""
+    without: list[str] = Field(default_factory=list)
+    """Participants that it does not want now."""
+
+
 class HeldMessages(Resource):
     """Messages that a topic holds back under one write pointer, since nobody knows yet how its transaction ends."""
 

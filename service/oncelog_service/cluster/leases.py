@@ -102,6 +102,11 @@ class Leases(Protocol):
         """Whether it is held here or, where nobody holds it, is to be."""
         ...
 
+    @property
+    def alive(self) -> tuple[str, tuple[str, ...]] | None:
+        """The id of this instance, and those of all; None: there is but this one."""
+        ...
+
     def keep(self, resource: bytes) -> None:
         """It is claimed once more: it is not to be moved elsewhere soon."""
         ...
@@ -143,6 +148,11 @@ class Alone:
     def belongs_here(self, resource: bytes) -> bool:
         """Always."""
         return True
+
+    @property
+    def alive(self) -> None:
+        """There is nobody else."""
+        return None
 
     def keep(self, resource: bytes) -> None:
         """It is not moved anyway."""

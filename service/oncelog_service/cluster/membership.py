@@ -169,6 +169,11 @@ class Membership:
         """See the protocol."""
         return resource in self._mine or preferred(resource, self._alive) == self.id
 
+    @property
+    def alive(self) -> tuple[str, tuple[str, ...]]:
+        """See the protocol."""
+        return self.id, tuple(self._alive)
+
     def keep(self, resource: bytes) -> None:
         """See the protocol."""
         self._kept[resource] = self._clock.monotonic() + _KEPT_SECONDS

@@ -99,6 +99,11 @@ class WritePointers:
         self._own.pop(pointer, None)
 
     @property
+    def any_known(self) -> bool:
+        """Whether a pointer was used here whose end the topic has not been told of since."""
+        return bool(self._own)
+
+    @property
     def in_use(self) -> bool:
         """Whether anything at all is being written under a write pointer."""
         return bool(self._using)

@@ -143,6 +143,7 @@ class TopicLog:
             self._more_settled,
         )
         self._pointers = pointers
+        self.participant = participant
         self._judge = self.transactional.judge = Judge(
             prefix,
             store,
@@ -219,6 +220,11 @@ class TopicLog:
     def stands(self) -> bool:
         """Whether it is known that nobody else serves the topic."""
         return self._writer.stands
+
+    @property
+    def waits_for_an_end(self) -> bool:
+        """Whether transactions that have something to do with this topic may still have to be settled here."""
+        return self._pointers.any_known or bool(self.dedup.fold.unsettled)
 
     @property
     def position(self) -> Position:

@@ -10,6 +10,7 @@ from oncelog.wire.models import (
     Acknowledge,
     Acknowledged,
     AskOffsets,
+    AskUnsettled,
     AtomicOutcome,
     BeginAtomic,
     Changes,
@@ -111,6 +112,10 @@ TRANSACTION_ROUTES = (
         "GET", TRANSACTIONS + "/unsettled", transactions.unsettled, "Wait for ended transactions that are not settled",
         response={JSON: {"type": "array", "items": Settlement}}, errors=(errors.InvalidRequest, *_SERVED),
         query={"instance": "whose participants", "wait": "ms to hold an empty answer"},
+    ),
+    Route(
+        "POST", TRANSACTIONS + "/unsettled", transactions.ask_unsettled, "The same, of what one of several instances serves",
+        request={JSON: AskUnsettled}, response={JSON: {"type": "array", "items": Settlement}}, errors=_BODY + _SERVED,
     ),
     Route(
         "GET", TRANSACTION, transactions.show, "Show what became of a transaction",

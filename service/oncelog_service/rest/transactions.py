@@ -8,10 +8,19 @@ from pydantic import ConfigDict, Field
 
 from oncelog.errors import InvalidRequest, RequestTooLarge
 from oncelog.wire.media import THRIFT, essence
-from oncelog.wire.models import AbortTransaction, Changes, PruneInvalid, Resource, StartTransaction, TransactionState
+from oncelog.wire.models import (
+    AbortTransaction,
+    AskUnsettled,
+    Changes,
+    PruneInvalid,
+    Resource,
+    StartTransaction,
+    TransactionState,
+)
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.rest.bodies import json_answer, query_int, read_model
 from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 MAX_LISTED = 10_000
 MAX_POINTERS = 10_000
@@ -174,12 +183,26 @@ async def settled(call: Call) -> Answer:
 async def unsettled(call: Call) -> Answer:
     """Ended transactions that participants of `instance` still hold messages of. `wait` (ms) holds an empty answer."""
     instance, wait_ms = call.query.get("instance", ""), query_int(call, "wait", 0)
-    longest = call.service.settings.max_wait_ms
     if not instance:
         raise InvalidRequest("the query parameter instance is missing")
+    return await _unsettled(call, instance, wait_ms, EVERYTHING)
+
+
+async def ask_unsettled(call: Call) -> Answer:
+    """The same, for one of several instances that share a store: only of the participants that `member` serves.
+
+    These are what belongs to it among those `alive`, by the rule that places topics, and what it serves `also`; `without` some.
+    """
+    asked = read_model(call, AskUnsettled)
+    wanted = Wanted(asked.member, tuple(asked.alive), frozenset(asked.also), frozenset(asked.without))
+    return await _unsettled(call, asked.instance, asked.wait, wanted)
+
+
+async def _unsettled(call: Call, instance: str, wait_ms: int, wanted: Wanted) -> Answer:
+    longest = call.service.settings.max_wait_ms
     if not 0 <= wait_ms <= longest:
         raise InvalidRequest(f"wait is 0 to {longest} ms, not {wait_ms}")
-    found = await call.service.transactions.unsettled(wait_ms / 1000, instance)
+    found = await call.service.transactions.unsettled(wait_ms / 1000, instance, wanted)
     return json_answer([each.to_wire() for each in found])
 
 

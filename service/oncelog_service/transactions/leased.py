@@ -12,6 +12,7 @@ from oncelog_service.cluster.led import Led
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.port import Transactions
 from oncelog_service.transactions.remote import RemoteTransactions
+from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 
 class LeasedTransactions:
@@ -108,8 +109,10 @@ class LeasedTransactions:
             return manager.ended(pointer)
         return self._remote is not None and self._remote[1].ended(pointer)
 
-    async def unsettled(self, wait_seconds: float, instance: str | None = None) -> Sequence[Settlement]:
-        return await self._now().unsettled(wait_seconds, instance)
+    async def unsettled(
+        self, wait_seconds: float, instance: str | None = None, wanted: Wanted = EVERYTHING
+    ) -> Sequence[Settlement]:
+        return await self._now().unsettled(wait_seconds, instance, wanted)
 
     async def settled(self, pointer: int, participant: str) -> None:
         await self._now().settled(pointer, participant)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
+from itertools import islice
 
 from oncelog.errors import (
     InvalidRequest,
@@ -61,6 +62,7 @@ from oncelog_service.transactions.state import (
     judge,
     not_found,
 )
+from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 _RECENT_OUTCOMES = 20_000
 """Outcomes kept in memory: those not yet synced, and those likely to be asked for."""
@@ -282,7 +284,9 @@ class TransactionManager:
         root = self.state.roots.get(pointer)
         return pointer in self._recent if root is None else root in self.state.ended
 
-    async def unsettled(self, wait_seconds: float, instance: str | None = None) -> Sequence[Settlement]:
+    async def unsettled(
+        self, wait_seconds: float, instance: str | None = None, wanted: Wanted = EVERYTHING
+    ) -> Sequence[Settlement]:
         """Ended transactions whose participants still wait to be told; returns early when there are some.
 
         ``instance``: of this one, else of the service's own. At most 1,000; the same again until they are settled.
@@ -291,24 +295,26 @@ class TransactionManager:
         end = loop.time() + wait_seconds
         while True:
             self._check_open()
-            found = self._settlements(self._instance if instance is None else instance)
+            found = self._settlements(self._instance if instance is None else instance, wanted)
             left = end - loop.time()
             if found or left <= 0:
                 await self._durable()
                 return found
             await self._wait(left)
 
-    def _settlements(self, instance: str) -> Sequence[Settlement]:
+    def _settlements(self, instance: str, wanted: Wanted) -> Sequence[Settlement]:
+        """Looks at each participant once, however much it has to be told: what others have to do costs whoever asks nothing."""
         prefix = f"{instance}:" if instance else ""
-        found = []
-        for root in self.state.unsettled:
-            ended = self.state.ended[root]
-            for pointer, participant in ended.unsettled:
-                if participant.startswith(prefix):
-                    found.append(Settlement(write_pointer=pointer, state=ANSWER[ended.phase], participant=participant))
-            if len(found) >= _SETTLEMENTS:
+        found: list[Settlement] = []
+        for participant, pointers in self.state.waiting.items():
+            if not participant.startswith(prefix) or not wanted.wants(participant):
+                continue
+            for pointer in islice(pointers, _SETTLEMENTS - len(found)):
+                phase = self.state.ended[self.state.roots[pointer]].phase
+                found.append(Settlement(write_pointer=pointer, state=ANSWER[phase], participant=participant))
+            if len(found) == _SETTLEMENTS:
                 break
-        return found[:_SETTLEMENTS]
+        return found
 
     async def settled(self, pointer: int, participant: str) -> None:
         """The participant has dealt with the end. Of one still in progress, or unknown, nothing is to be noted."""

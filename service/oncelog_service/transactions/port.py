@@ -7,6 +7,7 @@ from typing import Protocol
 
 from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType
+from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 
 class Transactions(Protocol):
@@ -88,10 +89,12 @@ class Transactions(Protocol):
         """Whether the transaction is known here, at this very moment, to have ended. For what must not await."""
         ...
 
-    async def unsettled(self, wait_seconds: float, instance: str | None = None) -> Sequence[Settlement]:
+    async def unsettled(
+        self, wait_seconds: float, instance: str | None = None, wanted: Wanted = EVERYTHING
+    ) -> Sequence[Settlement]:
         """Ended transactions whose participants still wait to be told; returns early when there are some.
 
-        Participants of ``instance``, else of this service's own.
+        Participants of ``instance``, else of this service's own; those that are ``wanted``.
         """
         ...
 

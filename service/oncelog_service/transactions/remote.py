@@ -7,6 +7,7 @@ every poll. After one waited in vain, calls are refused at once for a moment ins
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +30,11 @@ from oncelog.errors import (
     TransactionsUnavailable,
 )
 from oncelog.transaction_calls import TransactionCalls
-from oncelog.wire.models import PruneInvalid, Settlement, TransactionState, TransactionStatus
+from oncelog.wire.media import JSON
+from oncelog.wire.models import AskUnsettled, PruneInvalid, Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import Clock
+from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +89,19 @@ class _Calls(TransactionCalls):
         path = f"{_ROOT}/{pointer}/participants/{quote(participant, safe='')}"
         self._trying(lambda: self._transport.call("DELETE", path), idempotent=True)
 
-    def unsettled(self, instance: str, wait_seconds: float) -> list[Settlement]:
-        asked = {"instance": instance, "wait": str(round(wait_seconds * 1000))}
+    def unsettled(self, instance: str, wait_seconds: float, wanted: Wanted) -> list[Settlement]:
+        asked = AskUnsettled(
+            instance=instance,
+            wait=round(wait_seconds * 1000),
+            member=wanted.member,
+            alive=list(wanted.alive),
+            also=sorted(wanted.also),
+            without=sorted(wanted.without),
+        )
+        data = json.dumps(asked.to_wire()).encode()
         timeout = ANSWER_SECONDS + wait_seconds
         body = self._trying(
-            lambda: self._transport.call("GET", _ROOT + "/unsettled", params=asked, timeout=timeout), idempotent=True
+            lambda: self._transport.call("POST", _ROOT + "/unsettled", data, JSON, timeout=timeout), idempotent=True
         )
         return parse(_SETTLEMENTS, body)
 
@@ -197,10 +208,12 @@ class RemoteTransactions:
         """As the port says: what this service has been told of, which may be a moment late."""
         return pointer in self._ended
 
-    async def unsettled(self, wait_seconds: float, instance: str | None = None) -> Sequence[Settlement]:
+    async def unsettled(
+        self, wait_seconds: float, instance: str | None = None, wanted: Wanted = EVERYTHING
+    ) -> Sequence[Settlement]:
         """As the port says; answers after a second at the latest."""
         wait, whose = min(wait_seconds, WAIT_SECONDS), self._instance if instance is None else instance
-        found = await self._ask(lambda: self._calls.unsettled(whose, wait), definite=True)
+        found = await self._ask(lambda: self._calls.unsettled(whose, wait, wanted), definite=True)
         self._remember_all(each.write_pointer for each in found)
         return found
 

@@ -238,6 +238,8 @@ class TransactionsState:
         """Those in progress, rising, since they are handed out so."""
         self.unsettled: dict[int, None] = {}
         """Ids of the ended transactions that participants wait for."""
+        self.waiting: dict[str, dict[int, None]] = {}
+        """Participant → the pointers of ended transactions that it is to be told of, in the order of their ends."""
         self._hidden: list[int] = []
         """Rising. There may be very many, and each start hands them out."""
         self._invalids: tuple[int, ...] | None = ()
@@ -398,6 +400,10 @@ class TransactionsState:
         ended = self.ended[root]
         left = tuple(each for each in ended.unsettled if each != (edit.pointer, edit.participant))
         self.ended[root] = after = ended._replace(unsettled=left)
+        pointers = self.waiting[edit.participant]
+        del pointers[edit.pointer]
+        if not pointers:
+            del self.waiting[edit.participant]
         if not left:
             del self.unsettled[root]
             if ended.phase is not Phase.INVALID:
@@ -433,6 +439,8 @@ class TransactionsState:
             self.roots[pointer] = ended.pointer
         if ended.unsettled:
             self.unsettled[ended.pointer] = None
+        for pointer, participant in ended.unsettled:
+            self.waiting.setdefault(participant, {})[pointer] = None
         if ended.phase is not Phase.COMMITTED:
             for pointer in pointers:
                 insort(self._hidden, pointer)
