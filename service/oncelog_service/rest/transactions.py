@@ -193,7 +193,7 @@ async def ask_unsettled(call: Call) -> Answer:
 
     These are what belongs to it among those `alive`, by the rule that places topics, and what it serves `also`; `without` some.
     """
-    asked = read_model(call, AskUnsettled)
+    asked = await read_model(call, AskUnsettled)
     wanted = Wanted(asked.member, tuple(asked.alive), frozenset(asked.also), frozenset(asked.without))
     return await _unsettled(call, asked.instance, asked.wait, wanted)
 
