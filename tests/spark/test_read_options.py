@@ -111,6 +111,13 @@ def test_topics_that_cannot_be_meant_are_refused(given: dict[str, str], named: s
         ReadOptions.parse(given)
 
 
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "subscription"])
+def test_a_batch_is_refused_what_is_for_streams(name: str) -> None:
+    parsed(**{name: "5"}).check_stream()
+    with pytest.raises(ValueError, match=name):
+        OncelogDataSource({**BASE, name: "5"}).reader(read_schema(False))
+
+
 def test_no_topic_is_refused() -> None:
     with pytest.raises(ValueError, match="subscribe"):
         ReadOptions.parse({})

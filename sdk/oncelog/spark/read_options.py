@@ -90,9 +90,11 @@ class ReadOptions:
         )
 
     def check_batch(self) -> None:
-        """Raises ValueError for what a batch has not: a position that moves."""
+        """Raises ValueError for what a batch has not: triggers, and a position that moves."""
         if self.subscription is not None:
             raise ValueError("option subscription shows where a stream stands; a batch stands nowhere")
+        if self.max_offsets is not None or self.max_bytes is not None:
+            raise ValueError("a batch has no trigger, so maxOffsetsPerTrigger and maxBytesPerTrigger are for streams")
 
     def check_stream(self) -> None:
         """Raises ValueError for what a stream has not: an end."""

@@ -42,9 +42,9 @@ def refusal(options: WriteOptions, number: int, problem: str, newest: int) -> Re
     return RepeatDiffers(
         f"{problem}. Nothing of it was written now. {_why(options)}. There are three ways on. Under another option producer "
         f"everything from here on is appended, also what the topic has already under {producer}. The same happens under the old "
-        f'name once the service has forgotten it: Client.forget_group_producer("{options.group}", "{producer}"). With option '
-        f"onDifferentRows=warn the rows of this batch, and of each that differs up to number {newest}, are left out: they are "
-        "lost unless the topic has them",
+        f"name once the service has forgotten it: oncelog journal forget {options.group} {producer}, or "
+        f'Client.forget_group_producer("{options.group}", "{producer}"). With option onDifferentRows=warn the rows of this '
+        f"batch, and of each that differs up to number {newest}, are left out: they are lost unless the topic has them",
         producer=producer,
         sequence_id=number,
         newest=newest,

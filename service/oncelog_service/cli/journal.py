@@ -11,9 +11,12 @@ from oncelog.wire.models import AtomicOutcome, AtomicTopic
 from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Yes, command
 
-group = typer.Typer(help="List, show and abort atomic commits over several topics.", no_args_is_help=True)
+group = typer.Typer(help="List, show and abort atomic commits; show and forget their producers.", no_args_is_help=True)
 
 Transaction = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.", show_default=False)]
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Of atomic commits; Spark's sink has spark.", show_default=False)]
+Producer = Annotated[str, typer.Argument(metavar="PRODUCER", help="Under whose name they are.", show_default=False)]
 
 
 class Listed(StrEnum):
@@ -48,6 +51,22 @@ def abort(session: Session, transaction: Transaction, yes: Yes = False) -> None:
     """Abort an atomic commit: what is staged is dropped. Whoever runs it cannot commit it any more."""
     session.confirm(f"Abort transaction {transaction}? What it has staged is dropped.", yes)
     _print(session, session.client.abort_atomic(transaction))
+
+
+@command(group, "producer", namespaced=False)
+def producer(session: Session, of_group: Group, name: Producer) -> None:
+    """Show the newest atomic commit under a producer's name: what is at or below its sequence id is a duplicate."""
+    found = session.client.group_producer(of_group, name).model_dump(mode="json")
+    rows = [(field.replace("_", " "), each) for field, each in found.items()]
+    session.out.table(found, ["", "newest commit"], rows)
+
+
+@command(group, "forget", namespaced=False)
+def forget(session: Session, of_group: Group, name: Producer, yes: Yes = False) -> None:
+    """Forget a producer's newest atomic commit. Messages stay; what it commits again is stored again."""
+    session.confirm(f"Forget producer {name} of group {of_group}? What it commits again is stored again.", yes)
+    session.client.forget_group_producer(of_group, name)
+    session.out.result({"group": of_group, "forgotten": name}, f"producer {name} of group {of_group} is forgotten")
 
 
 def _print(session: Session, outcome: AtomicOutcome) -> None:

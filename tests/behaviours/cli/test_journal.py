@@ -1,4 +1,4 @@
-"""`oncelog journal …`: atomic commits over several topics listed, shown and aborted."""
+"""`oncelog journal …`: atomic commits over several topics listed, shown and aborted; their producers shown and forgotten."""
 
 from __future__ import annotations
 
@@ -93,3 +93,21 @@ def test_an_atomic_commit_is_aborted_only_after_a_yes(url: str, client: Client) 
     problem = json.loads(refused.stderr)
     assert (refused.exit_code, problem["code"], problem["state"]) == (1, "transaction_not_in_progress", "committed")
     assert payloads(url, "left") == [b"y"]
+
+
+def test_a_producer_of_atomic_commits_is_shown_and_forgotten_only_after_a_yes(url: str, client: Client) -> None:
+    def commit(number: int) -> str:
+        parts = [Part("default", "left", PublishRequest([b"x"]))]
+        return client.commit_atomic(f"c{number}", CommitRequest("g", parts, producer="p", sequence_id=7, checksum="1:a")).state
+
+    assert [commit(1), commit(2)] == ["committed", "duplicate"]
+    known = value(run("journal", "producer", "g", "p", "--json", url=url))
+    assert (known["sequence_id"], known["transaction"], known["checksum"]) == (7, "c1", "1:a")
+    assert dict(lines("journal", "producer", "g", "p", url=url)[1:])["sequence id"] == "7"
+    assert run("journal", "forget", "g", "p", url=url, stdin="n\n").exit_code == 1
+    assert commit(3) == "duplicate"
+    assert value(run("journal", "forget", "g", "p", "--yes", "--json", url=url)) == {"group": "g", "forgotten": "p"}
+    missing = run("journal", "producer", "g", "p", "--json", url=url)
+    assert (missing.exit_code, json.loads(missing.stderr)["code"]) == (1, "group_producer_not_found")
+    assert commit(4) == "committed"
+    assert payloads(url, "left") == [b"x", b"x"]
