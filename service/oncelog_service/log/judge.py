@@ -13,13 +13,12 @@ from oncelog.errors import ProducerInTransaction, SequenceGap, SequenceReused, T
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from oncelog_dedup import Deduplicator
 from oncelog_service.log.groups import Groups
-from oncelog_service.log.history import FURTHER, MOST_RECENT, Original, find_originals
+from oncelog_service.log.history import History, Original
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.reading import read
 from oncelog_service.log.receipts import duplicate_runs
 from oncelog_service.log.writer import Writer
-from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.port import Store
 from oncelog_service.transactions.port import Transactions
 
@@ -53,8 +52,7 @@ class Judge:
         settle: Callable[[int, bool], Coroutine[Any, Any, None]],
     ) -> None:
         """``settle`` tells the topic that a transaction has ended, and whether it was committed."""
-        self._prefix = prefix
-        self._store = store
+        self._history = History(store, prefix)
         self._writer = writer
         self._dedup = dedup
         self._producers = producers
@@ -171,10 +169,7 @@ class Judge:
         mark = self._dedup.last_persisted(producer)
         if mark is None or not sequence_ids:
             return NOTHING  # rolled back while this waited
-        # Up to the newest message: this may be the most recent request again, which always gets its original ids.
-        bounds = MOST_RECENT if sequence_ids[-1] == mark.sequence_id else FURTHER
-        newest = mark.message_id[:ROW_ID_SIZE]
-        originals = await read(find_originals, self._store, self._prefix, producer, newest, sequence_ids, bounds)
+        originals = await read(self._history.originals, producer, mark, sequence_ids, self._producers.counts_from(producer))
         for sequence_id, payload in zip(sequence_ids, payloads, strict=False):
             original = originals.get(sequence_id)
             if original is not None and original.payload != payload:

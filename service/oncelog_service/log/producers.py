@@ -18,7 +18,7 @@ from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark
 from oncelog_service.log.checks import check_producer_name, first_gap
 from oncelog_service.log.epochs import begun_by, remembering
 from oncelog_service.log.generations import Generations
-from oncelog_service.log.history import MOST_RECENT, find_originals
+from oncelog_service.log.history import MOST_RECENT, walk
 from oncelog_service.log.reading import read
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import ROW_ID_SIZE
@@ -137,6 +137,11 @@ class Producers:
             current_epoch=current,
         )
 
+    def counts_from(self, name: str) -> int:
+        """The offset below which nothing counts any more, since an operator had the producer forgotten."""
+        row = self._rows.get(name)
+        return 0 if row is None else row.forgotten_below
+
     def _epoch(self, name: str) -> int | None:
         row = self._rows.get(name)
         return None if row is None else row.epoch
@@ -183,8 +188,8 @@ class Producers:
         original = None
         if mark is not None and sequence_id <= mark.sequence_id:
             newest = mark.message_id[:ROW_ID_SIZE]
-            rows = await read(find_originals, self._store, self._prefix, name, newest, [sequence_id], MOST_RECENT)
-            original = rows.get(sequence_id)
+            walked = await read(walk, self._store, self._prefix, name, newest, [sequence_id], MOST_RECENT)
+            original = walked.found.get(sequence_id)
         verdict = self._dedup.judge(name, [sequence_id])
         where = None if original is None else f"a message with this id is stored at offset {original.offset}"
         said: tuple[Literal["new", "in_flight", "duplicate", "not_judged"], str]

@@ -24,6 +24,9 @@ def stored_runs(sequence_ids: Sequence[int] | None, row_ids: Sequence[bytes], fi
 
 def duplicate_runs(sequence_ids: Sequence[int], originals: Mapping[int, Original]) -> list[ReceiptRun]:
     """Receipts of messages that are there already, with the ids of those originals that were found."""
+    whole = _one_run(sequence_ids, originals)
+    if whole is not None:
+        return [whole]
     runs: list[ReceiptRun] = []
     for sequence_id in sequence_ids:
         original = originals.get(sequence_id)
@@ -34,6 +37,24 @@ def duplicate_runs(sequence_ids: Sequence[int], originals: Mapping[int, Original
             message_id, offset = (None, None) if original is None else (original.message_id, original.offset)
             runs.append(ReceiptRun(DUPLICATE, 1, sequence_id, message_id, offset))
     return runs
+
+
+def _one_run(sequence_ids: Sequence[int], originals: Mapping[int, Original]) -> ReceiptRun | None:
+    """Of all messages, if they lie side by side, as those of a request do that comes again. Else None."""
+    count = len(sequence_ids)
+    if not originals or len(originals) < count or sequence_ids[-1] - sequence_ids[0] != count - 1:
+        return None
+    first, last = originals.get(sequence_ids[0]), originals.get(sequence_ids[-1])
+    if first is None or last is None:
+        return None
+    timestamp, seq_id = split_row_id(first.message_id)
+    if split_row_id(last.message_id) != (timestamp, seq_id + count - 1):
+        return None
+    if any(chain(first.message_id[ROW_ID_SIZE:], last.message_id[ROW_ID_SIZE:])):
+        return None  # in a stored group the seq_id does not rise
+    if [each.offset for each in map(originals.__getitem__, sequence_ids)] != [*range(first.offset, first.offset + count)]:
+        return None
+    return ReceiptRun(DUPLICATE, count, sequence_ids[0], first.message_id, first.offset)
 
 
 def unplaced_runs(status: str, sequence_ids: Sequence[int] | None, count: int) -> list[ReceiptRun]:

@@ -32,7 +32,8 @@ from oncelog_service.storage.rows import (
     ttl_of,
 )
 
-_OFFSET_AT = 21
+OFFSET_AT = 21
+"""Where the offset lies in a message: behind its id."""
 _RUN = 256
 
 
@@ -60,7 +61,7 @@ def checked(rows: Iterable[tuple[bytes, bytes]], prefix: bytes, first_offset: in
             if not intact(row):
                 raise _damaged(row_id)
             at = MESSAGE_AT[row[1]]
-            if not row.startswith(offset, at + _OFFSET_AT):
+            if not row.startswith(offset, at + OFFSET_AT):
                 expected, _ = decode_long(offset, 0)
                 raise TopicDamaged(f"offset {expected} is missing: offset {offset_of(row)} follows on the one before it")
             if not row.startswith(row_id, at + 1):

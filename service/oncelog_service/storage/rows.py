@@ -461,6 +461,14 @@ def message_of(row: bytes) -> bytes:
     return row[MESSAGE_AT[row[1]] : -4]
 
 
+def payload_of(row: bytes) -> bytes:
+    """The payload of a row that stands for one message."""
+    at = MESSAGE_AT[row[1]] + int.from_bytes(row[2:6], "big")
+    while row[at] & 0x80:  # over its length, which the row's own says again
+        at += 1
+    return row[at + 1 : -4]
+
+
 def tms_message_of(row: bytes) -> bytes:
     """The Avro bytes of the message as the TMS page's `Message`: id and payload."""
     at = MESSAGE_AT[row[1]]
