@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
-from oncelog.retry import may_retry, pause
+from oncelog.retry import may_retry, wait_before_retry
 from oncelog.transport import READ_SECONDS, Transport
 from oncelog.wire.media import JSON
 
@@ -35,7 +35,8 @@ class Calls:
     ) -> None:
         """``url``: else ONCELOG_URL, else http://127.0.0.1:7070; ``token``: else ONCELOG_TOKEN.
 
-        ``timeout``: seconds until an answer must have come. Raises ValueError for what is no http(s) URL.
+        ``timeout``: seconds until an answer must have come, to its last byte. ``retry``: seconds that a call is tried again, so
+        that it has ended after both together. Raises ValueError for what is no http(s) URL.
         """
         self._transport = Transport(url, token, timeout)
         self._timeout = timeout
@@ -61,8 +62,8 @@ class Calls:
             try:
                 return call()
             except OncelogError as error:
-                wait = pause(attempt, random.random())
-                if not may_retry(error, idempotent) or time.monotonic() + wait > end:
+                wait = wait_before_retry(error, attempt, random.random(), end - time.monotonic())
+                if wait is None or not may_retry(error, idempotent):
                     error.definite = error.definite and not perhaps_done  # an earlier try may have got through
                     raise
                 perhaps_done = perhaps_done or not error.definite

@@ -8,7 +8,9 @@ The table in docs/errors.md is generated from this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from inspect import get_annotations
 from typing import Any, ClassVar
 
 
@@ -26,6 +28,8 @@ class OncelogError(Exception):
 
     definite: bool
     detail: str
+    retry_after: float | None = None
+    """Seconds after which whoever answered asks to be asked again, where it says so."""
 
     def __init__(self, detail: str | None = None, *, definite: bool | None = None, **values: Any) -> None:
         self.detail = detail or (type(self).__doc__ or "").strip()
@@ -462,6 +466,21 @@ class ResponseTimeout(ConnectionFailed):
     code = "response_timeout"
 
 
+class GatewayUnavailable(ConnectionFailed):
+    """A gateway or proxy in front of the service says that the service is away, or that it was asked too often."""
+
+    code = "gateway_unavailable"
+    values = ("http_status",)
+    http_status: int
+    """That it answered."""
+
+
+class CertificateRefused(OncelogError):
+    """The certificate of the service is not trusted; nothing was sent. Name the CA that signed it (`verify=`, `ONCELOG_CA`)."""
+
+    code = "certificate_refused"
+
+
 class InvalidResponse(OncelogError):
     """What answered does not speak as an oncelog service does."""
 
@@ -627,9 +646,25 @@ def from_problem(problem: Mapping[str, Any], status: int) -> OncelogError:
     kinds = {kind.code: kind for kind in all_errors() if kind.status is not None}
     fallback = InternalError if status >= 500 else InvalidRequest
     kind = kinds.get(str(problem.get("code")), fallback)
-    definite = problem.get("definite")
+    definite, detail = problem.get("definite"), problem.get("detail")
     return kind(
-        str(problem.get("detail") or f"HTTP status {status}"),
+        detail if isinstance(detail, str) and detail else f"HTTP status {status}",
         definite=definite if isinstance(definite, bool) else 400 <= status < 500,
-        **{name: problem.get(name) for name in kind.values},
+        **{name: _checked(kind, name, problem.get(name)) for name in kind.values},
     )
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "int": lambda value: type(value) is int and -(2**63) <= value < 2**63,
+    "str": lambda value: isinstance(value, str),
+    "list[str]": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+    "None": lambda value: value is None,
+}
+
+
+def _checked(kind: type[OncelogError], name: str, value: Any) -> Any:
+    """The value, or None where it is not what the class says: whoever goes on from it relies on that."""
+    if name == "message_id" and not (isinstance(value, str) and re.fullmatch("[0-9a-fA-F]{40}", value)):
+        return None
+    wanted = next(found[name] for each in kind.__mro__ if name in (found := get_annotations(each)))
+    return value if any(_KINDS[each](value) for each in wanted.split(" | ")) else None

@@ -37,7 +37,7 @@ from oncelog.expectation import UNCHECKED, Expectation, Unchecked, expectation
 from oncelog.message_id import MessageId
 from oncelog.outcome import Outcome, settle, settle_failed
 from oncelog.receipt import Receipt
-from oncelog.retry import is_one_messages_fault, may_retry, pause, rules_out_earlier_tries
+from oncelog.retry import is_one_messages_fault, may_retry, rules_out_earlier_tries, wait_before_retry
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps
 from oncelog.wire.requests import ReceiptRun
@@ -668,9 +668,9 @@ class Producer(Generic[R]):
                 check_names_all(runs, batch.sequence_ids)
                 return runs
             except OncelogError as error:
-                wait = pause(attempt, random.random())
+                wait = wait_before_retry(error, attempt, random.random(), end - time.monotonic())
                 # With its name and sequence ids a request can be repeated: what is there already is answered as a duplicate.
-                if not may_retry(error, idempotent=True) or time.monotonic() + wait > end:
+                if wait is None or not may_retry(error, idempotent=True):
                     # Refused by a full store or a dead port now; an earlier try may have got through all the same.
                     error.definite = error.definite and (not perhaps_stored or rules_out_earlier_tries(error))
                     raise

@@ -23,9 +23,11 @@ from oncelog.expectation import is_past
 FIRST_SECONDS = 0.05
 LONGEST_SECONDS = 2.0
 """A service that reopens its store or restarts is back within seconds; waiting longer only adds to that."""
+LONGEST_ASKED_SECONDS = 30.0
+"""Of a ``Retry-After`` no more is heeded: nobody on the way to the service decides that its clients stand still."""
 
 _TRANSIENT = (
-    ConnectionFailed,
+    ConnectionFailed,  # also GatewayUnavailable: somebody on the way says that the service is away
     StorageUnavailable,
     StorageFailed,
     TransactionsUnavailable,
@@ -48,6 +50,17 @@ def pause(attempt: int, fraction: float) -> float:
     return longest / 2 + longest / 2 * fraction
 
 
+def wait_before_retry(error: OncelogError, attempt: int, fraction: float, left: float) -> float | None:
+    """Seconds to wait after ``error``, before retry number ``attempt``; None where ``left`` seconds are too few for one.
+
+    A ``Retry-After`` is heeded up to :data:`LONGEST_ASKED_SECONDS`, and up to the last moment: one more try may be the one.
+    """
+    own = pause(attempt, fraction)
+    if own > left:
+        return None
+    return min(own + min(error.retry_after or 0.0, LONGEST_ASKED_SECONDS), left)
+
+
 def may_retry(error: OncelogError, idempotent: bool) -> bool:
     """Whether trying again may help and cannot do the thing twice.
 
@@ -62,9 +75,11 @@ def rules_out_earlier_tries(error: OncelogError) -> bool:
 
     A try that got through would have been answered as a duplicate; one that may still be under way is refused as this one was.
     """
+    if isinstance(error, RequestTooLarge) and error.limit is None:
+        return False  # not the service's own word: whatever stands before it knows nothing of earlier tries
     return isinstance(error, _NEVER_OTHERWISE) or (isinstance(error, OffsetMismatch) and is_past(error))
 
 
 def is_one_messages_fault(error: OncelogError) -> bool:
     """Whether a message is refused for what it is or expects, so that those behind it may go on without it."""
-    return isinstance(error, _NEVER_OTHERWISE) or (isinstance(error, _OF_AN_EXPECTATION) and error.definite)
+    return isinstance(error, _NEVER_OTHERWISE + _OF_AN_EXPECTATION) and error.definite

@@ -18,7 +18,7 @@ from oncelog.errors import (
 from oncelog.message_publisher import MessagePublisher
 from oncelog.participants import DecidingParticipant, TransactionAware
 from oncelog.producer import Producer
-from oncelog.retry import may_retry, pause
+from oncelog.retry import may_retry, wait_before_retry
 from oncelog.transaction_calls import BUFFER_BYTES, TransactionCalls
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import TransactionState
@@ -264,8 +264,8 @@ class TransactionContext:
             except TransactionNotInProgress as ended:
                 return _state_in(ended)
             except OncelogError as unknown:
-                wait = pause(attempt, random.random())
-                if not may_retry(unknown, idempotent=True) or time.monotonic() + wait > end:
+                wait = wait_before_retry(unknown, attempt, random.random(), end - time.monotonic())
+                if wait is None or not may_retry(unknown, idempotent=True):
                     self._raise_in_doubt(error)
             time.sleep(wait)
             attempt += 1

@@ -1,4 +1,4 @@
-"""HTTP to one service: no redirect followed blindly, no ~/.netrc, always a time-out, every failure one of our errors.
+"""HTTP to one service: no redirect followed blindly, no ~/.netrc, always a deadline, every failure one of our errors.
 
 A service may be several instances over one store. Any of them says who serves what (``not_served_here``, 307); that is
 remembered, and forgotten when it cannot be reached any more. Then the others are asked, named or heard of.
@@ -7,31 +7,46 @@ remembered, and forgotten when it cannot be reached any more. Then the others ar
 from __future__ import annotations
 
 import os
+import ssl
 import threading
-from http.cookiejar import DefaultCookiePolicy
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from http.client import HTTPException
 from urllib.parse import SplitResult, urljoin, urlsplit
 from weakref import WeakSet
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ProxyError, ReadTimeoutError
 
+from oncelog.answers import problem_in, refusal
+from oncelog.connections import new_session
+from oncelog.deadline import Deadline
 from oncelog.errors import (
+    CertificateRefused,
     ConnectionFailed,
+    GatewayUnavailable,
     InvalidResponse,
     NotServedHere,
     OncelogError,
     ResponseTimeout,
     StorageFailed,
     StorageUnavailable,
-    from_problem,
 )
-from oncelog.wire.media import DEFAULT_URL, PROBLEM, essence
+from oncelog.trust import Trust
+from oncelog.wire.media import DEFAULT_URL, essence
 
-CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
-"""Default time-outs; requests itself has none."""
+"""Until an answer must have come, to its last byte, unless a caller says otherwise."""
+MAX_ANSWER_BYTES = 256 << 20
+"""More than any service answers at once: a poll and a range of columns are 8 MiB and one message, as it is set by default."""
+MAX_PROBLEM_BYTES = 1 << 20
+_PART_BYTES = 1 << 18
+_LINE_PART_BYTES = 512
+_MAX_LINE_BYTES = 1 << 20
+_ASK_ANOTHER = (StorageUnavailable, StorageFailed, GatewayUnavailable)
+"""After these another instance may know better."""
+_TOO_OFTEN = 429
 _MAX_REDIRECTS = 5
 _REMEMBERED = 10_000
 """Topics of which is remembered who serves them."""
@@ -40,10 +55,13 @@ _REMEMBERED = 10_000
 class Transport:
     """Connections to a service. Thread-safe: each thread keeps its own, alive between requests."""
 
-    def __init__(self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS) -> None:
+    def __init__(
+        self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS, trust: Trust | None = None
+    ) -> None:
         """``url`` and ``token`` default to ONCELOG_URL and ONCELOG_TOKEN; ``url``: several instances of one service by commas.
 
-        Raises ValueError for what is no http(s) URL.
+        ``timeout``: seconds for a whole answer; ``trust``: else what the environment says. Raises ValueError for what is no
+        http(s) URL, and for certificates that cannot be read.
         """
         named = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).split(",")
         self._bases = [each.strip().rstrip("/") for each in named]
@@ -52,6 +70,9 @@ class Transport:
             if not _is_base(each):
                 raise ValueError(f"not the URL of a service: {each!r}; it looks like {DEFAULT_URL}")
         self.url = self._bases[0]
+        self._trust = Trust.chosen() if trust is None else trust
+        if any(each.startswith("https:") for each in self._bases):
+            _ = self._trust.context  # which says now what is wrong with it
         self._served: dict[str, str] = {}
         """What begins a path → who serves it."""
         self._token = token or os.environ.get("ONCELOG_TOKEN")
@@ -72,22 +93,34 @@ class Transport:
     ) -> bytes:
         """The body of a 2xx answer; ``accept``: the media type that it should have, where there is a choice.
 
+        ``timeout``: seconds until all of it must have come, redirects included; else what the transport was made with.
+
         Raises:
             OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
             answer; ``definite`` is True only if the request cannot have arrived.
         """
-        response = self._send(method, path, body, media, params, timeout, stream=False, accept=accept)
-        return response.content
+        deadline = Deadline(timeout or self._timeout)
+        response = self._send(method, path, body, media, params, deadline, accept)
+        with self._reading(response):
+            _check_content(response)
+            return _whole(response, MAX_ANSWER_BYTES)
 
-    def lines(self, method: str, path: str) -> Any:
-        """The lines of a 2xx answer as they arrive. Raises as :meth:`call` does, also between two lines."""
-        response = self._send(method, path, None, None, None, None, stream=True)
-        try:
-            yield from response.iter_lines()
-        except requests.RequestException as error:
-            raise connection_error(self.url, error) from error
-        finally:
-            response.close()
+    def lines(self, method: str, path: str) -> Iterator[bytes]:
+        """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`call` does, also between two lines."""
+        deadline = Deadline(self._timeout)
+        response = self._send(method, path, None, None, None, deadline, None)
+        with self._reading(response):
+            _check_content(response)
+            begun = b""
+            for part in response.raw.stream(_LINE_PART_BYTES, decode_content=False):
+                *lines, begun = (begun + part).split(b"\n")
+                if lines:
+                    deadline.begin_anew()
+                yield from (line for line in lines if line)
+                if len(begun) > _MAX_LINE_BYTES:
+                    raise InvalidResponse(f"{response.url} answers a line of more than {_MAX_LINE_BYTES} bytes")
+            if begun:
+                yield begun
 
     def close(self) -> None:
         """Close every connection."""
@@ -105,10 +138,10 @@ class Transport:
         body: bytes | None,
         media: str | None,
         params: dict[str, str] | None,
-        timeout: float | None,
-        stream: bool,
-        accept: str | None = None,
+        deadline: Deadline,
+        accept: str | None,
     ) -> requests.Response:
+        """The 2xx answer, its body still to be read."""
         headers = {name: value for name, value in (("content-type", media), ("accept", accept)) if value is not None}
         part = _part(path)
         base = self._served.get(part) or self._bases[0]
@@ -118,44 +151,66 @@ class Transport:
                 headers["authorization"] = f"Bearer {self._token}"
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
-            try:
-                response = self._session().request(
-                    method,
-                    url,
-                    data=body,
-                    headers=headers,
-                    params=params,
-                    timeout=(CONNECT_SECONDS, timeout or self._timeout),
-                    allow_redirects=False,
-                    stream=stream,
-                )
-                if stream and not 200 <= response.status_code < 300:
-                    _ = response.content  # read here, where its failing is ours to name
-            except requests.RequestException as error:
-                self._gone(_base(url))
-                raise connection_error(_base(url), error) from error
+            response = self._ask(method, url, body, headers, params, deadline)
+            if 200 <= response.status_code < 300:
+                return response
+            with self._reading(response):
+                said = _beginning(response, MAX_PROBLEM_BYTES)
             if response.status_code in (307, 308) and "location" in response.headers:
-                here, url = url, urljoin(url, response.headers["location"])  # the same method, the same body
-                if not _is_http(urlsplit(url)):
-                    raise InvalidResponse(f"{here} redirects to {url!r}, which is no http(s) address")
+                here, url = url, _joined(url, response.headers["location"])  # the same method, the same body
                 params = None  # they are in the new address
-                elsewhere = _elsewhere(response) if trusted else None
+                elsewhere = _elsewhere(response, said) if trusted else None
                 if elsewhere is not None and url.startswith(elsewhere + "/"):
                     self._serves(part, elsewhere)
                     named = True
                 else:
                     trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
                 continue
-            if 200 <= response.status_code < 300:
-                return response
-            refusal = _refusal(response)
-            if isinstance(refusal, StorageUnavailable | StorageFailed):
+            refused = refusal(_base(url), response.status_code, response.headers, said, datetime.now(UTC))
+            if isinstance(refused, _ASK_ANOTHER) and getattr(refused, "http_status", None) != _TOO_OFTEN:
                 self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
-            raise refusal
+            raise refused
         self._served.pop(part, None)
         if named:  # each names another one: who serves this is changing
             raise ConnectionFailed(f"nobody of {', '.join(self._bases)} serves this at this moment", definite=True)
         raise InvalidResponse(f"{self.url} redirects more than {_MAX_REDIRECTS} times")
+
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: dict[str, str],
+        params: dict[str, str] | None,
+        deadline: Deadline,
+    ) -> requests.Response:
+        try:
+            return self._session().request(
+                method,
+                url,
+                data=body,
+                headers=headers,
+                params=params,
+                timeout=deadline,  # type: ignore[arg-type]  # requests takes urllib3's
+                allow_redirects=False,
+                stream=True,
+            )
+        except FAILURES as error:
+            self._gone(_base(url))
+            raise connection_error(_base(url), error) from error
+
+    @contextmanager
+    def _reading(self, response: requests.Response) -> Iterator[None]:
+        """While its body is read: what fails is ours to name, and a connection with something left on it is not used again."""
+        try:
+            yield
+        except FAILURES as error:
+            self._gone(_base(response.url))
+            raise connection_error(_base(response.url), error) from error
+        finally:
+            if response.raw.closed:  # all of it is read
+                response.raw.release_conn()
+            response.close()
 
     def _serves(self, part: str, base: str) -> None:
         with self._lock:
@@ -177,23 +232,11 @@ class Transport:
     def _session(self) -> requests.Session:
         session: requests.Session | None = getattr(self._local, "session", None)
         if session is None:
-            session = new_session()
+            session = new_session(self._trust)
             self._local.session = session
             with self._lock:
                 self._sessions.add(session)
         return session
-
-
-def new_session() -> requests.Session:
-    """Connections that read nothing from their surroundings: neither ~/.netrc (it would replace the token) nor proxies."""
-    session = requests.Session()
-    session.trust_env = False
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-    session.mount("http://", HTTPAdapter(pool_connections=4, pool_maxsize=4))
-    session.mount("https://", HTTPAdapter(pool_connections=4, pool_maxsize=4))
-    session.headers["user-agent"] = "oncelog"
-    session.headers["accept-encoding"] = "identity"
-    return session
 
 
 def _part(path: str) -> str:
@@ -209,13 +252,21 @@ def _base(url: str) -> str:
     return url if at < 0 else url[:at]
 
 
-def _elsewhere(response: requests.Response) -> str | None:
-    """The instance that a refusal names as the one that serves this."""
+def _joined(here: str, location: str) -> str:
+    """Where a redirect leads. Raises InvalidResponse."""
     try:
-        problem = response.json()
+        there = urljoin(here, location)
+        if _is_http(urlsplit(there)):
+            return there
     except ValueError:
-        return None
-    if not isinstance(problem, dict) or problem.get("code") != NotServedHere.code or not isinstance(problem.get("url"), str):
+        pass
+    raise InvalidResponse(f"{here} redirects to {location[:200]!r}, which is no http(s) address")
+
+
+def _elsewhere(response: requests.Response, body: bytes) -> str | None:
+    """The instance that a refusal names as the one that serves this."""
+    problem = problem_in(response.headers.get("content-type", ""), body)
+    if problem is None or problem["code"] != NotServedHere.code or not isinstance(problem.get("url"), str):
         return None
     url = str(problem["url"]).rstrip("/")
     return url if _is_base(url) else None
@@ -235,24 +286,65 @@ def _is_http(parts: SplitResult) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-def connection_error(url: str, error: requests.RequestException) -> OncelogError:
+def _check_content(response: requests.Response) -> None:
+    """Raises InvalidResponse for what the service never answers: a page for people, packed bytes."""
+    packed = response.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("", "identity"):  # and unpacked, a little may be gigabytes
+        raise InvalidResponse(f"{response.url} answers in the content encoding {packed[:50]!r}, which was not asked for")
+    if essence(response.headers.get("content-type", "")) == "text/html":
+        raise InvalidResponse(f"{response.url} answers a page of HTML, which is no oncelog service's answer")
+
+
+def _whole(response: requests.Response, limit: int) -> bytes:
+    """Its body. Raises InvalidResponse if it is larger."""
+    claimed = response.headers.get("content-length", "")
+    if claimed.isascii() and claimed.isdigit() and len(claimed) < 20 and int(claimed) <= limit:
+        limit = int(claimed)
+    elif claimed:
+        raise InvalidResponse(f"{response.url} announces an answer of {claimed[:50]} bytes; {limit} are the most")
+    parts, size = [], 0
+    for part in response.raw.stream(_PART_BYTES, decode_content=False):
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise InvalidResponse(f"{response.url} answers more than {limit} bytes")
+    return b"".join(parts)
+
+
+def _beginning(response: requests.Response, limit: int) -> bytes:
+    """What can be had of the body of a refusal: its status says something even where the rest is missing."""
+    parts, size = [], 0
+    with suppress(*FAILURES):
+        for part in response.raw.stream(_LINE_PART_BYTES, decode_content=False):
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                break
+    return b"".join(parts)
+
+
+FAILURES = (requests.RequestException, HTTPError, HTTPException, OSError, UnicodeError)
+"""Whatever requests, urllib3 and what lies below raise when no proper answer comes."""
+
+
+def connection_error(url: str, error: BaseException) -> OncelogError:
     """What is raised where no answer came."""
-    cause = error.args[0] if error.args else None
-    if isinstance(error, requests.ReadTimeout) or isinstance(cause, ReadTimeoutError):
+    causes = list(_causes(error))
+
+    def one_of(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    if one_of(ssl.SSLCertVerificationError):
+        return CertificateRefused(f"the certificate of {url} is not trusted; name the CA that signed it: {error}")
+    if one_of(ReadTimeoutError):
         return ResponseTimeout(f"{url} did not answer in time: {error}")
-    reason = cause.reason if isinstance(cause, MaxRetryError) else cause
-    never_arrived = isinstance(reason, NewConnectionError | ConnectTimeoutError)
+    never_arrived = one_of(NewConnectionError, ConnectTimeoutError, ProxyError, requests.exceptions.InvalidURL)
     return ConnectionFailed(f"{url} cannot be reached: {error}", definite=never_arrived)
 
 
-def _refusal(response: requests.Response) -> OncelogError:
-    status = response.status_code
-    if essence(response.headers.get("content-type", "")) == PROBLEM:
-        try:
-            problem = response.json()
-        except ValueError:
-            problem = None
-        if isinstance(problem, dict):
-            return from_problem(problem, status)
-    text = response.text[:200]
-    return InvalidResponse(f"{response.url} answered {status}, which is no oncelog service's answer: {text!r}")
+def _causes(error: object) -> Iterator[BaseException]:
+    """The exception, and those that it was made of."""
+    while isinstance(error, BaseException):
+        yield error
+        inner = getattr(error, "original_error", None) or getattr(error, "reason", None)
+        error = inner if isinstance(inner, BaseException) else next(iter(error.args), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,13 @@ ANSWERED = [kind for kind in EVERY if kind.status is not None]
 
 def example(kind: type[OncelogError], definite: bool | None = None) -> OncelogError:
     """With a value in every attribute; 0 among them, which is a value like any other."""
-    return kind("it went wrong", definite=definite, **{name: number for number, name in enumerate(kind.values)})
+    return kind("it went wrong", definite=definite, **{name: _example_of(kind, name, at) for at, name in enumerate(kind.values)})
+
+
+def _example_of(kind: type[OncelogError], name: str, number: int) -> object:
+    """Of the type that the class says: what comes as another one is nobody's value."""
+    wanted = get_type_hints(kind)[name]
+    return number if wanted in (int, int | str | None) else [str(number)] if wanted == list[str] else f"{number:040x}"
 
 
 def facts(error: OncelogError) -> tuple[Any, ...]:
@@ -102,6 +108,7 @@ def test_only_what_may_have_happened_is_indefinite() -> None:
         "internal_error",
         "storage_failed",
         "connection_failed",
+        "gateway_unavailable",
         "response_timeout",
         "invalid_response",
         "transaction_in_doubt",
@@ -131,6 +138,21 @@ def test_without_a_word_on_it_only_a_4xx_is_definite(status: int, definite: bool
 @pytest.mark.parametrize("code", ["connection_failed", "producer_stopped", "codec_error", "error"])
 def test_a_service_cannot_answer_what_only_the_sdk_may_say(code: str) -> None:
     assert type(from_problem({"code": code}, 500)) is InternalError
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"code": "producer_fenced", "epoch": "3", "current_epoch": 2**63, "producer": 5},
+        {"code": "stored_group_published", "message_id": "not an id", "offset": True},
+        {"code": "method_not_allowed", "allowed": "GET"},
+        {"code": "offset_mismatch", "expected": {"a": 1}, "actual": 1.5},
+    ],
+)
+def test_a_value_of_another_type_is_none(values: dict[str, Any]) -> None:
+    error = from_problem({**values, "detail": ["no", "text"]}, 409)
+    assert all(getattr(error, name) is None for name in error.values)
+    assert error.detail == "HTTP status 409"
 
 
 def test_an_answer_without_detail_still_says_its_status() -> None:

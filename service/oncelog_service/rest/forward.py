@@ -9,8 +9,10 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 
+from oncelog.connections import new_session
+from oncelog.deadline import Deadline
 from oncelog.errors import ConnectionFailed, StorageUnavailable
-from oncelog.transport import CONNECT_SECONDS, connection_error, new_session
+from oncelog.transport import connection_error
 from oncelog_service.rest.routes import Answer
 
 ROUTE = b"oncelog-route"
@@ -52,7 +54,7 @@ class Forwarder:
                         url,
                         data=body,
                         headers=headers,
-                        timeout=(CONNECT_SECONDS, self._longest),
+                        timeout=Deadline(self._longest),  # type: ignore[arg-type]  # requests takes urllib3's
                         allow_redirects=False,
                     )
                 except requests.RequestException as error:

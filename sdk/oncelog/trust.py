@@ -1,0 +1,101 @@
+"""Whom to trust and how to get there: a CA of one's own, a certificate for oneself, a proxy. By choice only.
+
+Certificates are always checked; there is no way to have that left out.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from urllib.parse import urlsplit
+
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
+
+CA_VARIABLES = ("ONCELOG_CA", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+"""The first one that is set names the certificates, a file or a directory, that are trusted instead of the public ones."""
+
+Verify = str | os.PathLike[str] | ssl.SSLContext | bool | None
+Certificate = str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]] | None
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What a connection needs besides an address. No file is read before :attr:`context` is asked for."""
+
+    ca: str | None = None
+    """A file of certificates, or a directory as ``openssl rehash`` makes it; None: the public ones."""
+    certificate: str | None = None
+    """A file with the client's own certificate, and its key unless that is in ``key``."""
+    key: str | None = field(default=None, repr=False)
+    proxy: str | None = field(default=None, repr=False)
+    """URL of a proxy that every request goes through; None: none, whatever the environment has."""
+    given: ssl.SSLContext | None = None
+    """A context that the caller made."""
+
+    @classmethod
+    def chosen(
+        cls,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> Trust:
+        """What is given, else what the environment says: :data:`CA_VARIABLES`, ONCELOG_CERT, ONCELOG_KEY, ONCELOG_PROXY.
+
+        Raises ValueError: certificates are not to be checked, or that is no proxy's URL.
+        """
+        if verify is False:
+            raise ValueError("certificates are always checked; give verify= the file of the CA that signed the service's")
+        given = verify if isinstance(verify, ssl.SSLContext) else None
+        ca = None
+        if isinstance(verify, str | os.PathLike):
+            ca = os.fspath(verify)
+        elif given is None:
+            ca = next((environment[name] for name in CA_VARIABLES if environment.get(name)), None)
+        certificate, key = cert if isinstance(cert, tuple) else (cert, None)
+        if certificate is None:
+            certificate, key = environment.get("ONCELOG_CERT") or None, environment.get("ONCELOG_KEY") or None
+        return cls(
+            ca,
+            None if certificate is None else os.fspath(certificate),
+            None if key is None else os.fspath(key),
+            _checked_proxy(proxy or environment.get("ONCELOG_PROXY") or None),
+            given,
+        )
+
+    @cached_property
+    def context(self) -> ssl.SSLContext:
+        """For connections under TLS; made once, as reading all public certificates takes 20 ms. Raises ValueError."""
+        ca = DEFAULT_CA_BUNDLE_PATH if self.ca is None else self.ca
+        file, directory = (None, ca) if os.path.isdir(ca) else (ca, None)
+        try:
+            context = self.given or ssl.create_default_context(cafile=file, capath=directory)
+        except OSError as error:  # ssl.SSLError is one
+            raise ValueError(f"the certificates to trust cannot be read from {ca!r}: {error}") from error
+        if self.certificate is not None:
+            try:
+                context.load_cert_chain(self.certificate, self.key, password=_no_password)
+            except OSError as error:
+                raise ValueError(f"the client's certificate cannot be read from {self.certificate!r}: {error}") from error
+        return context
+
+
+def _no_password() -> str:
+    """Instead of asking at the terminal, where nobody may sit."""
+    raise ValueError("the key is encrypted; make a context of your own, give it the password, and pass it as verify=")
+
+
+def _checked_proxy(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError("not the URL of a proxy; it looks like http://proxy.example.com:3128")  # it may hold a password
+    return url
