@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
 from oncelog.retry import may_retry, wait_before_retry
-from oncelog.transport import READ_SECONDS, Transport
+from oncelog.transport import MAX_JSON_BYTES, READ_SECONDS, Transport
 from oncelog.wire.media import JSON
 
 T = TypeVar("T")
@@ -70,19 +70,28 @@ class Calls:
             time.sleep(wait)
             attempt += 1
 
-    def _get(self, path: str, params: dict[str, str] | None = None) -> bytes:
-        return self._trying(lambda: self._transport.call("GET", path, params=params), idempotent=True)
+    def _get(self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES) -> bytes:
+        return self._trying(lambda: self._transport.call("GET", path, params=params, most=most), idempotent=True)
 
     def _put(self, path: str, value: object) -> None:
         body = json.dumps(value).encode()
         self._trying(lambda: self._transport.call("PUT", path, body, JSON), idempotent=False)
 
     def _post(
-        self, path: str, value: object = None, *, idempotent: bool, accept: str | None = None, timeout: float | None = None
+        self,
+        path: str,
+        value: object = None,
+        *,
+        idempotent: bool,
+        accept: str | None = None,
+        timeout: float | None = None,
+        most: int = MAX_JSON_BYTES,
     ) -> bytes:
-        """``timeout``: seconds until an answer must have come, else the client's."""
+        """``timeout``: seconds until an answer must have come, else the client's; ``most``: bytes that it may have."""
         body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
-        return self._trying(lambda: self._transport.call("POST", path, body, media, accept=accept, timeout=timeout), idempotent)
+        return self._trying(
+            lambda: self._transport.call("POST", path, body, media, accept=accept, timeout=timeout, most=most), idempotent
+        )
 
 
 def quoted(name: str) -> str:
@@ -97,17 +106,22 @@ def topic_path(namespace: str, topic: str) -> str:
     return f"/v1/namespaces/{quoted(namespace)}/topics/{quoted(topic)}"
 
 
+def receipts_bytes(messages: int) -> int:
+    """That the receipts of so many messages take at most, and then some."""
+    return (1 << 16) + 128 * messages
+
+
 def parse(kind: TypeAdapter[T], body: bytes) -> T:
     """The resource in a JSON answer. Raises InvalidResponse."""
     try:
         return kind.validate_json(body)
-    except ValidationError as error:
-        raise InvalidResponse(f"the answer is not what was expected: {error}") from error
+    except (ValidationError, RecursionError) as error:
+        raise InvalidResponse(f"the answer is not what was expected: {str(error)[:1000]}") from error
 
 
 def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
     """What ``decode`` reads in an answer. Raises InvalidResponse."""
     try:
         return decode(body)
-    except InvalidRequest as error:
-        raise InvalidResponse(f"the answer cannot be read: {error.detail}") from error
+    except (InvalidRequest, ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
+        raise InvalidResponse(f"the answer cannot be read: {error}") from error

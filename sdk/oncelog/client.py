@@ -12,9 +12,10 @@ from uuid import uuid4
 from pydantic import TypeAdapter, ValidationError
 
 from oncelog.calls import RETRY_SECONDS as RETRY_SECONDS
-from oncelog.calls import decoded, parse, quoted, topic_path
-from oncelog.errors import InvalidRequest, OncelogError, TopicExists, TransactionConflict
+from oncelog.calls import decoded, parse, quoted, receipts_bytes, topic_path
+from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError, TopicExists, TransactionConflict
 from oncelog.journal_calls import DEFAULT_GROUP
+from oncelog.plausible import MAX_LONG, check_names_rise, check_page, check_receipts
 from oncelog.retry import pause
 from oncelog.subscription_calls import SubscriptionCalls
 from oncelog.transaction_calls import BUFFER_BYTES
@@ -32,6 +33,7 @@ from oncelog.wire.models import (
     OpenedProducer,
     OpenProducer,
     Producer,
+    Resource,
     Topic,
     TopicStats,
     Verification,
@@ -59,6 +61,14 @@ _POLICIES = TypeAdapter(NamespacePolicies)
 _VERIFICATION = TypeAdapter(Verification)
 _CLUSTER = TypeAdapter(Cluster)
 _LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+class _Progress(Resource):
+    messages: int
+    of: int
+
+
+_PROGRESS = TypeAdapter(_Progress)
 
 PropertyValue = str | int | bool
 
@@ -115,9 +125,9 @@ class Client(SubscriptionCalls):
         """
         line = b"{}"
         for line in self._transport.lines("POST", topic_path(namespace, topic) + "/verify"):
-            progress = parse(_LINE, line)
-            if "of" in progress:
-                yield int(progress["messages"]), int(progress["of"])
+            if "of" in parse(_LINE, line):
+                progress = parse(_PROGRESS, line)
+                yield progress.messages, progress.of
         yield parse(_VERIFICATION, line)
 
     # --- instances
@@ -153,7 +163,12 @@ class Client(SubscriptionCalls):
         except ValidationError as error:
             raise InvalidRequest(f"not a producer: {error}") from error
         body = json.dumps(asked.to_wire()).encode()
-        return parse(_OPENED, self._trying(lambda: self._transport.call("POST", path, body, JSON), idempotent=True))
+        opened = parse(_OPENED, self._trying(lambda: self._transport.call("POST", path, body, JSON), idempotent=True))
+        if opened.name != (name or opened.name) or not 0 < opened.epoch <= MAX_LONG:
+            raise InvalidResponse(f"the answer opens the producer {opened.name[:250]!r}, epoch {opened.epoch}; not {name!r}")
+        if not -1 < (opened.last_sequence_id or 0) <= MAX_LONG:
+            raise InvalidResponse(f"the answer has a last sequence id of {opened.last_sequence_id}")
+        return opened
 
     def producers(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Producer]:
         """Every producer of a topic, by name, fetched page by page."""
@@ -161,6 +176,7 @@ class Client(SubscriptionCalls):
         after = ""
         while True:
             page = parse(_PRODUCERS, self._get(path, {"after": after, "limit": str(_PAGE)}))
+            check_names_rise([each.name.encode() for each in page], after.encode() or None)
             yield from page
             if len(page) < _PAGE:
                 return
@@ -184,8 +200,11 @@ class Client(SubscriptionCalls):
     def publish(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> list[ReceiptRun]:
         """One publish request, sent once and never tried again; :class:`oncelog.Producer` is what one wants."""
         path = topic_path(namespace, topic) + "/publish"
-        body = self._transport.call("POST", path, encode_publish_request(request), ONCELOG_AVRO)
-        return decoded(decode_publish_response, body)
+        most = receipts_bytes(len(request.payloads))
+        body = self._transport.call("POST", path, encode_publish_request(request), ONCELOG_AVRO, most=most)
+        runs = decoded(decode_publish_response, body)
+        check_receipts(runs, len(request.payloads))
+        return runs
 
     def poll(
         self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE
@@ -195,7 +214,16 @@ class Client(SubscriptionCalls):
         data = encode_consume_request(request)
         timeout = self._timeout + (request.wait or 0) / 1000
         body = self._trying(lambda: self._transport.call("POST", path, data, ONCELOG_AVRO, timeout=timeout), idempotent=True)
-        return decoded(decode_consume_response, body)
+        records, position = decoded(lambda data: decode_consume_response(data, request.limit), body)
+        check_page(
+            records,
+            position,
+            start=request.start_from,
+            inclusive=request.inclusive,
+            first_offset=request.start_offset,
+            limit=request.limit,
+        )
+        return records, position
 
     # --- transactions
 

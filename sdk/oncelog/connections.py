@@ -21,7 +21,7 @@ _CONNECTIONS = 4
 def new_session(trust: Trust | None = None) -> requests.Session:
     """Connections that read neither ~/.netrc (it would replace the token) nor a proxy or a cookie from anywhere."""
     trust = Trust.chosen() if trust is None else trust
-    session = requests.Session()
+    session = _Session()
     session.trust_env = False
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.mount("http://", _Adapter(None))
@@ -31,6 +31,13 @@ def new_session(trust: Trust | None = None) -> requests.Session:
     session.headers["user-agent"] = "oncelog"
     session.headers["accept-encoding"] = "identity"
     return session
+
+
+class _Session(requests.Session):
+    """One that looks at no redirect: requests would read all of its body and stumble over its address before we see it."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        return None
 
 
 class _TimedConnection(HTTPConnection):

@@ -25,7 +25,7 @@ from oncelog.errors import (
     Unauthorized,
 )
 from oncelog.outbox_lease import Name, Row
-from oncelog.producer import check_names_all
+from oncelog.plausible import check_names_all
 from oncelog.retry import may_retry
 from oncelog.wire.requests import DUPLICATE
 

@@ -22,7 +22,6 @@ from oncelog.codecs import Codec, codec_for
 from oncelog.errors import (
     InitialSequenceIdTaken,
     InvalidRequest,
-    InvalidResponse,
     MixedSequenceIds,
     OffsetMismatch,
     OncelogError,
@@ -36,6 +35,7 @@ from oncelog.errors import (
 from oncelog.expectation import UNCHECKED, Expectation, Unchecked, expectation
 from oncelog.message_id import MessageId
 from oncelog.outcome import Outcome, settle, settle_failed
+from oncelog.plausible import check_names_all
 from oncelog.receipt import Receipt
 from oncelog.retry import is_one_messages_fault, may_retry, rules_out_earlier_tries, wait_before_retry
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -756,10 +756,3 @@ def _interruption(error: BaseException) -> OncelogError:
     stopped = OncelogError(f"sending was interrupted: {error!r}", definite=False)
     stopped.__cause__ = error
     return stopped
-
-
-def check_names_all(runs: list[ReceiptRun], sequence_ids: Sequence[int]) -> None:
-    """A message counts as stored only when the answer names its sequence id."""
-    named = [run.sequence_id + at for run in runs if run.sequence_id is not None for at in range(run.count)]
-    if named != sequence_ids:
-        raise InvalidResponse("the answer does not name the sequence ids that were sent; they may or may not be stored")

@@ -9,6 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 from oncelog.calls import decoded, parse, quoted, topic_path
 from oncelog.errors import InvalidRequest
 from oncelog.journal_calls import JournalCalls
+from oncelog.plausible import check_columns
+from oncelog.transport import MAX_ANSWER_BYTES
 from oncelog.wire.columns import MessageColumns, decode_message_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
@@ -58,4 +60,6 @@ class RangeCalls(JournalCalls):
         params = {name: str(value) for name, value in asked.items() if value is not None}
         if properties:
             params["properties"] = "true"
-        return decoded(decode_message_columns, self._get(f"{topic_path(namespace, topic)}/columns", params))
+        columns = decoded(decode_message_columns, self._get(f"{topic_path(namespace, topic)}/columns", params, MAX_ANSWER_BYTES))
+        check_columns(columns, first, upto, limit)
+        return columns

@@ -10,8 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from oncelog.calls import decoded, parse, quoted, topic_path
 from oncelog.errors import InvalidRequest
+from oncelog.plausible import check_names_rise, check_page
 from oncelog.range_calls import RangeCalls
 from oncelog.start import Start, place_of
+from oncelog.transport import MAX_ANSWER_BYTES
 from oncelog.wire.codec import decode_consume_response
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
 from oncelog.wire.models import (
@@ -57,6 +59,7 @@ class SubscriptionCalls(RangeCalls):
         path = topic_path(namespace, topic) + "/subscriptions"
         after = ""
         while page := parse(_SUBSCRIPTIONS, self._get(path, {"after": after, "limit": str(_PAGE)})):
+            check_names_rise([each.name.encode() for each in page], after.encode() or None)
             yield from page
             after = page[-1].name
 
@@ -69,8 +72,10 @@ class SubscriptionCalls(RangeCalls):
     ) -> tuple[list[dict[str, Any]], bytes | None]:
         """Records of the next messages, and the position to go on from. Raises ConsumerFenced, SubscriptionNotFound."""
         path, timeout = _path(namespace, topic, name) + "/receive", self._timeout + asked.wait / 1000
-        body = self._post(path, asked.to_wire(), idempotent=True, accept=ONCELOG_AVRO, timeout=timeout)
-        return decoded(decode_consume_response, body)
+        body = self._post(path, asked.to_wire(), idempotent=True, accept=ONCELOG_AVRO, timeout=timeout, most=MAX_ANSWER_BYTES)
+        records, position = decoded(lambda data: decode_consume_response(data, asked.limit), body)
+        check_page(records, position, start=None if asked.after is None else bytes(asked.after), limit=asked.limit)
+        return records, position
 
     def acknowledge(self, topic: str, name: str, asked: Acknowledge, namespace: str = DEFAULT_NAMESPACE) -> int:
         """Where the cursor stands, on disk. Raises ConsumerFenced, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId."""

@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from oncelog.calls import Calls, decoded, parse, topic_path
-from oncelog.errors import InvalidRequest
+from oncelog.calls import Calls, decoded, parse, receipts_bytes, topic_path
+from oncelog.errors import InvalidRequest, InvalidResponse
+from oncelog.plausible import check_names_rise, check_receipts
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_rollback
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
@@ -19,6 +20,7 @@ from oncelog.wire.models import (
     HeldMessages,
     HeldOnTopic,
     PruneInvalid,
+    Resource,
     StartTransaction,
     TransactionState,
     TransactionStatus,
@@ -30,12 +32,17 @@ BUFFER_BYTES = 4 << 20
 """Of messages that a transaction holds in memory, beyond which it stores them on the service."""
 _PAGE = 1_000
 
+
+class _Pruned(Resource):
+    pruned: int
+
+
 _STATUS = TypeAdapter(TransactionStatus)
 _STATUSES: TypeAdapter[list[TransactionStatus]] = TypeAdapter(list[TransactionStatus])
 _HELD: TypeAdapter[list[HeldOnTopic]] = TypeAdapter(list[HeldOnTopic])
 _HELD_ON_TOPIC: TypeAdapter[list[HeldMessages]] = TypeAdapter(list[HeldMessages])
 _STATES: TypeAdapter[dict[int, TransactionState]] = TypeAdapter(dict[int, TransactionState])
-_COUNT: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, int])
+_PRUNED: TypeAdapter[_Pruned] = TypeAdapter(_Pruned)
 
 
 class TransactionCalls(Calls):
@@ -57,7 +64,7 @@ class TransactionCalls(Calls):
             asked = StartTransaction(type=type, timeout_ms=None if timeout is None else round(timeout * 1000))
         except ValidationError as error:
             raise InvalidRequest(f"not a transaction: {error}") from error
-        return decoded(Transaction.from_bytes, self._post(_ROOT, asked.to_wire(), idempotent=False, accept=THRIFT))
+        return _begun(self._post(_ROOT, asked.to_wire(), idempotent=False, accept=THRIFT))
 
     def can_commit(self, write_pointer: int, changes: Iterable[bytes], resource: str | None = None) -> None:
         """Hand in what the transaction changed; conflicts with what others committed meanwhile are found here.
@@ -102,7 +109,7 @@ class TransactionCalls(Calls):
 
         Two tries may make two pointers; the unused one does no harm. Raises TransactionNotInProgress, TransactionNotFound.
         """
-        return decoded(Transaction.from_bytes, self._post(_path(write_pointer, "checkpoint"), idempotent=True, accept=THRIFT))
+        return _begun(self._post(_path(write_pointer, "checkpoint"), idempotent=True, accept=THRIFT))
 
     # --- what is known about them
 
@@ -115,6 +122,7 @@ class TransactionCalls(Calls):
         after = 0
         while True:
             page = parse(_STATUSES, self._get(_ROOT, {"state": state, "after": str(after), "limit": str(_PAGE)}))
+            check_names_rise([each.write_pointer for each in page], after)
             yield from page
             if len(page) < _PAGE:
                 return
@@ -151,7 +159,7 @@ class TransactionCalls(Calls):
             write_pointers=None if write_pointers is None else list(write_pointers),
             before_ms=None if before is None else int(before.timestamp() * 1000),
         )
-        return parse(_COUNT, self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True))["pruned"]
+        return parse(_PRUNED, self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True)).pruned
 
     # --- messages under a write pointer
 
@@ -176,10 +184,22 @@ class TransactionCalls(Calls):
         self._trying(lambda: self._transport.call("POST", path, body, ONCELOG_AVRO), idempotent=True)
 
     def _send_messages(self, path: str, request: PublishRequest) -> PublishResponse:
-        return decoded(decode_published, self._transport.call("POST", path, encode_publish_request(request), ONCELOG_AVRO))
+        body, messages = encode_publish_request(request), len(request.payloads)
+        answer = self._transport.call("POST", path, body, ONCELOG_AVRO, most=receipts_bytes(messages))
+        response = decoded(decode_published, answer)
+        if messages:  # else a group is published, and nobody counts it here
+            check_receipts(response.receipts, messages)
+        return response
 
 
 _ROOT = "/v1/transactions"
+
+
+def _begun(answer: bytes) -> Transaction:
+    transaction = decoded(Transaction.from_bytes, answer)
+    if transaction.transaction_id <= 0 or transaction.write_pointer <= 0:
+        raise InvalidResponse(f"the answer has a transaction {transaction.transaction_id}, {transaction.write_pointer}")
+    return transaction
 
 
 def _path(write_pointer: int, *action: str) -> str:

@@ -40,6 +40,8 @@ READ_SECONDS = 30.0
 """Until an answer must have come, to its last byte, unless a caller says otherwise."""
 MAX_ANSWER_BYTES = 256 << 20
 """More than any service answers at once: a poll and a range of columns are 8 MiB and one message, as it is set by default."""
+MAX_JSON_BYTES = 64 << 20
+"""The names of 250,000 topics, each as long as may be."""
 MAX_PROBLEM_BYTES = 1 << 20
 _PART_BYTES = 1 << 18
 _LINE_PART_BYTES = 512
@@ -90,10 +92,12 @@ class Transport:
         params: dict[str, str] | None = None,
         timeout: float | None = None,
         accept: str | None = None,
+        most: int = MAX_ANSWER_BYTES,
     ) -> bytes:
         """The body of a 2xx answer; ``accept``: the media type that it should have, where there is a choice.
 
         ``timeout``: seconds until all of it must have come, redirects included; else what the transport was made with.
+        ``most``: bytes that it may have.
 
         Raises:
             OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
@@ -103,7 +107,7 @@ class Transport:
         response = self._send(method, path, body, media, params, deadline, accept)
         with self._reading(response):
             _check_content(response)
-            return _whole(response, MAX_ANSWER_BYTES)
+            return _whole(response, most)
 
     def lines(self, method: str, path: str) -> Iterator[bytes]:
         """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`call` does, also between two lines."""

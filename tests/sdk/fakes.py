@@ -56,6 +56,7 @@ def fake_server(handle: Handler) -> Iterator[FakeServer]:
 
     class Talk(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body in one piece: in two, each answer takes 40 ms (Nagle and the delayed acknowledgement)
 
         def _any(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))

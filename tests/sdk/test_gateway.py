@@ -173,6 +173,7 @@ def test_a_body_too_large_for_the_gateway_is_sent_in_parts(house: RunningService
         assert [future.result().offset for future in futures] == list(range(51))
         with pytest.raises(RequestTooLarge):
             large.result()
+        producer.close()
 
 
 def test_a_gateway_that_takes_no_such_request_knows_nothing_of_an_earlier_try(house: RunningService) -> None:

@@ -482,7 +482,47 @@ def encode_consume_response(media: str, messages: list[bytes], position: bytes |
     return json.dumps(to_json(record["messages"], source["fields"][0]["type"])).encode()
 
 
-def decode_consume_response(body: bytes) -> tuple[list[dict[str, Any]], bytes | None]:
-    """Messages as records, and the position, from an answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
+_AT_ONCE_BYTES = 4 << 20
+"""An answer up to here is decoded at once: even if every message in it were empty, they would not fill the memory."""
+
+
+def decode_consume_response(body: bytes, most: int | None = None) -> tuple[list[dict[str, Any]], bytes | None]:
+    """Messages as records, and the position, from an answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`.
+
+    Raises InvalidRequest if it is none, or has more than ``most`` messages: before more are made of it.
+    """
+    if most is not None and len(body) > _AT_ONCE_BYTES:
+        return _decode_page(body, most)
     record = decode("ConsumeResponse", ONCELOG_AVRO, body)
     return record["messages"], record["position"]
+
+
+_MESSAGE, _POSITION = (
+    fastavro.parse_schema(field["type"]["items"] if field["name"] == "messages" else field["type"])
+    for field in avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"]
+)
+
+
+def _count(stream: BytesIO) -> int:
+    count: Any = fastavro.schemaless_reader(stream, "long", None)
+    return int(count)
+
+
+def _decode_page(body: bytes, most: int) -> tuple[list[dict[str, Any]], bytes | None]:
+    """As fastavro reads it, but message by message, which takes a fifth longer."""
+    stream = BytesIO(body)
+    messages: list[Any] = []
+    position: Any
+    try:
+        while count := _count(stream):
+            if not 0 < count <= most - len(messages):  # no service of ours writes the other form of a block, with its size
+                raise InvalidRequest(f"the body has more than {most} messages")
+            messages += [fastavro.schemaless_reader(stream, _MESSAGE, None) for _ in range(count)]
+        position = fastavro.schemaless_reader(stream, _POSITION, None)
+    except InvalidRequest:
+        raise
+    except Exception as error:
+        raise InvalidRequest("the body is not an Avro ConsumeResponse: it is cut short or not of that schema") from error
+    if stream.tell() != len(body):
+        raise InvalidRequest(f"{len(body) - stream.tell()} bytes follow the Avro ConsumeResponse")
+    return messages, position

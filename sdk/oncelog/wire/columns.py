@@ -176,6 +176,9 @@ def _column_problem(column: BytesColumn, total: int) -> str | None:
     first, last = column.positions[:_POSITION], column.positions[-_POSITION:]
     if int.from_bytes(first, "little") != 0 or int.from_bytes(last, "little") != len(column.data):
         return "whose positions are not those of its data"
+    positions = _little_endian(array("i", column.positions)).tolist()
+    if positions != sorted(positions):
+        return "whose positions do not rise"
     if column.present is not None and len(column.present) != total:
         return f"present for {len(column.present)} of {total} messages"
     return None
