@@ -93,7 +93,7 @@ def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes) -> N
         with pytest.raises(ConnectionFailed) as caught:
             transport.call("POST", "/", b"body", "text/plain")
         assert server.sent < _DRIPS
-        assert not caught.value.definite
+        assert not caught.value.definite or begin.startswith(b"HTTP/1.1 307")  # who redirects has not done it
         transport.close()
 
 
