@@ -7,6 +7,7 @@ import random
 import tracemalloc
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -148,6 +149,8 @@ def test_receipts_of_other_messages_store_nothing(answered: list[ReceiptRun]) ->
         producer = Producer("t", name="p", url=fake.url, delivery_timeout=1)
         with pytest.raises(InvalidResponse) as caught:
             producer.send_batch([b"a", b"b", b"c"])
+        with suppress(OncelogError):
+            producer.close()
         assert not caught.value.definite
         assert producer.last_sequence_id == 4
 
@@ -365,5 +368,8 @@ def test_a_spoilt_receipt_is_the_right_one_or_none(spoiling: Any, seed: int) -> 
         receipts = producer.send_batch([b"a", b"b", b"c"])
     except InvalidResponse:
         return
+    finally:
+        with suppress(OncelogError):
+            producer.close()
     assert [receipt.sequence_id for receipt in receipts] == [0, 1, 2], f"seed {seed}"
     assert repr(receipts), f"seed {seed}"
