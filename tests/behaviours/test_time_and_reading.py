@@ -27,12 +27,20 @@ async def retention(service: Service) -> int:
     return await service.retention.once()
 
 
+def whole(topic: Topic) -> list[dict[str, Any]]:
+    """Every message, page by page: one of JSON is short."""
+    found = topic.read(limit=100_000)
+    while page := topic.read(limit=100_000, startFrom=found[-1]["id"], inclusive=False) if found else []:
+        found += page
+    return found
+
+
 def ids_of(topic: Topic) -> list[str]:
-    return [hex_id(message["id"]) for message in topic.read(limit=100_000)]
+    return [hex_id(message["id"]) for message in whole(topic)]
 
 
 def offsets_of(topic: Topic) -> list[int]:
-    return [message["offset"] for message in topic.read(limit=100_000)]
+    return [message["offset"] for message in whole(topic)]
 
 
 # --- ids and time -------------------------------------------------------------------------------------------------------

@@ -188,18 +188,19 @@ def decoded(messages: list[bytes], schema: Any = ONCELOG_MESSAGE) -> list[dict[s
     st.none() | transactions,
     st.integers(1, 5) | st.just(10**6),
     st.integers(1, 150) | st.just(10**9),
+    st.integers(2, 6) | st.just(10**6),
     st.integers(0, 6_000),
     st.data(),
 )
 def test_paging_delivers_each_visible_message_once_whatever_the_limits(
-    history: list[Any], transaction: Transaction | None, limit: int, max_bytes: int, age_ms: int, data: st.DataObject
+    history: list[Any], transaction: Transaction | None, limit: int, max_bytes: int, rows: int, age_ms: int, data: st.DataObject
 ) -> None:
     log = written(history)
     places = [FIRST_ROW_ID, *log.row_ids, *(each.message_id for each in log.messages)]
     start = data.draw(st.sampled_from(places))
     if len(start) == 20 and data.draw(st.booleans()):
         start = after(start)
-    bounds = Bounds(limit, max_bytes, log.now_ms - 3_000 + age_ms)
+    bounds = Bounds(limit, max_bytes, log.now_ms - 3_000 + age_ms, rows)
     expected, stops = naive(log, transaction, start, bounds.now_ms)
     pages, undecided = paged(log, transaction, start, bounds)
     found = decoded([each for page in pages for each in page.messages])

@@ -479,7 +479,22 @@ def encode_consume_response(media: str, messages: list[bytes], position: bytes |
     source, parsed = _ONCELOG["ConsumeResponse"]
     record: Any = fastavro.schemaless_reader(BytesIO(body), parsed, None)
     # The TMS answer is a bare array, so JSON is one too; the position is needed only by readers that speak Avro.
-    return json.dumps(to_json(record["messages"], source["fields"][0]["type"])).encode()
+    texts = map(_message_json, to_json(record["messages"], source["fields"][0]["type"]))
+    return f"[{', '.join(texts)}]".encode()
+
+
+_PRINTED_AT_ONCE = 2**18
+"""Characters of a payload: json prints a string as a whole, and nobody else has a turn."""
+
+
+def _message_json(message: dict[str, Any]) -> str:
+    payload = message["payload"]
+    if len(payload) <= _PRINTED_AT_ONCE:
+        return json.dumps(message)
+    around = json.dumps({**message, "payload": ""})
+    assert around.endswith('""}')  # the payload is the last field
+    parts = (payload[at : at + _PRINTED_AT_ONCE] for at in range(0, len(payload), _PRINTED_AT_ONCE))
+    return "".join((around[:-2], *(json.dumps(part)[1:-1] for part in parts), '"}'))
 
 
 _AT_ONCE_BYTES = 4 << 20

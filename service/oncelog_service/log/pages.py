@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from enum import Enum, auto
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from oncelog.wire.transaction import Transaction
@@ -43,9 +43,15 @@ class Encoding(NamedTuple):
     """From a row that holds its payload."""
     stored: Callable[[bytes, int, bytes], bytes]
     """From row id, offset and payload row of a message in a stored group."""
+    max_messages: int | None = None
+    """Of a page; None: as many as the settings allow."""
+    max_bytes: int | None = None
+    """The same of its bytes."""
 
 
 AS_ONCELOG = Encoding(message_of, stored_message_of)
+AS_JSON = Encoding(message_of, stored_message_of, 2_000, 2**20)
+"""As the other, to be turned into JSON: a parser and a printer that give nobody a turn, so 10 ms of them at a time."""
 AS_TMS = Encoding(tms_message_of, tms_stored_message_of)
 
 
@@ -62,6 +68,8 @@ class Page(NamedTuple):
     """Id of the last message looked at, delivered or not; None when there was none."""
     undecided: bool = False
     """It ended before a message whose transaction the reader's transaction takes for undecided: waiting would not help."""
+    more: bool = False
+    """It ended because it has looked at as many rows as it may. There is more behind ``last_id``, perhaps nothing that lives."""
 
 
 class Bounds(NamedTuple):
@@ -72,6 +80,8 @@ class Bounds(NamedTuple):
     max_bytes: int
     """A page ends after the message that reaches this; it always holds one."""
     now_ms: int
+    rows: int = 2**62
+    """Looked at, delivered or not: 2 at the least, or paging would not go on."""
 
 
 class Sight(Enum):
@@ -138,7 +148,8 @@ def collect(
     pointer, seen = b"", Sight.SEEN
     first, within = start[:ROW_ID_SIZE], start[ROW_ID_SIZE:]
     known = _NO_HEAD
-    for row_id, row in rows:
+    rows = iter(rows)
+    for row_id, row in islice(rows, bounds.rows):
         if not row.startswith(known):
             flags = row[1]
             if row_id == first and within > (_LAST_PAYLOAD_ID if flags & GROUP else FIRST_PAYLOAD_ID):
@@ -154,9 +165,13 @@ def collect(
                     continue
             if flags & GROUP:
                 assert stored is not None
-                group = Bounds(limit - len(messages), room, now_ms)
-                found, last, room = _collect_stored(row_id, stored(row, within if row_id == first else b""), group, encoding)
+                group = Bounds(limit - len(messages), room, now_ms, bounds.rows)
+                found, last, room, more = _collect_stored(
+                    row_id, stored(row, within if row_id == first else b""), group, encoding
+                )
                 messages += found
+                if more:
+                    return Page(messages, last, more=True)
                 if len(messages) >= limit or room <= 0:
                     break
                 last = row_id + _LAST_PAYLOAD_ID
@@ -172,17 +187,19 @@ def collect(
         room -= len(row)
         if len(messages) >= limit or room <= 0:
             break
+    else:
+        return Page(messages, _completed(last), more=next(rows, None) is not None)
     return Page(messages, _completed(last))
 
 
 def _collect_stored(
     row_id: bytes, stored: Iterator[Stored], bounds: Bounds, encoding: Encoding
-) -> tuple[list[bytes], bytes | None, int]:
-    """Messages of one group, the id of the last one looked at, and the room that is left."""
+) -> tuple[list[bytes], bytes | None, int, bool]:
+    """Messages of one group, the id of the last one looked at, the room that is left, and whether it ended at the rows' bound."""
     messages: list[bytes] = []
     room, last = bounds.max_bytes, None
     timestamp, _ = split_row_id(row_id)
-    for payload_id, offset, row in stored:
+    for payload_id, offset, row in islice(stored, bounds.rows):
         last = row_id + payload_id
         if row[1] & TTL and timestamp + payload_ttl_of(row) * 1000 <= bounds.now_ms:
             continue
@@ -190,7 +207,9 @@ def _collect_stored(
         room -= len(row)
         if len(messages) >= bounds.limit or room <= 0:
             break
-    return messages, last, room
+    else:
+        return messages, last, room, next(stored, None) is not None
+    return messages, last, room, False
 
 
 def _completed(last: bytes | None) -> bytes | None:

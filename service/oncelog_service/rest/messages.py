@@ -9,11 +9,20 @@ from oncelog.wire.codec import (
     encode_consume_response,
     encode_publish_response,
 )
-from oncelog.wire.media import AVRO, essence
-from oncelog_service.log.pages import AS_ONCELOG, AS_TMS
+from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
+from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.rest.bodies import decoded, json_answer
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, json_answer, off_loop
 from oncelog_service.rest.routes import Answer, Call
+
+ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
+"""How the messages of a page are encoded, by the media type of the answer."""
+
+
+async def page_answer(media: str, page: Page) -> Answer:
+    """Messages in a media type; JSON of more than a few is made on a thread."""
+    large = media == JSON and sum(map(len, page.messages)) > AT_ONCE_BYTES
+    return Answer(await off_loop(large, encode_consume_response, media, page.messages, page.last_id), media)
 
 
 async def _log(call: Call) -> TopicLog:
@@ -72,5 +81,5 @@ async def poll(call: Call) -> Answer:
     log = await _log(call)
     media = essence(call.content_type)
     request = await decoded(call, decode_consume_request)
-    page = await log.poll(request, AS_TMS if media == AVRO else AS_ONCELOG)
-    return Answer(encode_consume_response(media, page.messages, page.last_id), media)
+    page = await log.poll(request, ENCODINGS[media])
+    return await page_answer(media, page)

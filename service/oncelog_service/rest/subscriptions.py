@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from oncelog.wire.codec import encode_consume_response
 from oncelog.wire.media import JSON, ONCELOG_AVRO, essence
 from oncelog.wire.models import Acknowledge, OpenSubscription, ReceiveMessages, SeekSubscription
-from oncelog_service.log.pages import AS_ONCELOG
 from oncelog_service.log.subscriptions import Subscriptions
 from oncelog_service.rest.bodies import json_answer, query_limit, read_model
+from oncelog_service.rest.messages import ENCODINGS, page_answer
 from oncelog_service.rest.routes import Answer, Call
 
 
@@ -46,9 +45,9 @@ async def receive(call: Call) -> Answer:
     holds an empty answer until there is something. The answer is that of a poll: JSON, or Avro if the Accept header says so.
     """
     asked = await read_model(call, ReceiveMessages)
-    page = await (await _subscriptions(call)).receive(call.path["subscription"], asked, AS_ONCELOG)
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
-    return Answer(encode_consume_response(media, page.messages, page.last_id), media)
+    page = await (await _subscriptions(call)).receive(call.path["subscription"], asked, ENCODINGS[media])
+    return await page_answer(media, page)
 
 
 async def acknowledge(call: Call) -> Answer:

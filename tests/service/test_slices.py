@@ -1,0 +1,115 @@
+"""A page looks at a bounded number of rows in one go, whatever lies before what lives; others have their turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from oncelog.wire.codec import decode_consume_response, encode_consume_response
+from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.requests import ConsumeRequest, PublishRequest
+from oncelog_service.log import pages, topic_log
+from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, Encoding
+from oncelog_service.storage.memory import Disk
+from tests.service.house import House, opened
+from tests.support import ManualClock
+
+SLICE = 50
+
+
+@pytest.fixture(autouse=True)
+def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_log, "_CACHED_ROWS", SLICE)
+    monkeypatch.setattr(topic_log, "_SLICE_ROWS", SLICE)
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each slice has looked at."""
+    found: list[int] = []
+    islice = pages.islice
+
+    def counted(rows: Iterable[tuple[bytes, bytes]], most: int) -> Iterator[tuple[bytes, bytes]]:
+        found.append(0)
+        for row in islice(rows, most):
+            found[-1] += 1
+            yield row
+
+    monkeypatch.setattr(pages, "islice", counted)
+    return found
+
+
+async def poll(house: House, encoding: Encoding = AS_ONCELOG, **asked: object) -> list[bytes]:
+    page = await house.log.poll(ConsumeRequest(**asked), encoding)  # type: ignore[arg-type]
+    records, _ = decode_consume_response(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+    return [each["payload"] for each in records]
+
+
+async def with_expired(house: House, clock: ManualClock, expired: int) -> None:
+    """One message that lives before so many that have expired, and one behind them."""
+    await house.log.publish(PublishRequest([b"first"]))
+    await house.log.publish(PublishRequest([b"gone"] * expired, ttls=[1] * expired))
+    await house.log.publish(PublishRequest([b"last"]))
+    clock.advance(2_000)
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["in the cache", "in the store"])
+def test_expired_rows_hold_up_nobody_and_hide_nothing(cached: bool, looked_at: list[int]) -> None:
+    async def scenario() -> None:
+        clock, disk = ManualClock(), Disk()
+        async with opened(disk, clock) as house:
+            await with_expired(house, clock, 1_000)
+            if not cached:
+                house.log.cache.clear()
+                house.log._cached_from_the_first_row = False
+            turns = 0
+
+            async def others() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            task = asyncio.ensure_future(others())
+            assert await poll(house) == [b"first", b"last"]
+            task.cancel()
+            assert max(looked_at) <= SLICE
+            assert len(looked_at) >= 1_000 // SLICE
+            assert turns >= len(looked_at) - 1, "one between each slice and the next"
+
+    asyncio.run(scenario())
+
+
+def test_a_page_of_json_is_short_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with opened(Disk()) as house:
+            payloads = [b"%d" % number for number in range(300)]
+            await house.log.publish(PublishRequest(payloads))
+            small = AS_JSON._replace(max_messages=120)
+            found: list[bytes] = []
+            start: bytes | None = None
+            sizes = []
+            while True:
+                page = await house.log.poll(ConsumeRequest(start_from=start, inclusive=False, limit=1_000), small)
+                if not page.messages:
+                    break
+                records, start = decode_consume_response(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+                found += [each["payload"] for each in records]
+                sizes.append(len(records))
+            assert found == payloads
+            assert sizes == [120, 120, 60]
+
+    asyncio.run(scenario())
+
+
+def test_a_large_limit_is_filled_from_many_slices(looked_at: list[int]) -> None:
+    async def scenario() -> None:
+        async with opened(Disk()) as house:
+            payloads = [b"%d" % number for number in range(500)]
+            await house.log.publish(PublishRequest(payloads))
+            assert await poll(house, limit=420) == payloads[:420]
+            assert max(looked_at) <= SLICE
+
+    asyncio.run(scenario())
