@@ -41,6 +41,8 @@ class Calls:
         self._transport = Transport(url, token, timeout)
         self._timeout = timeout
         self._retry = retry
+        self._unconfirmed: dict[int, bool] = {}
+        """Transactions that were rolled back here, and whose service may not have heard of it → whether they were given up."""
 
     @property
     def url(self) -> str:

@@ -153,6 +153,7 @@ class TransactionContext:
             self._deciding.recover_once(self._client)
         self._tx = self._client.start_transaction("long" if self._long else "short", self._timeout)
         self._state = "in_progress"
+        self._client._end_unconfirmed()
         try:
             for participant in self._participants:
                 participant.start_tx(self._tx)
@@ -334,10 +335,15 @@ class TransactionContext:
                 failures.append(error)
         self._state = "invalid" if failures else "aborted"
         end = self._client.invalidate_transaction if failures else self._client.abort_transaction
+        unconfirmed = self._client._unconfirmed
+        unconfirmed[self.transaction_id] = bool(failures)  # also when Ctrl-C interrupts the call
         try:
             end(self.transaction_id)
+            unconfirmed.pop(self.transaction_id, None)
         except OncelogError as error:
-            if _state_in(error) not in ("aborted", "invalid"):
+            if _state_in(error) in ("aborted", "invalid"):
+                unconfirmed.pop(self.transaction_id, None)
+            else:
                 failures.append(error)
         _raise_interruption(failures)
         return failures

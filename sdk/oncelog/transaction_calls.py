@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from oncelog.calls import Calls, decoded, parse, receipts_bytes, topic_path
-from oncelog.errors import InvalidRequest, InvalidResponse
+from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError, TransactionNotFound, TransactionNotInProgress
 from oncelog.plausible import check_names_rise, check_receipts
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_rollback
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
@@ -103,6 +103,20 @@ class TransactionCalls(Calls):
         :meth:`abort_transaction` does.
         """
         return parse(_STATUS, self._post(_path(write_pointer, "invalidate"), idempotent=True))
+
+    def _end_unconfirmed(self) -> None:
+        """End once more what was rolled back here and may be in progress there: an abort got lost. Each new transaction does.
+
+        One that was prepared would hold up everybody for up to 25 hours, and a long one, too.
+        """
+        for pointer, given_up in list(self._unconfirmed.items()):
+            try:
+                (self.invalidate_transaction if given_up else self.abort_transaction)(pointer)
+            except (TransactionNotInProgress, TransactionNotFound):
+                pass  # it has ended
+            except OncelogError:
+                return  # the next one will
+            self._unconfirmed.pop(pointer, None)
 
     def checkpoint_transaction(self, write_pointer: int) -> Transaction:
         """A further write pointer for what comes next. ``write_pointer``: the transaction's id.
