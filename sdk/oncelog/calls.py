@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
 from oncelog.retry import may_retry, wait_before_retry
 from oncelog.transport import MAX_JSON_BYTES, READ_SECONDS, Transport
+from oncelog.trust import Certificate, Trust, Verify
 from oncelog.wire.media import JSON
 
 T = TypeVar("T")
@@ -32,13 +33,23 @@ class Calls:
         token: str | None = None,
         timeout: float = READ_SECONDS,
         retry: float = RETRY_SECONDS,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
     ) -> None:
         """``url``: else ONCELOG_URL, else http://127.0.0.1:7070; ``token``: else ONCELOG_TOKEN.
 
         ``timeout``: seconds until an answer must have come, to its last byte. ``retry``: seconds that a call is tried again, so
-        that it has ended after both together. Raises ValueError for what is no http(s) URL.
+        that it has ended after both together.
+
+        ``verify``: the certificates to trust, a file, a directory or an ssl.SSLContext, else ONCELOG_CA, REQUESTS_CA_BUNDLE,
+        CURL_CA_BUNDLE, SSL_CERT_FILE or SSL_CERT_DIR, else the public ones. ``cert``: the client's own, a file that has its key
+        too, or a pair of files; else ONCELOG_CERT and ONCELOG_KEY. ``proxy``: URL of the one to go through, else ONCELOG_PROXY,
+        else none.
+
+        Raises ValueError for what is no http(s) URL, and for certificates that cannot be read.
         """
-        self._transport = Transport(url, token, timeout)
+        self._transport = Transport(url, token, timeout, Trust.chosen(verify, cert, proxy))
         self._timeout = timeout
         self._retry = retry
         self._unconfirmed: dict[int, bool] = {}

@@ -20,6 +20,7 @@ from oncelog.message_id import MessageId
 from oncelog.retry import may_retry
 from oncelog.start import Start
 from oncelog.stream import PAGE, Stream
+from oncelog.trust import Certificate, Verify
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Acknowledge, ReceiveMessages, Subscription
 
@@ -71,6 +72,9 @@ class Consumer(Stream):
         namespace: str = DEFAULT_NAMESPACE,
         url: str | None = None,
         client: Client | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
         codec: Any = None,
         page_size: int = PAGE,
         ack_interval: float = ACK_SECONDS,
@@ -81,6 +85,7 @@ class Consumer(Stream):
             start: where a new subscription begins, as of a :class:`oncelog.Reader`; ``latest`` is behind all that could be
                 delivered by now. One that is there goes on behind its last acknowledged message.
             timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
             codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
             ack_interval: seconds that :meth:`ack_async` may wait for company.
 
@@ -94,7 +99,7 @@ class Consumer(Stream):
             raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
         super().__init__(timeout, codec_for(codec))
         self._owns_client = client is None
-        self._client = Client(url) if client is None else client
+        self._client = Client(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._topic = topic
         self._namespace = namespace
         self._page_size = page_size

@@ -31,6 +31,7 @@ from oncelog.outbox_lease import PATIENCE_SECONDS, Lease, LeaseLost, Name, Outbo
 from oncelog.outbox_plan import Planned
 from oncelog.outbox_publishing import Publishing, is_the_services
 from oncelog.retry import pause
+from oncelog.trust import Certificate, Verify
 
 ROWS = 1_000
 """Numbered in one transaction."""
@@ -98,6 +99,9 @@ class OutboxRelay:
         *,
         url: str | None = None,
         client: Client | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
         rows: int = ROWS,
         poll_seconds: float = 0.2,
         takeover_seconds: float = PATIENCE_SECONDS,
@@ -118,7 +122,9 @@ class OutboxRelay:
         self._owns_engine = isinstance(database, str)
         self._engine = create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
         self._owns_client = client is None
-        self._client = Client(url, retry=_CLIENT_RETRY_SECONDS) if client is None else client
+        self._client = (
+            Client(url, retry=_CLIENT_RETRY_SECONDS, verify=verify, cert=cert, proxy=proxy) if client is None else client
+        )
         self._database = OutboxDatabase(outbox, self._engine, takeover_seconds)
         self._rows = rows
         self._poll_seconds = poll_seconds

@@ -38,6 +38,7 @@ from oncelog.outcome import Outcome, settle, settle_failed
 from oncelog.plausible import check_names_all
 from oncelog.receipt import Receipt
 from oncelog.retry import is_one_messages_fault, may_retry, rules_out_earlier_tries, wait_before_retry
+from oncelog.trust import Certificate, Verify
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps
 from oncelog.wire.requests import ReceiptRun
@@ -83,6 +84,9 @@ class Producer(Generic[R]):
         namespace: str = DEFAULT_NAMESPACE,
         url: str | None = None,
         client: Client | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
         initial_sequence_id: int | None = None,
         gaps: Gaps = "allow",
         codec: Any = None,
@@ -98,6 +102,7 @@ class Producer(Generic[R]):
             name: None lets the service assign a unique one; then nothing can be resumed under it after a restart.
             initial_sequence_id: of the first message; above the last persisted one.
             gaps: ``refuse`` has the service refuse a message that leaves a sequence id out.
+            verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
             codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
             linger: seconds that a message sent by send_async may wait for company.
             delivery_timeout: seconds that a batch is tried again before the producer stops.
@@ -108,7 +113,7 @@ class Producer(Generic[R]):
         if initial_sequence_id is not None:
             check_sequence_id(initial_sequence_id)
         self._owns_client = client is None
-        self._client = Client(url) if client is None else client
+        self._client = Client(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._topic = topic
         self._namespace = namespace
         self._codec = codec_for(codec)

@@ -13,6 +13,7 @@ from oncelog.message_id import MessageId
 from oncelog.start import Start as Start
 from oncelog.start import milliseconds, no_start
 from oncelog.stream import PAGE, Stream
+from oncelog.trust import Certificate, Verify
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction
@@ -46,6 +47,9 @@ class Reader(Stream):
         namespace: str = DEFAULT_NAMESPACE,
         url: str | None = None,
         client: Client | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
         codec: Any = None,
         page_size: int = PAGE,
         transaction: TransactionContext | Transaction | bytes | None = None,
@@ -55,6 +59,7 @@ class Reader(Stream):
             start: ``earliest``; ``latest`` (what is published from now on); a message id: after it, or with ``inclusive`` at
                 it; an offset or an aware datetime: the first message at or after it.
             timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
             codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
             transaction: to read in: what :meth:`oncelog.Client.transaction` begins, a Transaction, or its Thrift bytes. Its own
                 messages are seen once they are published, which a checkpoint brings about.
@@ -66,7 +71,7 @@ class Reader(Stream):
             raise ValueError(f"page_size is at least 1, not {page_size}")
         super().__init__(timeout, codec_for(codec))
         self._owns_client = client is None
-        self._client = Client(url) if client is None else client
+        self._client = Client(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._topic = topic
         self._namespace = namespace
         self._page_size = page_size

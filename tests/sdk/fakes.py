@@ -6,6 +6,7 @@ import http.client
 import json
 import random
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,8 +52,8 @@ def problem(status: int, code: str, definite: bool = True, **values: object) -> 
 
 
 @contextmanager
-def fake_server(handle: Handler) -> Iterator[FakeServer]:
-    """An HTTP server on loopback that answers what ``handle`` says."""
+def fake_server(handle: Handler, tls: ssl.SSLContext | None = None) -> Iterator[FakeServer]:
+    """An HTTP server on loopback that answers what ``handle`` says; with ``tls``, an HTTPS server."""
 
     class Talk(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -88,7 +89,9 @@ def fake_server(handle: Handler) -> Iterator[FakeServer]:
 
     server = Server(("127.0.0.1", 0), Talk)
     server.daemon_threads = True
-    fake = FakeServer(f"http://127.0.0.1:{server.server_address[1]}")
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    fake = FakeServer(f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}")
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -25,6 +25,7 @@ def test_every_option_is_read_in_any_case(cased: type[str]) -> None:
         "url": "http://there:1", "namespace": "n", "token": "s3cret", "topic": "t", "producer": "p", "sequenceId": "7",
         "takeOver": "old", "group": "g", "stagingTimeoutMs": "1500", "keepProducers": "True", "chunkMessages": "9",
         "retryTimeoutMs": "2500", "onDifferentRows": "Warn",
+        "ca": "/ca.pem", "cert": "/cert.pem", "key": "/key.pem", "proxy": "http://proxy:1",
     }  # fmt: skip
     assert sorted(given) == sorted(NAMES)
     with warnings.catch_warnings():
@@ -32,6 +33,7 @@ def test_every_option_is_read_in_any_case(cased: type[str]) -> None:
         options = WriteOptions.parse({cased(name): value for name, value in given.items()})
     there = options.connection
     assert (there.url, there.namespace, there.token, there.retry_seconds) == ("http://there:1", "n", "s3cret", 2.5)
+    assert (there.ca, there.cert, there.key, there.proxy) == ("/ca.pem", "/cert.pem", "/key.pem", "http://proxy:1")
     assert (options.topic, options.producer, options.sequence_id, options.take_over) == ("t", "p", 7, "old")
     assert (options.group, options.staging_timeout, options.keep_producers, options.chunk_messages) == ("g", 1.5, True, 9)
     assert options.warns_of_other_rows

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from oncelog.client import Client
+from oncelog.trust import Trust
 from oncelog.wire.media import DEFAULT_NAMESPACE, DEFAULT_URL
 
 RETRY_SECONDS = 120.0
@@ -21,18 +22,38 @@ class Connection:
     namespace: str = DEFAULT_NAMESPACE
     token: str | None = field(default=None, repr=False)
     retry_seconds: float = RETRY_SECONDS
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = field(default=None, repr=False)
+    proxy: str | None = field(default=None, repr=False)
 
     @classmethod
-    def chosen(cls, url: str | None, namespace: str | None, token: str | None, retry_seconds: float | None = None) -> Connection:
-        """What the options say, else ONCELOG_URL and ONCELOG_TOKEN of the driver, else the defaults.
+    def chosen(
+        cls,
+        url: str | None,
+        namespace: str | None,
+        token: str | None,
+        retry_seconds: float | None = None,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        proxy: str | None = None,
+    ) -> Connection:
+        """What the options say, else the variables of the driver's environment that a client reads, else the defaults.
 
-        Executors know nothing of the driver's environment, so it is read here, once.
+        Executors know nothing of the driver's environment, so it is read here, once. Files lie on every machine. Raises
+        ValueError for a proxy that is none.
         """
+        trust = Trust.chosen(ca, None if cert is None else (cert, key) if key is not None else cert, proxy)
         return cls(
             url or os.environ.get("ONCELOG_URL") or DEFAULT_URL,
             namespace or DEFAULT_NAMESPACE,
             token or os.environ.get("ONCELOG_TOKEN"),
             RETRY_SECONDS if retry_seconds is None else retry_seconds,
+            trust.ca,
+            trust.certificate,
+            trust.key,
+            trust.proxy,
         )
 
     def client(self) -> Client:
@@ -41,7 +62,10 @@ class Connection:
         with _lock:
             client = _clients.get(key)
             if client is None:
-                client = _clients[key] = Client(self.url, token=self.token, retry=self.retry_seconds)
+                cert = None if self.cert is None else self.cert if self.key is None else (self.cert, self.key)
+                client = _clients[key] = Client(
+                    self.url, token=self.token, retry=self.retry_seconds, verify=self.ca, cert=cert, proxy=self.proxy
+                )
         return client
 
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from oncelog.spark.connection import Connection
 
-SHARED = ("url", "namespace", "token", "topic", "retryTimeoutMs")
+SHARED = ("url", "namespace", "token", "topic", "retryTimeoutMs", "ca", "cert", "key", "proxy")
 _SPARKS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
 """Options of Spark's own that come along with ours."""
 
@@ -103,7 +103,8 @@ def one_of(given: Mapping[str, str], names: Collection[str]) -> str | None:
 
 
 def connection(given: Mapping[str, str]) -> Connection:
-    """What url, namespace, token and retryTimeoutMs say."""
+    """What url, namespace, token, retryTimeoutMs, ca, cert, key and proxy say."""
     retry_ms = whole_number(given, "retryTimeoutMs", 0)
     seconds = None if retry_ms is None else retry_ms / 1000
-    return Connection.chosen(given.get("url"), given.get("namespace"), given.get("token"), seconds)
+    ways = {name: given.get(name) for name in ("ca", "cert", "key", "proxy")}
+    return Connection.chosen(given.get("url"), given.get("namespace"), given.get("token"), seconds, **ways)
