@@ -7,6 +7,7 @@ is encoded before anything is sent. All codecs here can be pickled, so messages 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -49,8 +50,9 @@ def codec_for(spec: object) -> Codec[Any] | None:
     ``"str"``                 UTF-8
     ``"json"``                compact JSON in UTF-8; NaN and infinities are refused, being no JSON
     a pydantic model class    its JSON, validated on the way back
-    an Avro schema            one datum without header: dict, list, or ``Path("flight.avsc")``. Values must fit the schema
-                              exactly (1.5 is no long) and nothing may follow the datum
+    an Avro schema            Avro's single-object encoding: dict, list, or ``Path("flight.avsc")``. Values must fit the schema
+                              exactly (1.5 is no long) and nothing may follow the datum; see :class:`AvroCodec`, which
+                              knows further schemas to read
     any other object          its own ``encode`` and ``decode``; what they raise becomes the cause of a CodecError
     ========================  =====================================================================================
 
@@ -70,7 +72,7 @@ def codec_for(spec: object) -> Codec[Any] | None:
             return _Pydantic(spec)
         raise TypeError(f"codec= takes {ACCEPTED}; {spec.__name__} is a class, give an instance")
     if isinstance(spec, dict | list | Path):
-        return _Avro(_parsed(spec))
+        return AvroCodec(spec)
     if callable(getattr(spec, "encode", None)) and callable(getattr(spec, "decode", None)):
         return _Custom(spec)
     raise TypeError(f"codec= takes {ACCEPTED}; not {_short(repr(spec))}")
@@ -165,27 +167,69 @@ class _Pydantic(_Guarded):
         return self.model.model_validate_json(data)
 
 
-@dataclass(frozen=True)
-class _Avro(_Guarded):
-    schema: Any
+_SINGLE_OBJECT = b"\xc3\x01"
+"""What Avro's single-object encoding begins with; the fingerprint of the writer's schema follows, then the datum."""
+_HEAD = len(_SINGLE_OBJECT) + 8
+
+AvroSchema = dict[str, Any] | list[Any] | Path
+
+
+class AvroCodec(_Guarded):
+    """Avro's single-object encoding: each payload names the schema it was written with, and is resolved to this codec's own.
+
+    So fields that moved, came or went are found by their names, as Avro's schema resolution says, and are never mistaken for each
+    other. A schema that is not named here is a CodecError with its fingerprint.
+    """
+
     name = "Avro"
+
+    def __init__(self, schema: AvroSchema, known: Iterable[AvroSchema] = ()) -> None:
+        """``schema``: to write with, and to read as; ``known``: further ones that may have been written with.
+
+        Raises TypeError for what is no Avro schema; OSError for a file that cannot be read.
+        """
+        self._schema = _parsed(schema)
+        self._own = _fingerprint(self._schema)
+        self._writers = {_fingerprint(each): each for each in map(_parsed, known)} | {self._own: self._schema}
+
+    @property
+    def fingerprint(self) -> str:
+        """CRC-64-AVRO of the schema in Parsing Canonical Form, as it stands in each payload: 16 hex digits."""
+        return self._own.hex()
 
     def _encode(self, value: Any) -> bytes:
         # The writer alone would store 1.5 as the long 1 and "no" as true, and drop fields the schema does not have.
-        fastavro.validation.validate(value, self.schema)
+        fastavro.validation.validate(value, self._schema)
         stream = BytesIO()
-        fastavro.schemaless_writer(stream, self.schema, value, strict_allow_default=True)
+        stream.write(_SINGLE_OBJECT + self._own)
+        fastavro.schemaless_writer(stream, self._schema, value, strict_allow_default=True)
         return stream.getvalue()
 
     def _decode(self, data: bytes) -> Any:
+        if not data.startswith(_SINGLE_OBJECT) or len(data) < _HEAD:
+            raise ValueError("they do not begin as Avro's single-object encoding does, with c3 01 and a schema's fingerprint")
+        written = data[len(_SINGLE_OBJECT) : _HEAD]
+        if written not in self._writers:
+            raise ValueError(
+                f"they were written with the schema of fingerprint {written.hex()}, which is not known here; "
+                f"give it too: codec=AvroCodec(schema, known=[that one])"
+            )
         stream = BytesIO(data)
-        value = fastavro.schemaless_reader(stream, self.schema, None)
+        stream.seek(_HEAD)
+        value = fastavro.schemaless_reader(stream, self._writers[written], None if written == self._own else self._schema)
         if stream.tell() != len(data):
             raise ValueError(f"{len(data) - stream.tell()} bytes follow the datum")
         return value
 
 
-def _parsed(spec: dict[str, Any] | list[Any] | Path) -> Any:
+def _fingerprint(schema: Any) -> bytes:
+    """As it travels: fastavro's hex digits are those of its bytes, the lowest first."""
+    return bytes.fromhex(fastavro.schema.fingerprint(fastavro.schema.to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+
+
+def _parsed(spec: AvroSchema) -> Any:
+    if not isinstance(spec, dict | list | Path):
+        raise TypeError(f"an Avro schema is a dict, a list or the pathlib.Path of an .avsc file, not {_short(repr(spec))}")
     if isinstance(spec, Path):
         spec.read_bytes()  # so that a missing file is an OSError, as everywhere
     try:
