@@ -27,6 +27,9 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         service = self._service
         yield CounterMetricFamily("oncelog_store_failures", "Times the store failed and had to be reopened", service.failures)
+        yield GaugeMetricFamily(
+            "oncelog_store_damaged", "Whether writes fail again and again since what is stored is damaged", service.damaged
+        )
         try:
             topics, writer, cache = service.topics, service.writer, service.cache
         except StorageUnavailable:

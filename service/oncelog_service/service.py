@@ -24,7 +24,7 @@ from oncelog_service.log.writer import Writer
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole
-from oncelog_service.storage.port import Fence, Store, StoreError
+from oncelog_service.storage.port import Fence, Store, StoreDamaged, StoreError
 from oncelog_service.topics import Topics
 from oncelog_service.transactions.instance import find_instance, instance_of
 from oncelog_service.transactions.leased import LeasedTransactions
@@ -37,6 +37,10 @@ _log = logging.getLogger(__name__)
 
 _REOPEN_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before each attempt to reopen a store that failed; the last one repeats."""
+_DAMAGED_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+"""The same where writes fail since what is stored is damaged: reading it again does not help, and each attempt costs a replay."""
+_HELD_SECONDS = 300.0
+"""A store that was open for so long without a failure is not taken for damaged any more."""
 _ANYWHERE = ("0.0.0.0", "::", None)
 """Addresses to listen on that are none to go to."""
 
@@ -127,6 +131,9 @@ class Service:
         self.clock = clock
         self.failures = 0
         """How often the store had to be reopened."""
+        self._damages = 0
+        """How often in a row a write failed since what is stored is damaged."""
+        self._opened_at = 0.0
         self._open_store = open_store
         self._opened: _Opened | None = None
         self.cache = RecentMessages(settings.cache_bytes)
@@ -188,6 +195,12 @@ class Service:
         leases = self._present.leases
         if isinstance(leases, Membership):
             leases.check_alive()
+
+    @property
+    def damaged(self) -> bool:
+        """Whether writes fail again and again since what is stored is damaged."""
+        held = self._opened is not None and self.clock.monotonic() - self._opened_at > _HELD_SECONDS
+        return self._damages > 0 and not held
 
     @property
     def leases_held(self) -> int:
@@ -269,6 +282,7 @@ class Service:
                 raise StoreError(error.detail) from error
             raise
         self._opened = opened
+        self._opened_at = self.clock.monotonic()
         running = [
             self.retention.run(),
             journal.run(),
@@ -376,12 +390,26 @@ class Service:
         _log.error("the store failed and is closed until it has been read back: %s", error)
         self.failures += 1
         self._reason = f"the store failed and is being reopened: {error}"
+        if isinstance(error, StoreDamaged):
+            self._damages = self._damages + 1 if self.damaged else 1
+            pause = self._pause(0)
+            self._reason = f"the store is damaged, writes to it fail, and it is reopened in {pause:g} s: {error}"
+            _log.error(
+                "writes will fail again as long as that is so: stop the service and run `oncelog salvage`; %s", self._reason
+            )
         for task in self._background:
             task.cancel()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.abandon()
             self._reopening = asyncio.ensure_future(self._reopen(opened))
+
+    def _pause(self, attempt: int) -> float:
+        """Seconds before the next attempt to reopen the store."""
+        pause = _REOPEN_SECONDS[min(attempt, len(_REOPEN_SECONDS) - 1)]
+        if not self.damaged:
+            return pause
+        return max(pause, _DAMAGED_SECONDS[min(self._damages, len(_DAMAGED_SECONDS)) - 1])
 
     async def _reopen(self, opened: _Opened) -> None:
         try:
@@ -390,7 +418,7 @@ class Service:
             _log.exception("what was left of the store that failed could not be closed")
         attempt = 0
         while True:
-            await asyncio.sleep(_REOPEN_SECONDS[min(attempt, len(_REOPEN_SECONDS) - 1)])
+            await asyncio.sleep(self._pause(attempt))
             attempt += 1
             try:
                 await self._open()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
+from oncelog_service import service as service_module
 from oncelog_service.app import check_exposure
 from oncelog_service.config import Settings
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, StoreDamaged
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
 from tests.support import RunningService, running_service
@@ -143,6 +146,44 @@ def test_health_is_bad_while_the_store_is_failed_and_good_after() -> None:
         until(lambda: get(service.url + "/healthz").status_code == 200)
         assert topic.publish("x").status_code == 200
         assert "oncelog_store_failures_total 1.0" in get(service.url + "/metrics").text
+
+
+class DamagedStore(MemoryStore):
+    """Every write of a message fails, as LevelDB's do once it has met a damaged table while merging."""
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        if any(batch.runs for batch in batches):
+            raise StoreDamaged("a table is damaged")
+        super().write(batches)
+
+
+def test_a_store_whose_writes_fail_again_and_again_is_reopened_ever_more_rarely_and_said_to_be_damaged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service_module, "_DAMAGED_SECONDS", (0.01, 0.02, 3_600.0))
+    disk, openings = Disk(), list[MemoryStore]()
+
+    def open_store() -> MemoryStore:
+        openings.append(DamagedStore(disk))
+        return openings[-1]
+
+    def metric(name: str) -> float:
+        values = dict(line.split(" ") for line in get(service.url + "/metrics").text.splitlines() if not line.startswith("#"))
+        return float(values[name])
+
+    with running_service(open_store=open_store) as service:
+        topic = Topic(service.url)
+        assert metric("oncelog_store_damaged") == 0
+        for failure in (1, 2, 3):
+            assert get(service.url + "/healthz").json()["status"] == ("ok" if failure == 1 else "damaged")
+            assert_problem(topic.publish("x"), 503, "storage_failed", definite=False)
+            assert metric("oncelog_store_damaged") == 1
+            if failure < 3:
+                until(lambda: get(service.url + "/healthz").status_code == 200)
+        problem = assert_problem(get(service.url + "/healthz"), 503, "storage_unavailable")
+        assert "reopened in 3600 s" in problem["detail"]
+        assert "oncelog salvage" in caplog.text
+        assert len(openings) == 3
 
 
 def raise_store_error() -> None:

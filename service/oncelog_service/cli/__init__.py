@@ -17,6 +17,7 @@ from oncelog_service.cli import (
     producer,
     publish,
     read,
+    salvaging,
     serve,
     status,
     subscription,
@@ -64,6 +65,7 @@ app.add_typer(pipeline.group, name="pipeline")
 tx_serve.register(app)
 verify.register(app)
 copying.register(app)
+salvaging.register(app)
 status.register(app)
 cluster.register(app)
 

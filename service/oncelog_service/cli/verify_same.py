@@ -89,7 +89,7 @@ def _unsealing(table: Table, read: Callable[[bytes, bytes], object]) -> Callable
     return lambda key, value: read(key, unseal(table, key, value))
 
 
-_UNSEALING: Mapping[Table, Callable[[bytes, bytes], object]] = {
+ON_DISK: Mapping[Table, Callable[[bytes, bytes], object]] = {
     table: read if table in UNSEALED else _unsealing(table, read) for table, read in READ.items()
 }
 """The same for rows as they stand on disk."""
@@ -149,7 +149,7 @@ def compare(left: Store, right: Store, left_name: str, right_name: str, bar: Pro
 
     readers = READ
     if isinstance(left, SealedStore) and isinstance(right, SealedStore):
-        left, right, readers = left.inner, right.inner, _UNSEALING
+        left, right, readers = left.inner, right.inner, ON_DISK
     for table in TABLES:
         try:
             _compare_table(found, table, readers[table], left, right, (left_name, right_name), told)

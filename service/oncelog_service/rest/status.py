@@ -12,7 +12,8 @@ async def healthz(call: Call) -> Answer:
     """200 only while the store is open and read back and, where it is shared, in reach; 503 otherwise."""
     call.service.check_serves()
     topics = call.service.topics
-    return json_answer({"status": "ok", "version": oncelog.__version__, "openTopics": len(topics.opened)})
+    status = "damaged" if call.service.damaged else "ok"
+    return json_answer({"status": status, "version": oncelog.__version__, "openTopics": len(topics.opened)})
 
 
 async def metrics(call: Call) -> Answer:

@@ -19,6 +19,8 @@ from oncelog_service.storage.rows import CopyRow, decode_record, encode_record
 
 TABLES = tuple(table for table in Table if table is not Table.COPY)
 """What is copied."""
+SALVAGED = "what was salvaged of "
+"""Begins the source of a store that `oncelog salvage` has made."""
 PIECE_ROWS = 8_192
 PIECE_BYTES = 8 * 2**20
 """A piece ends with the row that reaches this; a row can be as large as a request."""
@@ -69,6 +71,11 @@ class Piece(NamedTuple):
 def check_whole(store: Store) -> None:
     """Raises StoreError for a store that is half a copy; RowDamaged."""
     mark = mark_of(store)
+    if mark is not None and not mark.finished and mark.source.startswith(SALVAGED):
+        raise StoreError(
+            f"it is {mark.source}, and nobody has accepted what was lost; `oncelog salvage --accept-losses` does, "
+            "and until then no service opens it"
+        )
     if mark is not None and not mark.finished:
         raise StoreError(
             f"it is half a copy, of {mark.source}; the same `oncelog copy` again goes on with it, "
@@ -191,6 +198,11 @@ def _name_of(store: Store) -> str:
     if name is None:
         raise CopyRefused("there is no store in the source: no service has ever opened it")
     return name.decode("ascii", "replace")
+
+
+def set_mark(target: Store, row: CopyRow) -> None:
+    """Say what the store is. Raises StoreError."""
+    _mark(target, row, None)
 
 
 def _mark(target: Store, row: CopyRow, fence: Fence | None) -> None:

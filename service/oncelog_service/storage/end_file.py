@@ -31,6 +31,11 @@ ROW_KEY = b"\x00end"
 """Where a store keeps the number itself. No table begins with a zero byte."""
 
 
+def beside(store: Path) -> Path:
+    """The file of the store at this path: in a directory, or beside a file."""
+    return store / "oncelog.end" if store.is_dir() else store.with_name(store.name + ".end")
+
+
 def encode_number(number: int) -> bytes:
     """The number as it stands in the store's own row."""
     head = _HEAD.pack(_MAGIC, number)

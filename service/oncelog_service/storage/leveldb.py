@@ -104,6 +104,9 @@ class LevelDBStore:
         try:
             self._write(batches)
             self._end.note(self._number)
+        except plyvel.CorruptionError as error:  # that of a table, met while tables were merged: each write after it fails too
+            self._failed = True
+            raise StoreDamaged(f"{self._path}: the write failed, since a table is damaged: {error}") from error
         except Exception as error:
             self._failed = True
             raise StoreError(f"{self._path}: the write failed: {error}") from error

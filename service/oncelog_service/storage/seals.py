@@ -71,6 +71,11 @@ class SealedStore:
         self.inner.close()
 
 
+def raw(store: Store) -> Store:
+    """The store below: its rows as they stand on disk."""
+    return store.inner if isinstance(store, SealedStore) else store
+
+
 def _unsealed(table: Table, rows: Rows) -> Rows:
     with closing(rows):
         for key, data in rows:
