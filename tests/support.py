@@ -157,14 +157,14 @@ class ServiceProcess:
         self.store = f"leveldb://{data}"
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        self.log: Path | None = None
+        self.log_to: Path | None = None
         """Where to write what it logs, if anywhere; set before the start."""
 
     def start(self, timeout: float = PATIENCE) -> None:
         """Start and return when /healthz answers 200."""
         environment = {**os.environ, **{f"ONCELOG_{name.upper()}": str(value) for name, value in self._settings.items()}}
         command = [sys.executable, "-m", "oncelog_service", self._command, "--port", str(self.port), "--store", self.store]
-        with open(self.log or os.devnull, "ab") as log:
+        with open(self.log_to or os.devnull, "ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)
         deadline = time.monotonic() + timeout
         while True:

@@ -178,14 +178,14 @@ def test_publishes_in_one_pipeline_are_stored_in_order(shared: RunningService) -
 def test_a_client_that_hangs_up_leaves_no_error_in_the_log(tmp_path: Path) -> None:
     """In a process of its own, since only uvloop refuses to write to a connection that has ended."""
     service = ServiceProcess(tmp_path / "data")
-    service.log = tmp_path / "log"
+    service.log_to = log = tmp_path / "log"
     with service:
         for _ in range(30):
             with connected(service.url) as connection:
                 connection.sendall(head("GET", "/v1/namespaces") * 20)  # and closed with what came back unread: by a reset
         assert requests.get(service.url + "/healthz", timeout=TIMEOUT).status_code == 200
         assert service.stop() == 0
-    logged = service.log.read_text()
+    logged = log.read_text()
     assert "Traceback" not in logged, logged[-3000:]
 
 

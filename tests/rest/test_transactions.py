@@ -200,7 +200,7 @@ def test_an_abort_unless_prepared_leaves_a_prepared_one_to_its_database_and_an_i
     problem = assert_problem(transactions.post(f"/{prepared}/abort", **asked), 409, "transaction_prepared")
     assert (problem["write_pointer"], problem["definite"]) == (prepared, True)
     assert transactions.end(prepared, "commit")["state"] == "committed"
-    assert_problem(transactions.post(f"/{prepared}/abort", unless_prepared=True), 400, "invalid_request")
+    assert_problem(transactions.post(f"/{prepared}/abort", unlessCommitted=True), 400, "invalid_request")
 
 
 def test_a_checkpoint_is_a_further_pointer_of_the_same_transaction(transactions: Transactions) -> None:
