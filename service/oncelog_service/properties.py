@@ -1,6 +1,6 @@
 """Topic properties and namespace policies: what they are called, what they may be, which one holds. Pure.
 
-Values are strings on the wire, as in the TMS page.
+Values are answered as strings, as in the TMS page; a number and a truth are taken as JSON has them, too.
 """
 
 from __future__ import annotations
@@ -35,20 +35,29 @@ def check_properties(properties: object, generation: int | None = None) -> dict[
     """The properties to keep of a topic. A ``generation`` equal to the present one is accepted and dropped.
 
     Raises:
-        InvalidRequest: an unknown name, a value that is no string, or one out of range.
+        InvalidRequest: an unknown name, a value of another type (3600.0, null, a list), or one out of range.
     """
     if not isinstance(properties, Mapping):
-        raise InvalidRequest('the properties of a topic are a JSON object of strings, such as {"ttl": "3600"}')
+        raise InvalidRequest('the properties of a topic are a JSON object, such as {"ttl": 3600}')
     kept: dict[str, str] = {}
-    for name, value in properties.items():
-        if not isinstance(value, str):
-            raise InvalidRequest(f"property {name!r} must be a string, not {value!r}"[:300])
+    for name, given in properties.items():
+        value = _as_text(name, given)
         if name == GENERATION:
             if generation is None or value != str(generation):
                 raise InvalidRequest("generation is counted by the service and cannot be set")
         else:
             kept[name] = _check_property(name, value)
     return kept
+
+
+def _as_text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    raise InvalidRequest(f"property {name!r} is a string, a whole number, true or false, not {value!r}"[:300])
 
 
 def _check_property(name: str, value: str) -> str:

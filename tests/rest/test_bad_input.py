@@ -478,7 +478,13 @@ def test_a_rollback_cut_short_or_with_bytes_behind_it_is_refused(topic: Topic, m
 # --- topics, namespaces, producers --------------------------------------------------------------------------------------
 
 BAD_PROPERTIES = [
-    {"ttl": 5},
+    {"ttl": 5.0},
+    {"ttl": 1e9},
+    {"ttl": 0},
+    {"ttl": -1},
+    {"ttl": 10**400},
+    {"ttl": True},
+    {"ttl": [5]},
     {"ttl": None},
     {"ttl": "0"},
     {"ttl": "-1"},
@@ -488,13 +494,16 @@ BAD_PROPERTIES = [
     {"ttl": "\u0661"},
     {"ttl": "9" * 20},
     {"deduplication": "yes"},
-    {"deduplication": True},
+    {"deduplication": 1},
+    {"deduplication": None},
     {"transactional": "yes"},
+    {"transactional": True},
     {"transactional": None},
     {"transactional": ""},
     {"check.expected.offsets": "maybe"},
     {"generation": "7"},
-    {"generation": 1},
+    {"generation": 7},
+    {"generation": True},
     {"tttl": "5"},
     {"": "x"},
 ]
@@ -508,6 +517,17 @@ def test_bad_properties_are_refused_and_change_nothing(topic: Topic, properties:
     other = Topic(topic.base, "never", create=False)
     assert_problem(other.request("PUT", "", json=properties), 400, "invalid_request")
     assert_problem(other.request("GET", ""), 404, "topic_not_found")
+
+
+def test_properties_are_taken_as_json_has_them_and_answered_as_text(topic: Topic) -> None:
+    given = {"ttl": 3600, "deduplication": False, "check.expected.offsets": True, "generation": 1}
+    assert topic.request("PUT", "/properties", json=given).status_code == 200
+    answered = {"ttl": "3600", "deduplication": "false", "check.expected.offsets": "true", "generation": "1"}
+    assert topic.request("GET", "").json()["properties"] == answered
+    assert topic.request("PUT", "/properties", json=answered).status_code == 200, "what was answered may be sent back"
+    other = Topic(topic.base, "numbered", create=False)
+    assert other.request("PUT", "", json={"ttl": 86400}).status_code == 200
+    assert other.request("GET", "").json()["properties"]["ttl"] == "86400"
 
 
 def test_a_generation_cannot_be_chosen(topic: Topic) -> None:

@@ -67,7 +67,7 @@ from oncelog_service.rest.routes import (
     Route,
 )
 
-_PROPERTIES = {JSON: {"type": "object", "additionalProperties": {"type": "string"}}}
+_PROPERTIES = {JSON: {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}}}
 _NAMES = {JSON: {"type": "array", "items": {"type": "string"}}}
 _NOTHING = {JSON: {"type": "null"}}
 _NAMESPACE = "/v1/namespaces/{namespace}"

@@ -14,7 +14,7 @@ def _name(call: Call) -> tuple[str, str]:
 
 
 async def create(call: Call) -> Answer:
-    """The body is a JSON object of properties, all strings; empty is fine. Names: `[A-Za-z0-9_]+` / `[A-Za-z0-9_.-]+`."""
+    """The body is a JSON object of properties; empty is fine. Names: `[A-Za-z0-9_]+` / `[A-Za-z0-9_.-]+`."""
     await call.service.topics.create(*_name(call), await read_json(call, "topic's properties"))
     return json_answer(None)
 
