@@ -8,6 +8,7 @@ import re
 import runpy
 from dataclasses import fields
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import requests
@@ -20,6 +21,7 @@ from oncelog import (
     Client,
     Consumer,
     Message,
+    MessageId,
     Outbox,
     OutboxRelay,
     Producer,
@@ -27,6 +29,7 @@ from oncelog import (
     Receipt,
     SqlParticipant,
     TransactionalDict,
+    TransactionAware,
     TransactionContext,
 )
 from oncelog.wire.media import AVRO, JSON, NDJSON, ONCELOG_AVRO, PROBLEM, THRIFT
@@ -71,29 +74,68 @@ def test_every_public_name_is_documented() -> None:
     assert [name for name in oncelog.__all__ if not re.search(rf"^##+ {name}$", text, re.MULTILINE | re.IGNORECASE)] == []
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Producer,
-        Reader,
-        Consumer,
-        Checkpoint,
-        Client,
-        Receipt,
-        Message,
-        TransactionContext,
-        AtomicBatch,
-        AtomicBranch,
-        *PARTICIPANTS,
-        *OUTBOX,
-    ],
-    ids=lambda kind: kind.__name__,
+TABLED = (
+    Producer,
+    Reader,
+    Consumer,
+    Checkpoint,
+    Client,
+    Receipt,
+    Message,
+    TransactionContext,
+    AtomicBatch,
+    AtomicBranch,
+    *PARTICIPANTS,
+    *OUTBOX,
 )
-def test_every_public_member_is_documented(kind: type) -> None:
+TOLD = (MessageId, TransactionAware)
+"""Whose members are told in sentences."""
+
+
+def section_of(kind: type) -> str:
+    """Of docs/python.md, what stands under the class's name."""
     _, _, section = (DOCS / "python.md").read_text("utf-8").partition(f"\n## {kind.__name__}\n")
-    first_cells = re.findall(r"^\|(.*?)\|", section.partition("\n## ")[0], re.MULTILINE)
-    documented = {name for cell in first_cells for name in re.findall(r"`(\w+)", cell)}
-    assert {name for name in vars(kind) if not name.startswith("_")} <= documented
+    return section.partition("\n## ")[0]
+
+
+def documented_members(kind: type) -> dict[str, str]:
+    """The names in the first column of its tables of members, and how each is called there."""
+    tables = re.findall(r"^\| member \|.*\n\|[-|]+\n((?:\|.*\n?)+)", section_of(kind), re.MULTILINE)
+    cells = [cell for table in tables for cell in re.findall(r"^\|(.*?)\|", table, re.MULTILINE)]
+    return {name: arguments for cell in cells for name, arguments in re.findall(r"`(\w+)(.*?)`", cell)}
+
+
+def members(kind: type) -> set[str]:
+    """What a caller finds on an object of the class: what it has, what it inherits of ours, what its making sets."""
+    ours = [each for each in kind.__mro__ if each.__module__.startswith("oncelog")]
+    made = [
+        node for each in ours for node in ast.walk(ast.parse(dedent(inspect.getsource(each)))) if isinstance(node, ast.Attribute)
+    ]
+    attributes = {node.attr for node in made if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") == "self"}
+    return {name for name in attributes.union(*map(vars, ours)) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("kind", TABLED, ids=lambda kind: kind.__name__)
+def test_the_members_that_are_documented_are_those_there_are(kind: type) -> None:
+    assert documented_members(kind).keys() == members(kind)
+
+
+@pytest.mark.parametrize("kind", TABLED, ids=lambda kind: kind.__name__)
+def test_a_member_is_called_as_it_is_documented(kind: type) -> None:
+    for name, shown in documented_members(kind).items():
+        if shown and "…" not in shown:
+            documented = ast.parse(f"def {name}{shown}: pass").body[0]
+            assert isinstance(documented, ast.FunctionDef)
+            named = {each.arg for each in (*documented.args.args, *documented.args.kwonlyargs, documented.args.vararg) if each}
+            assert named <= inspect.signature(getattr(kind, name)).parameters.keys(), name
+
+
+@pytest.mark.parametrize("kind", TOLD, ids=lambda kind: kind.__name__)
+def test_the_members_that_are_told_are_those_there_are(kind: type) -> None:
+    said = section_of(kind)
+    words = set(re.findall(r"`(?:\w+\.)?(\w+)[`(]", said))
+    assert members(kind) <= words
+    assert {name for name in re.findall(rf"`{kind.__name__}\.(\w+)", said) if not hasattr(kind, name)} == set()
 
 
 @pytest.mark.parametrize(
