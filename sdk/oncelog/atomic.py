@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from threading import Lock
 from typing import Any, Literal, NoReturn, Self
 from uuid import uuid4
 
@@ -25,6 +24,7 @@ from oncelog.message_id import MessageId
 from oncelog.producer import DELIVERY_SECONDS, Producer, check_sequence_id, checked_extras, encode_value
 from oncelog.retry import may_retry
 from oncelog.transaction_calls import BUFFER_BYTES
+from oncelog.turns import Turn
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import ATOMIC_ID_PATTERN, AtomicOutcome
 from oncelog.wire.requests import CommitRequest
@@ -56,7 +56,7 @@ class _Messages:
         self._namespace = namespace
         self._buffer_bytes = buffer_bytes
         self._of = of
-        self._lock = Lock()
+        self._lock = Turn(f"the atomic commit {self.id}")
         self._topics: dict[tuple[str, str], TopicChunks] = {}
         self._producers = HeldProducers()
         self._last_named: dict[tuple[str, str, str], int] = {}
@@ -137,6 +137,8 @@ class _Messages:
         if error is None:
             self._finish()
             return
+        if self._lock.elsewhere:
+            return  # a forked child leaves the block: it is the parent's to end
         with self._lock:
             self._drop_because(error)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +43,8 @@ class Batch:
     waiters: list[Any] = field(default_factory=list)
     """Whoever is to be told about message i."""
     size: int = 0
+    queued_at: float = 0.0
+    """Monotonic seconds at which it was complete."""
     done: bool = False
     """Whether every message has its outcome and its callbacks have run."""
     extras: bool = False
@@ -64,18 +66,20 @@ class Batch:
         expected: Expectation | None = None,
     ) -> None:
         """Append one message that the batch accepts."""
+        size = size_of(payload, key, properties)
+        # From here to the end nothing is called: to a signal handler, which may send through the same producer, this is one step
+        # (see Producer._put), and an interruption leaves no half of a message.
         if not self.payloads:
             self.expected = expected
-        self.payloads.append(payload)
-        self.sequence_ids.append(sequence_id)
-        self.waiters.append(waiter)
-        self.size += len(payload) + _ROW_OVERHEAD
         if key is not None or properties is not None or ttl is not None:
             self.extras = True
-            self.size += _extra_size(key, properties)
-        self.keys.append(key)
-        self.properties.append(properties)
-        self.ttls.append(ttl)
+        self.size += size
+        self.payloads += (payload,)
+        self.sequence_ids += (sequence_id,)
+        self.waiters += (waiter,)
+        self.keys += (key,)
+        self.properties += (properties,)
+        self.ttls += (ttl,)
 
     def accepts(self, sequence_id: int, expected: Expectation | None = None) -> bool:
         """Whether a message with this id and expectation may follow in the same request.
@@ -128,17 +132,10 @@ class Batch:
             extras=self.extras,
             expected=self.expected.moved(begin) if self.expected is not None and 0 < begin < end else self.expected,
             whole=self.whole,
+            queued_at=self.queued_at,
         )
-        part.size = sum(map(len, part.payloads)) + _ROW_OVERHEAD * len(part.payloads)
-        if self.extras:
-            part.size += sum(_extra_size(key, properties) for key, properties in zip(part.keys, part.properties, strict=True))
+        part.size = sum(map(size_of, part.payloads, part.keys, part.properties))
         return part
-
-    def mend(self) -> None:
-        """Drop the last message if :meth:`add` was interrupted half-way."""
-        whole = len(self.ttls)
-        for column in (self.payloads, self.sequence_ids, self.waiters, self.keys, self.properties):
-            del column[whole:]
 
     def request(self, producer: str, epoch: int) -> PublishRequest:
         """What travels."""
@@ -158,8 +155,12 @@ class Batch:
         return request
 
 
-def _extra_size(key: bytes | None, properties: Mapping[str, str] | None) -> int:
-    return len(key or b"") + sum(len(name) + len(value) for name, value in (properties or {}).items())
+def size_of(payload: bytes, key: bytes | None, properties: Mapping[str, str] | None) -> int:
+    """Bytes that a message counts for."""
+    size = len(payload) + _ROW_OVERHEAD
+    if key is not None or properties is not None:
+        size += len(key or b"") + sum(len(name) + len(value) for name, value in (properties or {}).items())
+    return size
 
 
 class TakenIds:
@@ -170,63 +171,68 @@ class TakenIds:
     the other (Pulsar #17836).
     """
 
-    __slots__ = ("_firsts", "_forgotten", "_highest", "_lasts")
+    __slots__ = ("_forgotten", "highest", "ranges")
 
     MAX_RANGES = 10_000
     """Where ids leave gaps each range costs memory; the oldest are forgotten beyond so many."""
 
     def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        self._highest: int | None = None
-        self._forgotten = -1
-
-    @property
-    def highest(self) -> int | None:
+        self.ranges: list[tuple[int, int]] = []
+        """(first, last) of each, rising."""
+        self.highest: int | None = None
         """Ids up to here may not be taken anew."""
-        return self._highest
+        self._forgotten = -1
 
     def copy(self) -> TakenIds:
         """As they are now."""
         copied = type(self)()
-        copied._firsts, copied._lasts = self._firsts.copy(), self._lasts.copy()
-        copied._highest, copied._forgotten = self._highest, self._forgotten
+        copied.ranges, copied.highest, copied._forgotten = self.ranges.copy(), self.highest, self._forgotten
         return copied
 
     def take(self, sequence_id: int) -> bool:
         """Note the id. False if it lies at or below the highest one and is unused."""
-        lasts = self._lasts
-        if self._highest is None or sequence_id > self._highest:
-            self._highest = sequence_id
-            if lasts and sequence_id == lasts[-1] + 1:
-                lasts[-1] = sequence_id
-            else:
-                self._firsts.append(sequence_id)
-                lasts.append(sequence_id)
-                self._forget()
-            return True
-        at = bisect_right(self._firsts, sequence_id) - 1
-        return sequence_id <= (lasts[at] if at >= 0 else self._forgotten)
+        newest = self.newest_with(sequence_id)
+        if newest is None:
+            return self.may_repeat(sequence_id)
+        self.highest = sequence_id
+        if newest[0] == sequence_id:
+            self.ranges.append(newest)
+            self.forget()
+        else:
+            self.ranges[-1] = newest
+        return True
+
+    def newest_with(self, sequence_id: int) -> tuple[int, int] | None:
+        """What the newest range is once this id, above the highest one, is taken; a range of its own begins with it. None: it
+        is not above."""
+        if self.highest is not None and sequence_id <= self.highest:
+            return None
+        if self.ranges and sequence_id == self.ranges[-1][1] + 1:
+            return self.ranges[-1][0], sequence_id
+        return sequence_id, sequence_id
+
+    def may_repeat(self, sequence_id: int) -> bool:
+        """Whether an id at or below the highest one is used."""
+        at = bisect_left(self.ranges, (sequence_id + 1,)) - 1
+        return sequence_id <= (self.ranges[at][1] if at >= 0 else self._forgotten)
 
     def give_back(self, sequence_ids: Sequence[int], newest: bool) -> None:
         """These rising ids were definitely refused. ``newest``: nothing was sent behind them, so that they may be taken anew."""
         for sequence_id in reversed(sequence_ids):
             self._remove(sequence_id)
         if newest:
-            self._highest = self._lasts[-1] if self._lasts else None if self._forgotten < 0 else self._forgotten
+            self.highest = self.ranges[-1][1] if self.ranges else None if self._forgotten < 0 else self._forgotten
 
     def _remove(self, sequence_id: int) -> None:
-        firsts, lasts = self._firsts, self._lasts
-        at = bisect_right(firsts, sequence_id) - 1
-        if at < 0 or sequence_id > lasts[at]:
+        at = bisect_left(self.ranges, (sequence_id + 1,)) - 1
+        if at < 0 or sequence_id > self.ranges[at][1]:
             return
-        first, last = firsts[at], lasts[at]
+        first, last = self.ranges[at]
         rest = [(begin, end) for begin, end in ((first, sequence_id - 1), (sequence_id + 1, last)) if begin <= end]
-        firsts[at : at + 1] = [begin for begin, _ in rest]
-        lasts[at : at + 1] = [end for _, end in rest]
-        self._forget()
+        self.ranges[at : at + 1] = rest
+        self.forget()
 
-    def _forget(self) -> None:
-        if len(self._lasts) > self.MAX_RANGES:
-            self._forgotten = self._lasts[0]
-            del self._firsts[0], self._lasts[0]
+    def forget(self) -> None:
+        """Drop the oldest range, if there are too many."""
+        if len(self.ranges) > self.MAX_RANGES:
+            self._forgotten = self.ranges.pop(0)[1]

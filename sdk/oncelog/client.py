@@ -74,7 +74,7 @@ PropertyValue = str | int | bool
 
 
 class Client(SubscriptionCalls):
-    """A service, by its URL. Thread-safe; a context manager.
+    """A service, by its URL. Thread-safe; a context manager. In a forked child it has connections of its own.
 
     Every call tries again what is safe to try again, for ``retry`` seconds, and raises an OncelogError then.
     """
@@ -326,7 +326,7 @@ class Client(SubscriptionCalls):
         return True
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. It stays closed: every later call raises ClientClosed. Twice is as once."""
         self._transport.close()
 
     def __enter__(self) -> Client:

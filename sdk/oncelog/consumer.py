@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from oncelog import exits, forks
 from oncelog.client import Client
 from oncelog.codecs import codec_for
+from oncelog.errands import Stopped
 from oncelog.errors import (
     ConsumerClosed,
     ConsumerFenced,
@@ -58,7 +61,10 @@ class Consumer(Stream):
 
     Of transactions it delivers what is committed; behind a message that is undecided it waits.
 
-    Receive and seek in one thread; acknowledge in any.
+    Receive and seek in one thread; acknowledge and close in any, also in a signal handler.
+
+    In a forked child it raises :class:`~oncelog.errors.Forked`: its subscription stays its parent's. What :meth:`ack_async` has
+    not sent when the interpreter exits is sent then.
     """
 
     def __init__(
@@ -125,8 +131,10 @@ class Consumer(Stream):
         self._failure: OncelogError | None = None
         self._untold = False
         """The failure was met in the background, and nobody was told yet."""
-        self._closed = False
         self._thread: threading.Thread | None = None
+        self._home = forks.here()
+        forks.register(self)
+        exits.register(self)
 
     @property
     def topic(self) -> str:
@@ -184,7 +192,8 @@ class Consumer(Stream):
     def has_message_available(self) -> bool:
         """Whether :meth:`receive` would deliver something without waiting. Delivers nothing itself."""
         if not self._buffer or self._interrupted:
-            self._fetch(0)
+            with suppress(Stopped):
+                self._fetch(0)
         return bool(self._buffer)
 
     def seek(self, start: Start, *, inclusive: bool = False) -> None:
@@ -216,15 +225,19 @@ class Consumer(Stream):
             epoch=self.epoch, generation=self._opened.generation, after=self._after, limit=self._page_size, wait=wait_ms
         )
         try:
-            records, position = self._client.receive(self._topic, self.subscription, asked, self._namespace)
+            records, position = self._errands.run(
+                lambda: self._client.receive(self._topic, self.subscription, asked, self._namespace)
+            )
         except OncelogError as error:
             self._note(error)
             raise
-        if position is not None:
-            self._after = MessageId.from_bytes(position)
+        after = self._after if position is None else MessageId.from_bytes(position)
         if records and self._first is None:
             self._first = MessageId.from_bytes(records[0]["id"])
-        self._buffer.extend(records)
+        buffer = self._buffer
+        # No call between these two, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
+        self._after = after
+        buffer += records
         return False
 
     def _pass_over(self, upto: MessageId) -> bool:
@@ -260,11 +273,20 @@ class Consumer(Stream):
         self._check()
         wanted = self._upto(upto)
         with self._changed:
-            if self._pending is None or self._pending.message_id < wanted.message_id:
-                self._pending = wanted
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"oncelog-consumer-{self.subscription}", daemon=True)
-                self._thread.start()
+            while True:
+                before = self._pending
+                if before is not None and not before.message_id < wanted.message_id:
+                    break
+                if self._pending is before:  # else a signal handler has acknowledged more in between
+                    self._pending = wanted
+                    break
+            thread = self._thread
+            if thread is None or thread.ident is None:  # not started yet: a signal handler has come between these lines
+                thread = self._thread = threading.Thread(
+                    target=self._run, name=f"oncelog-consumer-{self.subscription}", daemon=True
+                )
+                with suppress(RuntimeError):  # none can be started any more: it is sent at the exit
+                    thread.start()
             self._changed.notify_all()
 
     def flush(self) -> None:
@@ -275,19 +297,42 @@ class Consumer(Stream):
     def close(self) -> None:
         """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same."""
         with self._changed:
-            if self._closed:
-                return
             self._closed = self._interrupted = True
+            self._errands.stop()
             self._changed.notify_all()
         try:
-            if self._thread is not None:
-                self._thread.join()
-            self._send_pending()
+            if forks.here() != self._home:
+                return  # what waits is the parent's
+            # Not joined: a signal handler may have interrupted who holds what the thread waits for. It sends nothing any more.
+            try:
+                self._send_pending()
+            except OncelogError:
+                self._pending = None  # whoever closes it is told, once
+                raise
             if self._untold and self._failure is not None:
+                self._untold = False
                 raise self._failure
         finally:
             if self._owns_client:
                 self._client.close()
+
+    def _after_fork(self) -> None:
+        self._errands.after_fork()
+        forks.renew(self._sending)
+        forks.renew(self._changed._lock)  # type: ignore[attr-defined]
+        self._pending, self._thread, self._interrupted = None, None, True
+
+    def _begin_exit(self) -> None:
+        pass
+
+    def _end_exit(self, _: float) -> str | None:
+        if self._pending is None or forks.here() != self._home:
+            return None
+        try:
+            self._send_pending()
+        except OncelogError as error:
+            return f"subscription {self.subscription!r} of {self._namespace}/{self._topic}: not acknowledged at the exit: {error}"
+        return None
 
     def __enter__(self) -> Consumer:
         return self
@@ -316,7 +361,7 @@ class Consumer(Stream):
         except OncelogError as error:
             self._note(error)
             raise
-        self._acknowledged = cursor
+        self._acknowledged = max(self._acknowledged, cursor)
         if self._position is None or self._position < upto.message_id:
             self._passed, self._interrupted = upto.message_id, True
         with self._changed:
@@ -339,11 +384,12 @@ class Consumer(Stream):
 
     def _run(self) -> None:
         """The thread that sends what waits."""
+        me = threading.current_thread()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._pending is not None)
+                self._changed.wait_for(lambda: self._closed or self._thread is not me or self._pending is not None)
                 self._changed.wait_for(lambda: self._closed, self._ack_interval)
-                if self._closed:
+                if self._closed or self._thread is not me:
                     return
             try:
                 self._send_pending()
@@ -360,6 +406,8 @@ class Consumer(Stream):
         """Raises what ended this consumer; once, what one acknowledged in the background met."""
         if self._closed:
             raise ConsumerClosed
+        if forks.here() != self._home:
+            raise forks.forked(f"the consumer of subscription {self.subscription!r}")
         failure = self._failure
         if failure is not None:
             self._untold = False

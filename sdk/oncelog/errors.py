@@ -488,6 +488,18 @@ class InvalidResponse(OncelogError):
     certain = False
 
 
+class ClientClosed(OncelogError):
+    """The client is closed; open a new one."""
+
+    code = "client_closed"
+
+
+class Forked(OncelogError):
+    """This was made before the process was forked and belongs to the other side; make another one in this process."""
+
+    code = "forked"
+
+
 class ProducerClosed(OncelogError):
     """The producer is closed; open a new one."""
 
@@ -498,6 +510,12 @@ class ProducerStopped(OncelogError):
     """An earlier message of this producer failed without a definite outcome, so nothing later may overtake it; reopen it."""
 
     code = "producer_stopped"
+
+
+class ReaderClosed(OncelogError):
+    """The reader is closed; open a new one."""
+
+    code = "reader_closed"
 
 
 class ConsumerClosed(OncelogError):

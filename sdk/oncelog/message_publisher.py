@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
 from typing import Any, NamedTuple
 
 from oncelog.codecs import codec_for
@@ -17,6 +16,7 @@ from oncelog.plausible import check_names_all
 from oncelog.producer import Producer, checked_extras, encode_value
 from oncelog.receipt import Receipt
 from oncelog.transaction_calls import BUFFER_BYTES, TransactionCalls
+from oncelog.turns import Turn
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
 
@@ -63,7 +63,7 @@ class MessagePublisher:
             raise ValueError(f"buffer_bytes is at least 0, not {buffer_bytes}")
         self._client = client
         self._buffer_bytes = buffer_bytes
-        self._lock = Lock()
+        self._lock = Turn("the transaction")
         self._tx: Transaction | None = None
         self._topics: dict[tuple[str, str], _Topic] = {}
         self._held = HeldProducers()

@@ -24,6 +24,7 @@ from uuid import uuid4
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from oncelog import forks
 from oncelog.client import Client
 from oncelog.errors import OncelogError, OutboxBehind, OutboxBlocked, OutboxBusy, ProducerFenced
 from oncelog.outbox import Outbox
@@ -142,6 +143,7 @@ class OutboxRelay:
         self._blocked: dict[Name, _Blocked] = {}
         self._failures = 0
         self._publishing = self._new_publishing()
+        self._home = forks.here()
 
     @property
     def status(self) -> RelayStatus:
@@ -152,6 +154,7 @@ class OutboxRelay:
 
     def start(self) -> None:
         """Relay in a thread of its own. Errors do not end it; they are in :attr:`status` and in the log ``oncelog.outbox``."""
+        self._check_made_here()
         if self._thread is not None:
             raise RuntimeError("this relay has been started")
         self._stopping.clear()
@@ -171,7 +174,7 @@ class OutboxRelay:
         if self._owns_client:
             self._client.close()
         if self._owns_engine:
-            self._engine.dispose()
+            self._engine.dispose(close=forks.here() == self._home)  # a forked child leaves its parent's connections alone
 
     def __enter__(self) -> OutboxRelay:
         self.start()
@@ -187,6 +190,7 @@ class OutboxRelay:
             OutboxBehind: the database does not know of everything that was published under the outbox's name. What else fails
             is tried again.
         """
+        self._check_made_here()
         with self._running:
             try:
                 while not self._stopping.is_set():
@@ -202,6 +206,7 @@ class OutboxRelay:
             OutboxBlocked: a topic refuses a row; everything that could be published is.
             OncelogError, SQLAlchemyError: the service, or the database, does not answer.
         """
+        self._check_made_here()
         with self._running:
             before = self._status.stored + self._status.duplicates
             try:
@@ -222,6 +227,7 @@ class OutboxRelay:
         Rows that are in their topics already, but came back with an older state of the database, would be published again: delete
         them first. Answers the next number. Raises OutboxBusy, OncelogError, SQLAlchemyError.
         """
+        self._check_made_here()
         with self._running:
             try:
                 self._claim_or_wait(check=False)
@@ -232,6 +238,10 @@ class OutboxRelay:
                 raise self._busy() from None
             finally:
                 self._let_go()
+
+    def _check_made_here(self) -> None:
+        """Raises Forked: the lease, and what is in hand, are the parent's."""
+        forks.check_made_here(self._home, f"the relay of outbox {self.outbox.name!r}")
 
     def _highest_published(self) -> int:
         highest = -1

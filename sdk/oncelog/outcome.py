@@ -53,6 +53,8 @@ class Outcome(Future[Receipt]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None when the message is on disk. Raises TimeoutError."""
+        if self._state == FINISHED:
+            return self._exception
         with self._condition:
             if not self._condition.wait_for(lambda: self._state == FINISHED, timeout):
                 raise TimeoutError(f"the message has no outcome after {timeout} s")
@@ -93,3 +95,17 @@ def _call(callback: Callable[[Future[Receipt]], object], outcome: Outcome) -> No
 def settle_failed(outcomes: Sequence[Outcome], error: OncelogError) -> None:
     """Give all of them the error."""
     settle(outcomes, repeat(None), error)
+
+
+def is_anybody_to_be_told(outcomes: Sequence[Outcome]) -> bool:
+    """Whether a failure of all that have no outcome yet would be heard of by nobody who waits."""
+    return any(outcome._state != FINISHED and not outcome.awaited for outcome in outcomes)
+
+
+def disown(outcomes: Sequence[Outcome], error: OncelogError) -> None:
+    """In a forked child: nobody here will settle them. Takes no lock, since who holds it may not exist here; calls nobody."""
+    for outcome in outcomes:
+        if outcome._state != FINISHED:
+            outcome._exception = error
+            outcome._done_callbacks.clear()
+            outcome._state = FINISHED

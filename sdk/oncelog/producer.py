@@ -16,9 +16,10 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from oncelog.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, TakenIds
+from oncelog import exits, forks
+from oncelog.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, TakenIds, size_of
 from oncelog.client import Client
-from oncelog.codecs import Codec, codec_for
+from oncelog.codecs import codec_for
 from oncelog.errors import (
     InitialSequenceIdTaken,
     InvalidRequest,
@@ -34,20 +35,28 @@ from oncelog.errors import (
 )
 from oncelog.expectation import UNCHECKED, Expectation, Unchecked, expectation
 from oncelog.message_id import MessageId
-from oncelog.outcome import Outcome, settle, settle_failed
+from oncelog.outcome import Outcome, disown, is_anybody_to_be_told, settle, settle_failed
+from oncelog.outgoing import MAX_SEQUENCE_ID as MAX_SEQUENCE_ID
+from oncelog.outgoing import check_sequence_id as check_sequence_id
+from oncelog.outgoing import checked_extras as checked_extras
+from oncelog.outgoing import encode_value as encode_value
+from oncelog.outgoing import one_each
 from oncelog.plausible import check_names_all
 from oncelog.receipt import Receipt
-from oncelog.retry import is_one_messages_fault, may_retry, rules_out_earlier_tries, wait_before_retry
+from oncelog.retry import ends_a_producer, is_one_messages_fault, may_retry, rules_out_earlier_tries, wait_before_retry
 from oncelog.trust import Certificate, Verify
 from oncelog.wire.media import DEFAULT_NAMESPACE
-from oncelog.wire.models import Gaps
+from oncelog.wire.models import Gaps, OpenedProducer
 from oncelog.wire.requests import ReceiptRun
 
-MAX_SEQUENCE_ID = 2**63 - 1
 MAX_PENDING = 50_000
-"""Messages that may wait to be sent; send_async waits beyond that, so that memory is bounded when the service is slow."""
+MAX_PENDING_BYTES = 64 << 20
+"""Messages, and their bytes, that may wait to be sent; send_async waits beyond that, so that memory is bounded when the service
+is slow. (Kafka's buffer.memory is 32 MiB.)"""
 DELIVERY_SECONDS = 120.0
 """How long a message is tried again (Kafka's delivery.timeout.ms)."""
+EXIT_SECONDS = 5.0
+"""What is left of the ten seconds between SIGTERM and SIGKILL that containers get, when half of them is gone."""
 
 R = TypeVar("R")
 X = TypeVar("X")
@@ -74,6 +83,20 @@ class Producer(Generic[R]):
     the refusal says that it is stored already (``sequence_reused``). An unused id can be taken as long as nothing was sent behind
     it: by the next message, where the SDK numbers (so that nothing is left out where the service refuses gaps), or by the same
     message again. Once something was sent behind it, it is passed over for good, since the service would take it for a duplicate.
+
+    A producer that was given no name goes on after every *definite* failure: nobody resumes it, so the application chooses for
+    each message that failed whether to drop it or to send it again.
+
+    **Signals.** Every method may be called in a signal handler, also one that interrupts a method of the same producer. Of
+    two messages that are sent so, either may come first, as with two threads. An exception that a handler raises (Ctrl-C) ends a
+    waiting :meth:`send`; its message is on its way, and :meth:`flush` and :meth:`close` wait for it.
+
+    **Forks.** In a forked child a producer with a name raises :class:`~oncelog.errors.Forked`: opened there it would fence its
+    parent's. One without a name begins there as a new one, under a name of its own, when it is first used. What was queued
+    before the fork is sent by the parent alone.
+
+    **The end.** What is unsent when the interpreter exits is sent within ``exit_timeout``; what cannot be is named in the log
+    ``oncelog.exit`` and in a ResourceWarning.
     """
 
     def __init__(
@@ -94,7 +117,9 @@ class Producer(Generic[R]):
         batch_max_bytes: int = MAX_BYTES,
         linger: float = LINGER_SECONDS,
         max_pending: int = MAX_PENDING,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
         delivery_timeout: float = DELIVERY_SECONDS,
+        exit_timeout: float = EXIT_SECONDS,
     ) -> None:
         """Open the producer on the service.
 
@@ -105,7 +130,11 @@ class Producer(Generic[R]):
             verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
             codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
             linger: seconds that a message sent by send_async may wait for company.
-            delivery_timeout: seconds that a batch is tried again before the producer stops.
+            max_pending, max_pending_bytes: messages, and their bytes, that may wait; send_async waits beyond that. A single
+                message may be larger, when nothing else waits.
+            delivery_timeout: seconds that a batch is tried again before the producer stops. Without a name they count from when
+                the batch was complete, since it does not stop, and others wait behind it.
+            exit_timeout: seconds that what is unsent may take when the interpreter exits, or Ctrl-C ends the ``with`` block.
 
         Raises:
             TopicNotFound, InitialSequenceIdTaken, InvalidRequest; ConnectionFailed when no service answers.
@@ -116,46 +145,69 @@ class Producer(Generic[R]):
         self._client = Client(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._topic = topic
         self._namespace = namespace
+        self._asked_name = name
+        self._initial = initial_sequence_id
+        self._gaps: Gaps = gaps
         self._codec = codec_for(codec)
         self._limits = BatchLimits(batch_max_messages, batch_max_bytes, linger)
         self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
         self._delivery_timeout = delivery_timeout
+        self._exit_timeout = exit_timeout
+        self._lock = threading.RLock()
+        """Reentrant: a signal handler may interrupt whoever holds it. See :meth:`_put`."""
+        self._changed = threading.Condition(self._lock)
+        self._sending = threading.Lock()
+        """Held by whoever sends. Never by the main thread, which handlers interrupt, as long as there can be another one."""
+        self._version = 0
+        self._closed = False
+        self._clear()
         try:
-            opened = self._client.open_producer(topic, name, gaps=gaps, namespace=namespace)
-            last = opened.last_sequence_id
-            if initial_sequence_id is not None and last is not None and initial_sequence_id <= last:
-                raise InitialSequenceIdTaken(
-                    f"producer {opened.name!r} has already published sequence id {last}; "
-                    f"the initial one must be above it, not {initial_sequence_id}",
-                    initial=initial_sequence_id,
-                    last_sequence_id=last,
-                )
+            self._begin(self._open())
         except BaseException:
             if self._owns_client:
                 self._client.close()
             raise
-        self._name = opened.name
-        self._epoch = opened.epoch
-        self._last_sequence_id = last
-        self._last_message_id = opened.last_message_id
-        self._opened_at = -1 if last is None else last
-        self._next = initial_sequence_id if initial_sequence_id is not None else self._opened_at + 1
-        self._numbers_itself: bool | None = False if initial_sequence_id is not None else None
-        self._taken = TakenIds()
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._sending = threading.Lock()
+        forks.register(self)
+        exits.register(self)
+
+    def _open(self) -> OpenedProducer:
+        opened = self._client.open_producer(self._topic, self._asked_name, gaps=self._gaps, namespace=self._namespace)
+        initial, last = self._initial, opened.last_sequence_id
+        if initial is not None and last is not None and initial <= last:
+            raise InitialSequenceIdTaken(
+                f"producer {opened.name!r} has already published sequence id {last}; "
+                f"the initial one must be above it, not {initial}",
+                initial=initial,
+                last_sequence_id=last,
+            )
+        return opened
+
+    def _clear(self) -> None:
+        """Nothing is queued."""
         self._batch = Batch()
-        self._condition = threading.Condition()  # shared by the outcomes of the batch
+        self._condition = threading.Condition(self._lock)  # shared by the outcomes of the batch
         self._queue: deque[Batch] = deque()
         self._pending = 0
+        self._pending_bytes = 0
         self._due: float | None = None
         self._stopped: OncelogError | None = None
         self._failure: OncelogError | None = None
-        self._closed = False
+        self._abandoned = threading.Event()
         self._thread: threading.Thread | None = None
         self._drainer: int | None = None
         self._held: _Held | None = None
+
+    def _begin(self, opened: OpenedProducer) -> None:
+        self._name = opened.name
+        self._epoch = opened.epoch
+        self._last_sequence_id = last = opened.last_sequence_id
+        self._last_message_id = opened.last_message_id
+        self._opened_at = -1 if last is None else last
+        self._next = self._initial if self._initial is not None else self._opened_at + 1
+        self._numbers_itself: bool | None = False if self._initial is not None else None
+        self._taken = TakenIds()
+        self._home = forks.here()
 
     @property
     def topic(self) -> str:
@@ -222,7 +274,11 @@ class Producer(Generic[R]):
         future = self._enqueue(
             value, sequence_id, key, properties, ttl, True, expected_offset, expected_last_id, expected_key_offset
         )
-        self._drain(until=future)
+        try:
+            self._await(future)
+        except BaseException:
+            future.awaited = False  # whoever sent it was interrupted and does not hear of it here
+            raise
         return future.result()
 
     def send_async(
@@ -240,8 +296,9 @@ class Producer(Generic[R]):
         """Queue one message; the future has its receipt when it is on disk, or the OncelogError that it met.
 
         The arguments are those of :meth:`send`. What a message expects is judged as if it came in a request of its own; only
-        those whose expected offsets follow on share one. Waits while ``max_pending`` messages are queued. Raises ProducerStopped,
-        ProducerClosed, MixedSequenceIds, SequenceIdNotRising, CodecError, InvalidRequest at once.
+        those whose expected offsets follow on share one. Waits while ``max_pending`` messages, or ``max_pending_bytes``, are
+        queued. Raises ProducerStopped, ProducerClosed, Forked, MixedSequenceIds, SequenceIdNotRising, CodecError, InvalidRequest
+        at once.
         """
         return self._enqueue(
             value, sequence_id, key, properties, ttl, False, expected_offset, expected_last_id, expected_key_offset
@@ -282,7 +339,7 @@ class Producer(Generic[R]):
         else:
             futures = self._enqueue_whole(values, numbers, named, described, expected)
         self._close_batch()
-        self._drain(until=futures[-1])
+        self._await(futures[-1])
         return [future.result() for future in futures]
 
     def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
@@ -301,9 +358,11 @@ class Producer(Generic[R]):
             OncelogError: that failure. TimeoutError: ``timeout`` seconds were not enough.
         """
         self._may_wait()
+        if self._is_elsewhere():
+            return  # nothing was sent on this side of the fork
         last = self._close_batch()
         if last is not None and timeout is None:
-            self._drain(until=last.waiters[-1])
+            self._send_up_to(last)
         with self._changed:
             if last is not None and not last.done and timeout is not None:
                 self._wake_sender()  # it may need longer than the caller has
@@ -313,32 +372,105 @@ class Producer(Generic[R]):
         if failure is not None:
             raise failure
 
-    def close(self) -> None:
-        """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same."""
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same.
+
+        ``timeout``: seconds; else as long as ``delivery_timeout`` lets it take. What has no outcome by then is given up: its
+        futures fail, and TimeoutError says how many they are. In a forked child it lets go of what is there, and sends nothing.
+        """
         self._may_wait()
         with self._changed:
-            if self._closed:
-                return
             self._closed = True
             self._changed.notify_all()
         try:
-            self.flush()
+            self.flush(timeout)
+            with self._changed:
+                self._changed.wait_for(lambda: self._thread is None, 1.0)  # it has nothing left to do
+        except TimeoutError:
+            raise TimeoutError(self._give_up()) from None
         finally:
-            thread = self._thread
-            if thread is not None:
-                thread.join()
             if self._owns_client:
                 self._client.close()
+
+    def _give_up(self) -> str:
+        """What has no outcome yet gets none; how much that is, in words."""
+        with self._lock:
+            self._end_batch()
+            left = [batch for batch in self._queue if not batch.done]
+            if self._stopped is None:
+                self._stopped = OncelogError("the producer was closed before this was answered", definite=False)
+            self._abandoned.set()
+            self._changed.notify_all()
+        ids = [
+            number
+            for batch in left
+            for number, waiter in zip(batch.sequence_ids, batch.waiters, strict=True)
+            if not waiter.done()
+        ]
+        for at, batch in enumerate(left):  # only the first can be under way
+            self._fail(batch, self._stopped if at == 0 else ProducerStopped("the producer was closed before this was sent"))
+        self._failure = None  # who gave up has been told
+        place = f"{self._namespace}/{self._topic}"
+        return f"producer {self._name!r} of {place}: {len(ids)} messages have no outcome and are given up" + (
+            f", sequence ids {ids[0]} to {ids[-1]}" if ids else ""
+        )
+
+    # --- the process around it
+
+    def _is_elsewhere(self) -> bool:
+        """Whether it was opened before a fork, and not since."""
+        return forks.here() != self._home
+
+    def _come_over(self) -> None:
+        """To this side of a fork. Raises Forked where that would fence the other side's."""
+        if self._closed:
+            raise ProducerClosed
+        if self._asked_name is not None:
+            raise forks.forked(f"producer {self._name!r}")
+        with self._lock:
+            opened = self._open()
+            if self._is_elsewhere():  # else a signal handler, or who held the lock before, has done it
+                self._begin(opened)
+        exits.register(self)
+
+    def _after_fork(self) -> None:
+        if self._drainer != threading.get_ident():
+            forks.renew(self._sending)
+        forks.renew(self._lock)
+        error = forks.forked(f"the message was queued, and producer {self._name!r}")
+        error.definite = False
+        for batch in (*self._queue, self._batch):
+            disown(batch.waiters, error)
+        self._clear()
+
+    def _begin_exit(self) -> None:
+        if not self._is_elsewhere() and self._close_batch() is not None:
+            with self._lock:
+                self._wake_sender()
+
+    def _end_exit(self, begun: float) -> str | None:
+        if self._is_elsewhere():
+            return None
+        try:
+            self.flush(max(0.0, begun + self._exit_timeout - time.monotonic()))
+        except TimeoutError:
+            return self._give_up() + ": the interpreter exits; flush() or close() the producer before"
+        except OncelogError as error:
+            return f"producer {self._name!r} of {self._namespace}/{self._topic}: a message failed and nobody has asked: {error}"
+        return None
 
     def __enter__(self) -> Producer[R]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
         try:
-            self.close()
+            self.close(self._exit_timeout if interrupted else None)  # Ctrl-C once is enough
         except OncelogError:
             if kind is None:
                 raise  # else the error that ends the block says more
+        except TimeoutError as error:
+            exits.say(str(error))
 
     # --- in a transaction: for HeldProducers only
 
@@ -348,6 +480,8 @@ class Producer(Generic[R]):
         Raises as :meth:`flush` does, ProducerInTransaction, ProducerStopped, ProducerClosed.
         """
         self._may_wait()
+        if self._is_elsewhere():
+            self._come_over()
         with self._lock:
             if not self._usable():
                 raise self._unusable()
@@ -366,9 +500,13 @@ class Producer(Generic[R]):
     def _number_held(self, sequence_id: int | None) -> int:
         """The sequence id of the next message of the transaction. Raises as :meth:`send_async` does."""
         with self._lock:
-            if self._stopped is not None or self._closed:
-                raise self._unusable()
-            return self._number(sequence_id)
+            while True:
+                if self._stopped is not None or self._closed:
+                    raise self._unusable()
+                version = self._version
+                number, newest = self._number(sequence_id)
+                if self._take(version, number, newest, sequence_id is not None):
+                    return number
 
     def _release(self, last: Receipt | None) -> None:
         """The transaction is committed; ``last``: of its last message."""
@@ -382,6 +520,7 @@ class Producer(Generic[R]):
         with self._lock:
             if self._held is not None:
                 _, self._next, self._numbers_itself, self._taken = self._held
+                self._version += 1
             self._held = None
 
     def _stop(self, error: BaseException) -> None:
@@ -414,24 +553,26 @@ class Producer(Generic[R]):
         expected = None
         if expected_offset is not None or expected_last_id is not None or expected_key_offset is not UNCHECKED:
             expected = expectation(expected_offset, expected_last_id, expected_key_offset, key)
+        size = size_of(payload, key, properties)
+        given = sequence_id is not None
+        if forks.here() != self._home:
+            self._come_over()
         with self._lock:
-            if self._pending >= self._max_pending:
-                self._wait_for_room()
-            if not self._usable():
-                raise self._unusable()
-            number = self._number(sequence_id)
-            if not self._batch.accepts(number, expected):
-                self._end_batch()
-            batch = self._batch
-            outcome = Outcome(self._condition)
-            try:
-                batch.add(number, payload, outcome, key, properties, ttl, expected)
-                self._pending += 1
-            except BaseException as error:
-                self._interrupted(error)
-                raise
+            while True:
+                if self._pending and not self._has_room(size):
+                    self._wait_for_room(size)
+                if not self._usable():
+                    raise self._unusable()
+                version, batch = self._version, self._batch
+                number, newest = self._number(sequence_id)
+                if not batch.accepts(number, expected):
+                    self._end_batch()
+                    continue
+                outcome = Outcome(self._condition)
+                outcome.awaited = at_once
+                if self._put(version, batch, number, newest, given, payload, outcome, key, properties, ttl, expected, size):
+                    break
             if at_once:
-                outcome.awaited = True
                 self._end_batch()
             elif batch.size >= self._limits.max_bytes or len(batch.payloads) >= self._limits.max_messages:
                 self._end_batch()
@@ -440,6 +581,77 @@ class Producer(Generic[R]):
                 self._due = time.monotonic() + self._limits.linger
                 self._wake_sender()
         return outcome
+
+    def _put(
+        self,
+        version: int,
+        batch: Batch,
+        number: int,
+        newest: tuple[int, int] | None,
+        given: bool,
+        payload: bytes,
+        outcome: Outcome,
+        key: bytes | None,
+        properties: Mapping[str, str] | None,
+        ttl: int | None,
+        expected: Expectation | None,
+        size: int,
+    ) -> bool:
+        """Queue a message, if everything still is as it was at that version.
+
+        The lock keeps other threads out, but not a signal handler, which interrupts the thread that holds it and may send, flush
+        and close through the same producer. So all of this is one step to it: CPython runs handlers where a function begins,
+        behind calls and at the ends of loops, and there is none of these between the comparison and the end. What was found out
+        before is looked at again if a handler came between (or, while that waited, another thread). All that changes what is
+        queued or numbered is written like this: compare the version, then change everything without a call, or with one at the
+        very end.
+        """
+        if self._version != version:
+            return False
+        self._version = version + 1
+        self._numbers_itself = given
+        if not given:
+            self._next = number + 1
+        elif newest is not None:
+            taken = self._taken
+            taken.highest = number
+            if newest[0] == number:
+                taken.ranges += (newest,)
+            else:
+                taken.ranges[-1] = newest
+        if not batch.payloads:
+            batch.expected = expected
+        if key is not None or properties is not None or ttl is not None:
+            batch.extras = True
+        batch.size += size
+        self._pending_bytes += size
+        self._pending += 1
+        batch.payloads += (payload,)
+        batch.sequence_ids += (number,)
+        batch.waiters += (outcome,)
+        batch.keys += (key,)
+        batch.properties += (properties,)
+        batch.ttls += (ttl,)
+        if newest is not None and newest[0] == number:
+            self._taken.forget()
+        return True
+
+    def _take(self, version: int, number: int, newest: tuple[int, int] | None, given: bool) -> bool:
+        """Use a sequence id that is not queued here. One step, as :meth:`_put` is."""
+        if self._version != version:
+            return False
+        self._version = version + 1
+        self._numbers_itself = given
+        if not given:
+            self._next = number + 1
+        elif newest is not None:
+            taken = self._taken
+            taken.highest = number
+            if newest[0] == number:
+                taken.ranges += (newest,)
+            else:
+                taken.ranges[-1] = newest
+        return True
 
     def _enqueue_whole(
         self,
@@ -452,30 +664,37 @@ class Producer(Generic[R]):
         """Queue messages as one request that is stored as a whole or not at all; so they are numbered, too."""
         payloads = [self._encode(value) for value in values]
         named = [checked_extras(key, each, None) for key, each in zip(keys, properties, strict=True)]
+        if self._is_elsewhere():
+            self._come_over()
         with self._lock:
-            self._wait_for_room()
-            if not self._usable():
-                raise self._unusable()
-            if self._batch.payloads:
+            while True:
+                self._wait_for_room(sum(map(len, payloads)))
+                if not self._usable():
+                    raise self._unusable()
                 self._end_batch()
-            numbers = self._number_all(sequence_ids)
-            batch, condition = Batch(whole=True), threading.Condition()
-            try:
+                version = self._version
+                numbers, after, taken = self._number_all(sequence_ids)
+                batch, condition = Batch(whole=True, queued_at=time.monotonic()), threading.Condition(self._lock)
                 for number, payload, key, each in zip(numbers, payloads, named, properties, strict=True):
                     outcome = Outcome(condition)
                     outcome.awaited = True
                     batch.add(number, payload, outcome, key, each, expected=expected)
-                self._queue.append(batch)
-                self._pending += len(payloads)
-            except BaseException as error:
-                self._interrupted(error)
-                raise
-            return list(batch.waiters)
+                outcomes, count, queue = list(batch.waiters), len(payloads), self._queue
+                if self._version == version:  # one step, as _put is
+                    self._version = version + 1
+                    self._numbers_itself, self._next, self._taken = sequence_ids[0] is not None, after, taken
+                    self._pending += count
+                    self._pending_bytes += batch.size
+                    queue.append(batch)
+                    return outcomes
 
-    def _wait_for_room(self) -> None:
+    def _has_room(self, size: int) -> bool:
+        return self._pending < self._max_pending and self._pending_bytes + size <= self._max_pending_bytes
+
+    def _wait_for_room(self, size: int) -> None:
         """Return when there is room, or none is needed any more. The thread that makes the room cannot wait for it."""
         if self._drainer != threading.get_ident():
-            self._changed.wait_for(lambda: self._pending < self._max_pending or self._stopped or self._closed)
+            self._changed.wait_for(lambda: not self._pending or self._has_room(size) or self._stopped or self._closed)
 
     def _usable(self) -> bool:
         return self._stopped is None and not self._closed and self._held is None
@@ -492,80 +711,125 @@ class Producer(Generic[R]):
         error.__cause__ = self._stopped
         return error
 
-    def _interrupted(self, error: BaseException) -> None:
-        """Ctrl-C between two statements: whether the message is queued cannot be told, so nothing may follow it."""
-        self._stopped = _interruption(error)
-        self._batch.mend()
-        self._pending = len(self._batch.waiters) + sum(len(batch.waiters) for batch in self._queue)
+    def _number(self, given: int | None) -> tuple[int, tuple[int, int] | None]:
+        """The message's sequence id, and what taking it makes of the newest range of those taken. Changes nothing.
 
-    def _number(self, given: int | None) -> int:
-        """The message's sequence id. Taken under the same lock that queues it: the order of the one is the order of the other."""
+        Taken under the same lock that queues it: the order of the one is the order of the other.
+        """
         if given is not None:
             check_sequence_id(given)
-        numbers_itself = given is not None
-        if self._numbers_itself is None:
-            self._numbers_itself = numbers_itself
-        elif self._numbers_itself is not numbers_itself:
+        self._check_numbering(given is not None)
+        if given is None:
+            if self._next > MAX_SEQUENCE_ID:
+                raise InvalidRequest(f"producer {self._name!r} has used up its sequence ids")
+            return self._next, None
+        if given <= self._opened_at:
+            return given, None
+        newest = self._taken.newest_with(given)
+        if newest is None and not self._taken.may_repeat(given):
+            raise self._passed_over(given, self._taken.highest)
+        return given, newest
+
+    def _number_all(self, given: Sequence[int | None]) -> tuple[list[int], int, TakenIds]:
+        """The ids of messages that are one request, the next one, and those taken then. Changes nothing."""
+        taken, number = self._taken.copy(), self._next
+        numbers: list[int] = []
+        for each in given:
+            if each is None:
+                self._check_numbering(False)
+                if number > MAX_SEQUENCE_ID:
+                    raise InvalidRequest(f"producer {self._name!r} has used up its sequence ids")
+                numbers.append(number)
+                number += 1
+                continue
+            check_sequence_id(each)
+            self._check_numbering(True)
+            if each > self._opened_at and not taken.take(each):
+                raise self._passed_over(each, taken.highest)
+            numbers.append(each)
+        for last, received in pairwise(numbers):
+            if received <= last:
+                raise SequenceIdNotRising(f"{received} does not follow {last}; nothing was sent", last=last, received=received)
+        return numbers, number, taken
+
+    def _check_numbering(self, given: bool) -> None:
+        if self._numbers_itself is not None and self._numbers_itself is not given:
             raise MixedSequenceIds(
                 "this producer's messages are numbered by "
                 + ("the application: give each a sequence_id" if self._numbers_itself else "the SDK: give none a sequence_id")
             )
-        if given is None:
-            number, self._next = self._next, self._next + 1
-            if number > MAX_SEQUENCE_ID:
-                raise InvalidRequest(f"producer {self._name!r} has used up its sequence ids")
-            return number
-        if given > self._opened_at and not self._taken.take(given):
-            raise SequenceIdNotRising(
-                f"sequence id {given} was passed over: {self._taken.highest} was sent before it; nothing was sent",
-                last=self._taken.highest,
-                received=given,
-            )
-        return given
 
-    def _number_all(self, given: Sequence[int | None]) -> list[int]:
-        """The ids of messages that are one request; when one of them cannot be, none is taken."""
-        before = self._next, self._numbers_itself, self._taken.copy()
-        try:
-            numbers = [self._number(each) for each in given]
-            for last, received in pairwise(numbers):
-                if received <= last:
-                    raise SequenceIdNotRising(
-                        f"{received} does not follow {last}; nothing was sent", last=last, received=received
-                    )
-            return numbers
-        except OncelogError:
-            self._next, self._numbers_itself, self._taken = before
-            raise
+    def _passed_over(self, given: int, highest: int | None) -> SequenceIdNotRising:
+        return SequenceIdNotRising(
+            f"sequence id {given} was passed over: {highest} was sent before it; nothing was sent", last=highest, received=given
+        )
 
     def _close_batch(self) -> Batch | None:
         """The last batch that is on its way; every message so far is in it or in one before it."""
         with self._lock:
-            if self._batch.payloads:
-                self._end_batch()
-            return self._queue[-1] if self._queue else None
+            self._end_batch()
+            with suppress(IndexError):
+                return self._queue[-1]
+            return None
 
     def _end_batch(self) -> None:
-        self._queue.append(self._batch)
-        self._batch = Batch()
-        self._condition = threading.Condition()
-        self._due = None
+        """Queue the open batch, if there is anything in it."""
+        fresh, condition, queue, now = Batch(), threading.Condition(self._lock), self._queue, time.monotonic()
+        batch = self._batch
+        if batch.payloads:  # one step, as _put is
+            self._version += 1
+            self._batch, self._condition, self._due = fresh, condition, None
+            batch.queued_at = now
+            queue.append(batch)
 
-    def _wake_sender(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"oncelog-producer-{self._name}", daemon=True)
-            self._thread.start()
+    def _wake_sender(self) -> bool:
+        """False: no thread can be started any more, since the interpreter exits."""
+        thread = self._thread
+        if thread is None or thread.ident is None:  # not started yet: a signal handler has come between these lines
+            thread = self._thread = threading.Thread(target=self._run, name=f"oncelog-producer-{self._name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._thread = None
+                return False
         self._changed.notify_all()
+        return True
+
+    def _send_up_to(self, batch: Batch) -> None:
+        """Have everything sent up to this batch, by this thread or another one; it may not be done yet.
+
+        Signal handlers interrupt the main thread alone; if that sent by itself, a handler could not send, since the request of
+        the frame that it interrupts would be under way until it returns.
+        """
+        if threading.current_thread() is threading.main_thread():
+            with self._lock:
+                if self._wake_sender():
+                    return
+        self._drain(until=batch.waiters[-1])
+
+    def _await(self, outcome: Outcome) -> None:
+        """Return when the message has its outcome."""
+        if threading.current_thread() is threading.main_thread():
+            with self._changed:
+                if self._wake_sender():
+                    self._changed.wait_for(outcome.done)
+                    return
+        self._drain(until=outcome)
+        outcome.exception()
 
     def _run(self) -> None:
         """The sender's thread: sends what is full or has lingered long enough."""
+        me = threading.current_thread()
         while True:
             with self._changed:
                 while not self._queue:
-                    if self._closed:
+                    if self._thread is not me:
+                        return  # another one was started instead
+                    if self._closed and not self._batch.payloads:
                         self._thread = None
+                        self._changed.notify_all()
                         return
-                    left = None if self._due is None else self._due - time.monotonic()
+                    left = 0.0 if self._closed else None if self._due is None else self._due - time.monotonic()
                     if left is not None and left <= 0:
                         self._end_batch()
                     else:
@@ -602,8 +866,10 @@ class Producer(Generic[R]):
                     self._deliver(batch)
                 with self._changed:
                     batch.done = True
-                    self._queue.popleft()
-                    self._pending -= len(batch.waiters)
+                    if self._queue and self._queue[0] is batch:  # else this was forked in a callback
+                        self._queue.popleft()
+                        self._pending -= len(batch.waiters)
+                        self._pending_bytes -= batch.size
                     self._changed.notify_all()
         finally:
             self._drainer = None
@@ -633,9 +899,16 @@ class Producer(Generic[R]):
         except OncelogError as error:
             if is_one_messages_fault(error):
                 return self._refuse(part, error)
-            self._stopped = error
+            if self._goes_on_after(error):
+                self._give_back(part)
+            elif self._stopped is None:
+                self._stopped = error
             self._fail(part, error)
         return []
+
+    def _goes_on_after(self, error: OncelogError) -> bool:
+        """Whether only these messages fail: certainly not stored, and nobody relies on none being left out."""
+        return self._asked_name is None and self._gaps == "allow" and error.definite and not ends_a_producer(error)
 
     def _refuse(self, part: Batch, error: OncelogError) -> list[Batch]:
         """Fail the messages whose fault it is; the others are still to be sent."""
@@ -657,6 +930,7 @@ class Producer(Generic[R]):
             newest = (self._batch if self._batch.payloads else self._queue[-1]).waiters[-1] is refused.waiters[-1]
             if not unused:
                 return
+            self._version += 1
             if self._numbers_itself:
                 self._taken.give_back(unused, newest)
             elif newest:
@@ -664,7 +938,8 @@ class Producer(Generic[R]):
 
     def _publish(self, batch: Batch) -> list[ReceiptRun]:
         request = batch.request(self._name, self._epoch)
-        end = time.monotonic() + self._delivery_timeout
+        since = time.monotonic() if self._asked_name is not None else batch.queued_at
+        end = since + self._delivery_timeout
         attempt = 0
         perhaps_stored = False
         while True:
@@ -675,12 +950,12 @@ class Producer(Generic[R]):
             except OncelogError as error:
                 wait = wait_before_retry(error, attempt, random.random(), end - time.monotonic())
                 # With its name and sequence ids a request can be repeated: what is there already is answered as a duplicate.
-                if wait is None or not may_retry(error, idempotent=True):
+                if wait is None or self._abandoned.is_set() or not may_retry(error, idempotent=True):
                     # Refused by a full store or a dead port now; an earlier try may have got through all the same.
                     error.definite = error.definite and (not perhaps_stored or rules_out_earlier_tries(error))
                     raise
                 perhaps_stored = perhaps_stored or not error.definite
-            time.sleep(wait)
+            self._abandoned.wait(wait)
             attempt += 1
 
     def _settle(self, batch: Batch, runs: list[ReceiptRun]) -> None:
@@ -693,7 +968,7 @@ class Producer(Generic[R]):
             self._last_message_id = last.message_id
 
     def _fail(self, batch: Batch, error: OncelogError) -> None:
-        if self._failure is None and not all(waiter.awaited for waiter in batch.waiters):
+        if self._failure is None and is_anybody_to_be_told(batch.waiters):
             self._failure = error
         settle_failed(batch.waiters, error)
 
@@ -718,43 +993,6 @@ class _Held(NamedTuple):
     next: int
     numbers_itself: bool | None
     taken: TakenIds
-
-
-def encode_value(value: Any, codec: Codec[Any] | None) -> bytes:
-    """A value as its payload. Raises CodecError; TypeError where there is no codec for it."""
-    if codec is not None:
-        return codec.encode(value)
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"without a codec a message is bytes, not {type(value).__name__}; give a codec=")
-    return bytes(value)
-
-
-def check_sequence_id(sequence_id: int) -> None:
-    """Raises InvalidRequest for what cannot be one."""
-    if type(sequence_id) is not int or not 0 <= sequence_id <= MAX_SEQUENCE_ID:
-        raise InvalidRequest(f"a sequence id is an int from 0 to {MAX_SEQUENCE_ID}, not {sequence_id!r}")
-
-
-def one_each(given: Sequence[X] | None, count: int, what: str) -> Sequence[X | None]:
-    """One for each of ``count`` messages; None where there are none. Raises InvalidRequest for another number of them."""
-    if given is not None and len(given) != count:
-        raise InvalidRequest(f"{len(given)} {what} for {count} messages")
-    return [None] * count if given is None else given
-
-
-def checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None, ttl: int | None) -> bytes | None:
-    """The key as bytes. Raises for what could not be encoded later, in the midst of other messages' batch."""
-    if isinstance(key, str):
-        key = key.encode()
-    if key is not None and not isinstance(key, bytes):
-        raise TypeError(f"a key is bytes or str, not {type(key).__name__}")
-    for name, value in (properties or {}).items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"properties are str to str, not {name!r}: {value!r}")
-        (name + value).encode()  # raises UnicodeEncodeError for a lone surrogate
-    if ttl is not None and (type(ttl) is not int or not 0 < ttl <= MAX_SEQUENCE_ID):
-        raise InvalidRequest(f"ttl is a positive int of seconds, not {ttl!r}")
-    return key
 
 
 def _interruption(error: BaseException) -> OncelogError:

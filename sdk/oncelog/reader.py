@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from oncelog import forks
 from oncelog.client import Client
 from oncelog.codecs import codec_for
+from oncelog.errands import Stopped
+from oncelog.errors import ReaderClosed
 from oncelog.message import Message
 from oncelog.message_id import MessageId
 from oncelog.start import Start as Start
@@ -26,7 +30,7 @@ class Reader(Stream):
     """Iterates over the messages of a topic, each once, in the order that every consumer sees.
 
     ``position`` is the id of the last message *delivered*; messages fetched ahead do not count. Not thread-safe: one reader a
-    thread. A context manager.
+    thread; only :meth:`close` may be called from anywhere, also in a signal handler. A context manager.
 
         with Reader("flights") as reader:
             for message in reader:
@@ -35,6 +39,9 @@ class Reader(Stream):
     Without a ``transaction`` it delivers whatever is in the log, also what is not committed yet or was rolled back. With one, it
     delivers what that transaction sees, and ends before the first message whose transaction was undecided when it began: waiting
     there would be of no use, as it does not change for this transaction. A later one goes on from :attr:`position`.
+
+    In a forked child it goes on behind what was delivered before the fork, with connections of its own, as its parent does: both
+    deliver everything that comes.
     """
 
     def __init__(
@@ -81,6 +88,9 @@ class Reader(Stream):
         except BaseException:
             self.close()
             raise
+        self._first = self._request
+        """What asks for everything there is to be delivered, as long as nothing was."""
+        forks.register(self)
 
     @property
     def position(self) -> MessageId | None:
@@ -89,14 +99,20 @@ class Reader(Stream):
 
     def seek(self, start: Start, *, inclusive: bool = False) -> None:
         """Go on from somewhere else; what was fetched ahead is dropped. ``start`` as when the reader is made."""
-        self._request, self._position = self._first_request(start, inclusive)
+        self._check()
+        request, position = self._first_request(start, inclusive)
+        self._request, self._first, self._position = request, request, position
         self._buffer.clear()
 
     def has_message_available(self) -> bool:
         """Whether :meth:`read` would deliver something without waiting. Delivers nothing itself."""
+        self._check()
         while not self._buffer:
             before = self._request.start_from
-            self._fetch(0)
+            try:
+                self._fetch(0)
+            except Stopped:
+                return False
             if self._request.start_from == before:
                 break
         return bool(self._buffer)
@@ -107,12 +123,18 @@ class Reader(Stream):
         In a transaction none at once where the next message is undecided.
 
         Raises:
-            OncelogError: nothing was delivered, and reading again goes on where it stood.
+            OncelogError: nothing was delivered, and reading again goes on where it stood. ReaderClosed.
         """
         return self._deliver(limit, timeout)
 
     def close(self) -> None:
-        """Let go of the connection. Twice is as once."""
+        """End reading and let go of the connection. Twice is as once.
+
+        Whoever iterates in another thread, or below the signal handler that calls this, gets no further message, also in the
+        middle of waiting for one; a :meth:`read` that waits answers none.
+        """
+        self._closed = True
+        self._errands.stop()
         if self._owns_client:
             self._client.close()
 
@@ -124,16 +146,30 @@ class Reader(Stream):
 
     def _fetch(self, wait_ms: int) -> bool:
         """Poll once. Whether it is certain that more polls would bring nothing: what comes next is undecided."""
-        self._request.wait = wait_ms
-        self._request.transaction = self._transaction_bytes()
-        asked, before = time.monotonic(), self._request.start_from
-        records, position = self._client.poll(self._topic, self._request, self._namespace)
+        request = replace(self._request, wait=wait_ms, transaction=self._transaction_bytes())
+        asked, before = time.monotonic(), request.start_from
+        records, position = self._errands.run(lambda: self._client.poll(self._topic, request, self._namespace))
+        following, buffer = self._request, self._buffer
         if position is not None:
-            self._request = ConsumeRequest(start_from=position, inclusive=False, limit=self._page_size)
-        self._buffer.extend(records)
+            following = ConsumeRequest(start_from=position, inclusive=False, limit=self._page_size)
+        # No call between these two, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
+        self._request = following
+        buffer += records
         # At the end of the log the service would have held the poll; after a page full of rows that are passed over, moved on.
         early = time.monotonic() - asked < wait_ms / 1000
         return self._transaction is not None and not records and early and self._request.start_from == before
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ReaderClosed
+
+    def _after_fork(self) -> None:
+        """Whatever another thread was doing with it: go on behind what was delivered."""
+        self._errands.after_fork()
+        self._buffer.clear()
+        self._request, delivered = self._first, self._position
+        if delivered is not None:
+            self._request = ConsumeRequest(start_from=bytes(delivered), inclusive=False, limit=self._page_size)
 
     def _transaction_bytes(self) -> bytes | None:
         transaction = self._transaction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oncelog.errors import (
+    ClientClosed,
     ConnectionFailed,
     ExpectationsNotChecked,
     InvalidRequest,
@@ -10,9 +11,11 @@ from oncelog.errors import (
     OffsetMismatch,
     OncelogError,
     Overloaded,
+    ProducerFenced,
     ProducerInTransaction,
     RequestTimeout,
     RequestTooLarge,
+    SequenceGap,
     SequenceReused,
     StorageFailed,
     StorageUnavailable,
@@ -38,6 +41,8 @@ _TRANSIENT = (
 )
 _NEVER_OTHERWISE = (SequenceReused, InvalidRequest, RequestTooLarge)
 """The same request is refused with these whenever it comes."""
+_ENDS_A_PRODUCER = (ProducerFenced, SequenceGap, ClientClosed)
+"""Whatever this producer sends after one of these is refused, too."""
 _OF_AN_EXPECTATION = (OffsetMismatch, ExpectationsNotChecked, KeyInTransaction)
 
 
@@ -83,3 +88,8 @@ def rules_out_earlier_tries(error: OncelogError) -> bool:
 def is_one_messages_fault(error: OncelogError) -> bool:
     """Whether a message is refused for what it is or expects, so that those behind it may go on without it."""
     return isinstance(error, _NEVER_OTHERWISE + _OF_AN_EXPECTATION) and error.definite
+
+
+def ends_a_producer(error: OncelogError) -> bool:
+    """Whether nothing that the same producer sends later can be stored either."""
+    return isinstance(error, _ENDS_A_PRODUCER)

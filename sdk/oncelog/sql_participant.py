@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
+from oncelog import forks
 from oncelog.errors import (
     TransactionClosed,
     TransactionFailed,
@@ -55,9 +56,11 @@ class SqlParticipant:
     With a ``Session``, ``scoped_session`` or ``Connection`` instead of an engine, everything that is done in its current
     transaction is part of it. Do not commit it yourself; the end of the block does.
 
-    **Give each process its own ``resource``.** Under that name the first transaction of a participant, or :meth:`recover`, ends
-    what an earlier process left undecided, in the way the database decided. A transaction of another process that is just about
-    to commit under the same name is aborted by that, cleanly: nobody can tell it from one whose process died.
+    **Give each process its own ``resource``**, and make the participant in the process that uses it: in a forked child, one of
+    its parent raises :class:`~oncelog.errors.Forked`. Under that name the first transaction of a participant, or
+    :meth:`recover`, ends what an earlier process left undecided, in the way the database decided. A transaction of another
+    process that is just about to commit under the same name is aborted by that, cleanly: nobody can tell it from one whose
+    process died.
 
     Works where a primary key is enforced: SQLite (a file; a database in memory has nothing to recover), PostgreSQL and those
     that speak like it. One object for one transaction at a time; not for several threads at once.
@@ -97,6 +100,7 @@ class SqlParticipant:
         self._ended: set[int] = set()
         self._recovered = False
         self._interruption: BaseException | None = None
+        self._home = forks.here()
 
     @property
     def connection(self) -> Connection:
@@ -117,6 +121,7 @@ class SqlParticipant:
             TransactionClosed: another one is running.
             ValueError: what happens in the database is not a transaction that this one could commit.
         """
+        forks.check_made_here(self._home, repr(self))
         if self._tx is not None:
             raise TransactionClosed(f"this participant is in transaction {self._tx.transaction_id}; make another one")
         if isinstance(self._database, Session | scoped_session) and isinstance(
@@ -267,6 +272,7 @@ class SqlParticipant:
         Raises:
             OncelogError: the transaction service does not answer.
         """
+        forks.check_made_here(self._home, repr(self))
         done: dict[int, Decision] = {}
         if isinstance(self._engine().pool, SingletonThreadPool | StaticPool):
             return done  # a database in memory: nothing outlives its process, and a second connection would be the first one

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from oncelog.codecs import Codec
+from oncelog.errands import Errands, Stopped
+from oncelog.errors import ConsumerClosed, ReaderClosed
 from oncelog.message import Message
 from oncelog.message_id import MessageId
 
@@ -26,21 +28,32 @@ class Stream:
         self._codec = codec
         self._buffer: deque[dict[str, Any]] = deque()
         self._position: MessageId | None = None
+        self._errands = Errands(f"oncelog-{type(self).__name__.lower()}")
+        """Asks the service, so that :meth:`close` can end the waiting for it."""
+        self._closed = False
         self._interrupted = False
         """What is fetched ahead is not to be delivered any more; why, the next :meth:`_fetch` says."""
 
     def _fetch(self, wait_ms: int) -> bool:
-        """Ask once for more. Whether it is certain that asking again would bring nothing."""
+        """Ask once for more. Whether it is certain that asking again would bring nothing. Raises Stopped."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        """Raises what ended it for good: that it is closed, at least."""
         raise NotImplementedError
 
     def _deliver(self, limit: int, timeout: float | None) -> list[Message]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
         if limit < 1:
             raise ValueError(f"limit is at least 1, not {limit}")
+        self._check()
         end = None if timeout is None else time.monotonic() + timeout
         while not self._buffer or self._interrupted:
             left = _WAIT_MS / 1000 if end is None else max(0.0, end - time.monotonic())
-            nothing_more = self._fetch(min(_WAIT_MS, int(left * 1000)))
+            try:
+                nothing_more = self._fetch(min(_WAIT_MS, int(left * 1000)))
+            except Stopped:
+                return []
             if not self._buffer and (nothing_more or (end is not None and time.monotonic() >= end)):
                 return []
         delivered = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
@@ -49,9 +62,13 @@ class Stream:
 
     def __iter__(self) -> Iterator[Message]:
         buffer, codec = self._buffer, self._codec
-        while True:
+        self._check()
+        while not self._closed:
             if not buffer or self._interrupted:
-                first = self._deliver(1, self._timeout)
+                try:
+                    first = self._deliver(1, self._timeout)
+                except (ReaderClosed, ConsumerClosed):
+                    return  # by another thread, or a signal handler
                 if not first:
                     return
                 yield first[0]

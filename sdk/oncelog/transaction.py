@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NoReturn, cast
 
+from oncelog import forks
 from oncelog.errors import (
     OncelogError,
     TransactionClosed,
@@ -76,6 +77,7 @@ class TransactionContext:
         self._started: list[TransactionAware] = []
         self._tx: Transaction | None = None
         self._state: State = "new"
+        self._home = forks.here()
 
     @property
     def state(self) -> State:
@@ -219,10 +221,13 @@ class TransactionContext:
             return  # finished or aborted in the block
         if error is None:
             self.finish()
+        elif forks.here() != self._home:
+            return  # a forked child leaves the block: it is the parent's to end
         else:
             self._undo(error)
 
     def _require(self, state: State) -> None:
+        forks.check_made_here(self._home, "the transaction")
         if self._state != state:
             raise TransactionClosed(
                 "the transaction has not started" if self._state == "new" else f"this transaction is {self._state}; start another"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from threading import RLock
 from typing import Generic, TypeVar, cast
 
+from oncelog import forks
 from oncelog.errors import TransactionClosed
 from oncelog.wire.transaction import Transaction
 
@@ -25,6 +26,10 @@ class _Table(Generic[K]):
         self.versions: dict[K, dict[int, object]] = {}
         self.committed: set[int] = set()
         self.running = 0
+        forks.register(self)
+
+    def _after_fork(self) -> None:
+        forks.renew(self.lock)
 
     def write(self, pointer: int, values: dict[K, object]) -> None:
         for key, value in values.items():

@@ -19,11 +19,13 @@ from weakref import WeakSet
 import requests
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ProxyError, ReadTimeoutError
 
+from oncelog import forks
 from oncelog.answers import problem_in, refusal
 from oncelog.connections import new_session
 from oncelog.deadline import Deadline
 from oncelog.errors import (
     CertificateRefused,
+    ClientClosed,
     ConnectionFailed,
     GatewayUnavailable,
     InvalidResponse,
@@ -81,7 +83,10 @@ class Transport:
         self._timeout = timeout
         self._local = threading.local()
         self._sessions: WeakSet[requests.Session] = WeakSet()  # those of threads that have ended go with them
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt who holds it
+        self._closed = False
+        self._home = forks.here()
+        forks.register(self)
 
     def call(
         self,
@@ -103,14 +108,19 @@ class Transport:
             OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
             answer; ``definite`` is True only if the request cannot have arrived.
         """
-        deadline = Deadline(timeout or self._timeout)
-        response = self._send(method, path, body, media, params, deadline, accept)
-        with self._reading(response):
-            _check_content(response)
-            return _whole(response, most)
+        with self._turn():
+            deadline = Deadline(timeout or self._timeout)
+            response = self._send(method, path, body, media, params, deadline, accept)
+            with self._reading(response):
+                _check_content(response)
+                return _whole(response, most)
 
     def lines(self, method: str, path: str) -> Iterator[bytes]:
         """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`call` does, also between two lines."""
+        with self._turn():
+            yield from self._lines(method, path)
+
+    def _lines(self, method: str, path: str) -> Iterator[bytes]:
         deadline = Deadline(self._timeout)
         response = self._send(method, path, None, None, None, deadline, None)
         with self._reading(response):
@@ -127,7 +137,8 @@ class Transport:
                 yield begun
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection. From now on every call raises ClientClosed."""
+        self._closed = True
         with self._lock:
             sessions = list(self._sessions)
             self._sessions.clear()
@@ -227,20 +238,47 @@ class Transport:
     def _gone(self, base: str) -> None:
         """It could not be reached, or cannot serve: ask another one first."""
         with self._lock:
-            for part in [part for part, served in self._served.items() if served == base]:
-                del self._served[part]
+            for part in [part for part, served in list(self._served.items()) if served == base]:
+                self._served.pop(part, None)
             if base in self._bases:
                 self._bases.remove(base)
                 self._bases.append(base)
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """While one request is under way in this thread. One that a signal handler makes in the middle of it has other
+        connections: the locks below it know nothing of handlers. Raises ClientClosed."""
+        if self._closed:
+            raise ClientClosed
+        if forks.here() != self._home:
+            self._after_fork()
+        local = self._local
+        depth = getattr(local, "depth", 0)
+        local.depth = depth + 1
+        try:
+            yield
+        finally:
+            local.depth = depth
+
     def _session(self) -> requests.Session:
-        session: requests.Session | None = getattr(self._local, "session", None)
+        local = self._local
+        depth = getattr(local, "depth", 0)
+        sessions: dict[int, requests.Session] = local.__dict__.setdefault("sessions", {})
+        if self._closed:
+            raise ClientClosed
+        session = sessions.get(depth)
         if session is None:
-            session = new_session(self._trust)
-            self._local.session = session
+            session = sessions[depth] = new_session(self._trust)
             with self._lock:
                 self._sessions.add(session)
         return session
+
+    def _after_fork(self) -> None:
+        """In the child: connections of its own. The parent's are let go of without a word to the service."""
+        self._home = forks.here()
+        self._local = threading.local()
+        self._sessions = WeakSet()
+        forks.renew(self._lock)
 
 
 def _part(path: str) -> str:

@@ -31,6 +31,7 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
+from tests.sdk.test_producer import on_a_thread
 from tests.support import RunningService
 
 
@@ -500,7 +501,7 @@ def test_what_was_told_that_it_lost_is_not_judged_again_after_an_interruption(
         with monkeypatch.context() as patched:
             patched.setattr(producer, "_deliver", interrupted_behind)
             with pytest.raises(KeyboardInterrupt):
-                producer.send(b"lost", expected_offset=2)
+                on_a_thread(lambda: producer.send(b"lost", expected_offset=2))
         fill(client, topic, 2)
         assert producer.send(b"next", expected_offset=2).offset == 2
         assert len(seen) == 2

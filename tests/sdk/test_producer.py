@@ -17,7 +17,6 @@ import pytest
 
 from oncelog import Client, Producer, Reader, Receipt
 from oncelog import producer as module
-from oncelog.batching import Batch
 from oncelog.errors import (
     ConnectionFailed,
     InitialSequenceIdTaken,
@@ -32,6 +31,7 @@ from oncelog.errors import (
     SequenceGap,
     SequenceIdNotRising,
     SequenceReused,
+    StorageUnavailable,
     TopicNotFound,
 )
 from oncelog.wire.codec import decode_publish_request, encode_publish_request
@@ -353,6 +353,30 @@ def test_a_full_queue_makes_the_sender_wait(house: RunningService, topic: str) -
         thread.join(PATIENCE)
         producer.flush()
         assert [future.result().sequence_id for future in sent] == list(range(25))
+
+
+def test_a_full_queue_is_full_by_bytes_too(house: RunningService, topic: str) -> None:
+    gate = threading.Event()
+
+    def gated(request: Request) -> Answer:
+        if request.path.endswith("/publish"):
+            gate.wait(PATIENCE)
+        return forward(house.url, request)
+
+    megabyte = b"x" * (1 << 20)
+    with fake_server(gated) as fake, Producer(topic, url=fake.url, name="p", max_pending_bytes=5 << 20, linger=0) as producer:
+        sent: list[Future[Receipt]] = []
+        thread = threading.Thread(target=lambda: sent.extend(producer.send_async(megabyte) for _ in range(12)))
+        thread.start()
+        until(lambda: producer._pending == 4)  # a fifth one and what it costs beside its payload are more
+        thread.join(0.3)
+        assert thread.is_alive()
+        assert sum(batch.size for batch in producer._queue) + producer._batch.size <= 5 << 20
+        gate.set()
+        thread.join(PATIENCE)
+        assert producer.send(b"x" * (6 << 20)).sequence_id == 12  # larger than the bound: by itself
+        assert [future.result().sequence_id for future in sent] == list(range(12))
+        assert producer._pending_bytes == producer._pending == 0
 
 
 def test_closing_wakes_whoever_waits_for_room(house: RunningService, topic: str) -> None:
@@ -729,6 +753,41 @@ def test_a_service_away_for_too_long_stops_the_producer_and_nothing_is_skipped(
     assert stored(client, topic) == numbered(8)
 
 
+def test_a_definite_failure_of_a_producer_without_a_name_is_of_its_message_alone(
+    house: RunningService, client: Client, topic: str, quick_retries: None
+) -> None:
+    refusing = threading.Event()
+
+    def sometimes(request: Request) -> Answer:
+        if refusing.is_set() and request.path.endswith("/publish"):
+            return problem(503, "storage_unavailable")
+        return forward(house.url, request)
+
+    with fake_server(sometimes) as fake:
+        producer = Producer[bytes](topic, url=fake.url, delivery_timeout=0.3, batch_max_messages=2, linger=0.001)
+        producer.send(b"0")
+        refusing.set()
+        dropped = [producer.send_async(b"lost") for _ in range(6)]
+        found = [future.exception(PATIENCE) for future in dropped]
+        assert [(type(error).__name__, error.definite) for error in found if isinstance(error, OncelogError)] == [
+            ("StorageUnavailable", True)
+        ] * 6
+        refusing.clear()
+        assert producer.send(b"1").status == "stored"
+        with pytest.raises(StorageUnavailable):
+            producer.close()
+        assert [payload for _, payload in stored(client, topic)] == [b"0", b"1"]
+
+        named: Producer[bytes] = Producer(topic, url=fake.url, name="p", delivery_timeout=0.3)
+        refusing.set()
+        with pytest.raises(StorageUnavailable):
+            named.send(b"x")
+        refusing.clear()
+        with pytest.raises(ProducerStopped):
+            named.send(b"y")
+        named.close()
+
+
 def test_a_failure_is_definite_only_if_no_earlier_try_can_have_got_through(
     house: RunningService, client: Client, topic: str, quick_retries: None
 ) -> None:
@@ -802,8 +861,25 @@ def test_an_answer_that_does_not_name_the_ids_is_not_taken_for_a_receipt(
 # --- interrupted
 
 
+def on_a_thread(call: Callable[[], object]) -> None:
+    """Call it where no signal handler interrupts, so that whoever sends does so by itself; raise what it raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(PATIENCE)
+    for error in raised:
+        raise error
+
+
 class Interrupting(Client):
-    """A client whose publishes are broken into as Ctrl-C does."""
+    """A client whose publishes are broken into as a worker's time-out does."""
 
     before = False
     after = False
@@ -818,14 +894,16 @@ class Interrupting(Client):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_ctrl_c_in_send_stops_the_producer_rather_than_skip_a_message(house: RunningService, topic: str, moment: str) -> None:
+def test_an_exception_from_outside_in_send_stops_the_producer_rather_than_skip_a_message(
+    house: RunningService, topic: str, moment: str
+) -> None:
     with Interrupting(house.url) as client:
         producer: Producer[bytes] = Producer(topic, client=client, name="p", linger=5)
         producer.send(b"0")
         earlier = producer.send_async(b"1")
         setattr(client, moment, True)
         with pytest.raises(KeyboardInterrupt):
-            producer.send(b"2")
+            on_a_thread(lambda: producer.send(b"2"))
         setattr(client, moment, False)
         error = earlier.exception(5)
         assert isinstance(error, OncelogError)
@@ -840,17 +918,11 @@ def test_ctrl_c_in_send_stops_the_producer_rather_than_skip_a_message(house: Run
         assert stored(client, topic) == numbered(4)
 
 
-@pytest.mark.parametrize("where", ["add", "settle"])
-def test_ctrl_c_between_two_statements_loses_and_doubles_nothing(
-    client: Client, topic: str, where: str, monkeypatch: pytest.MonkeyPatch
+def test_an_exception_from_outside_between_two_statements_loses_and_doubles_nothing(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer: Producer[bytes] = Producer(topic, client=client, name="p", linger=5)
     waiting = [producer.send_async(b"%d" % i) for i in range(3)]
-
-    def half_added(batch: Batch, sequence_id: int, payload: bytes, waiter: Any, *_: Any) -> None:
-        batch.payloads.append(payload)
-        batch.sequence_ids.append(sequence_id)
-        raise KeyboardInterrupt
 
     def half_settled(outcomes: Any, receipts: Any) -> None:
         real_settle(outcomes[:1], receipts[:1])
@@ -858,18 +930,15 @@ def test_ctrl_c_between_two_statements_loses_and_doubles_nothing(
 
     real_settle = module.settle
     with monkeypatch.context() as patched:
-        if where == "add":
-            patched.setattr(Batch, "add", half_added)
-        else:
-            patched.setattr(module, "settle", half_settled)
+        patched.setattr(module, "settle", half_settled)
         with pytest.raises(KeyboardInterrupt):
-            producer.send(b"3")
+            on_a_thread(lambda: producer.send(b"3"))
     with pytest.raises(ProducerStopped):
         producer.send(b"4")
     with pytest.raises(OncelogError):
         producer.close()
     assert all(future.done() for future in waiting)
-    assert waiting[0].exception() is None if where == "settle" else isinstance(waiting[0].exception(), ProducerStopped)
+    assert waiting[0].exception() is None
     with Producer(topic, client=client, name="p") as again:
         for i in again.resume(range(5), sequence_id=lambda i: i):
             again.send(b"%d" % i, sequence_id=i)

@@ -71,3 +71,4 @@ class Connection:
 
 _clients: dict[tuple[int, Connection], Client] = {}
 _lock = Lock()
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]  # as threading does with its own

@@ -210,9 +210,8 @@ class Run:
             raise
         finally:
             self._note()
-            if not self._outcomes:
-                with suppress(OncelogError):  # raised here already
-                    self.producer.close()
+            with suppress(OncelogError, TimeoutError):  # raised here already, or to be said by so_far
+                self.producer.close(0 if self._outcomes else None)
 
     def so_far(self) -> str:
         """What is on disk, in a sentence."""

@@ -1,0 +1,82 @@
+"""Which process this is. What was made before a fork belongs to the other side: its connections, locks, threads, messages.
+
+A forked child gets a copy of every object, but only the thread that forked; sockets it shares with its parent. So every object
+of the SDK is told in the child (:func:`register`), or asks where it was made (:func:`here`). Servers that fork without Python's
+own hooks (uWSGI without ``py-call-osafterfork``) are found out by the process id, at the next call.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from oncelog.errors import Forked
+
+logger = logging.getLogger("oncelog.forks")
+
+
+class _Forkable(Protocol):
+    def _after_fork(self) -> None:
+        """Called in the child, before anything else is done with the object there."""
+
+
+class _Process:
+    """This one, as far as the SDK has noticed."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.depth = 0
+        self.lock = threading.Lock()
+        self.known: WeakSet[Any] = WeakSet()
+
+    def begin(self) -> None:
+        """This is a child, and nobody was told yet."""
+        self.pid = os.getpid()
+        self.depth += 1
+        self.lock = threading.Lock()
+        for each in list(self.known):
+            try:
+                each._after_fork()
+            except Exception:
+                logger.exception("%r may not be used in this process, which was forked", each)
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.begin)
+
+
+def here() -> int:
+    """A number of this process that differs from those of its parents."""
+    if os.getpid() != _process.pid:
+        with _process.lock:
+            if os.getpid() != _process.pid:
+                _process.begin()
+    return _process.depth
+
+
+def register(each: _Forkable) -> None:
+    """Have ``each._after_fork()`` called in every child that is forked while it lives."""
+    _process.known.add(each)
+
+
+def check_made_here(home: int, what: str) -> None:
+    """Raises Forked if ``here()`` was not ``home``."""
+    if here() != home:
+        raise forked(what)
+
+
+def forked(what: str) -> Forked:
+    """The error for what belongs to the other side of a fork."""
+    return Forked(f"{what} was made before this process was forked from another one, and is that one's; make another one here")
+
+
+def renew(lock: Any) -> None:
+    """In the child: free a lock that a thread of the parent may have held, which does not exist here.
+
+    What the forking thread itself holds, it will release itself.
+    """
+    if not (hasattr(lock, "_is_owned") and lock._is_owned()):
+        lock._at_fork_reinit()  # what threading and logging do with theirs

@@ -1,0 +1,370 @@
+"""What a process does around the SDK: it forks, is signalled, ends. Each function is run in a process of its own, since what goes
+wrong there would take the tests with it: `python -m tests.sdk.processes <function> <url> <topic>`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from oncelog import Client, Consumer, Producer, Reader, errors
+
+PATIENCE = 120.0
+
+
+def in_child(do: Callable[[], object]) -> int:
+    """Fork, do it in the child; the child's pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        do()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def all_ended_well(children: list[int]) -> None:
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * len(children)
+
+
+def raises(kind: type[BaseException], call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+# --- forks
+
+
+def named_producer(url: str, topic: str) -> None:
+    """While threads send through it, children are forked; each tries to use it."""
+    client = Client(url)
+    producer = Producer(topic, name="p", client=client, linger=0.001)
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            producer.send_async(b"parent")
+            client.topic(topic)
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    lingering = Producer(topic, name="q", client=client, linger=3_600)
+    queued = lingering.send_async(b"queued")
+
+    def child() -> None:
+        for use in (lambda: producer.send(b"child"), lambda: producer.send_async(b"child"), lambda: producer.send_batch([b"x"])):
+            error = raises(errors.Forked, use)
+            assert isinstance(error, errors.OncelogError)
+            assert error.definite
+        error = queued.exception(PATIENCE)
+        assert isinstance(error, errors.Forked)
+        assert not error.definite
+        producer.flush()
+        producer.close()
+        lingering.close()
+        assert client.topic(topic).name == topic
+        with Producer(topic, name=f"child-{os.getpid()}", client=client) as own:
+            own.send(b"child")
+
+    all_ended_well([in_child(child) for _ in range(12)])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    producer.send(b"parent")
+    producer.close()
+    lingering.close()
+    print(producer.last_sequence_id)
+
+
+def unnamed_producer(url: str, topic: str) -> None:
+    """Made before the fork, as under gunicorn's preload; each child sends through it as if it were its own."""
+    producer = Producer(topic, url=url)
+    producer.send(b"parent 0")
+    before = producer.name
+    waiting = producer.send_async(b"parent 1")
+
+    def child() -> None:
+        receipts = producer.send_batch([b"%d" % number for number in range(300)])
+        assert [receipt.status for receipt in receipts] == ["stored"] * 300
+        assert producer.name != before
+        producer.close()
+
+    all_ended_well([in_child(child) for _ in range(3)])
+    assert waiting.result().status == "stored"
+    assert producer.name == before
+    producer.close()
+
+
+def pool(url: str, topic: str) -> None:
+    """Processes of multiprocessing send and end, and nobody flushes."""
+    producer = Producer(topic, url=url, linger=0.05)
+    producer.send(b"parent")
+
+    def work() -> None:
+        for _ in range(200):
+            producer.send_async(b"child")
+
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+
+
+def shared_client(url: str, topic: str) -> None:
+    """Both sides ask different things at the same time; each gets its own answers."""
+    client = Client(url)
+    client.create_topic("mine", {"ttl": 1_000})
+    client.create_topic("theirs", {"ttl": 2_000})
+    assert client.topic("mine").properties["ttl"] == "1000"
+
+    def ask(name: str, ttl: str) -> None:
+        for _ in range(150):
+            assert client.topic(name).properties["ttl"] == ttl
+
+    children = [in_child(lambda: ask("theirs", "2000")) for _ in range(3)]
+    ask("mine", "1000")
+    all_ended_well(children)
+    client.close()
+    in_closed = in_child(lambda: raises(errors.ClientClosed, lambda: client.topic("mine")))
+    all_ended_well([in_closed])
+
+
+def readers(url: str, topic: str) -> None:
+    """A reader goes on on both sides; what moves something on the service stays where it was."""
+    with Client(url) as client:
+        with Producer(topic, client=client) as producer:
+            producer.send_batch([b"%d" % number for number in range(10)])
+        reader = Reader(topic, client=client, timeout=0, page_size=4)
+        assert [message.payload for message in reader.read(3)] == [b"0", b"1", b"2"]
+        consumer = Consumer(topic, "s", client=client, timeout=0)
+        consumer.ack(consumer.receive(2)[-1])
+        consumer.ack_async(consumer.receive(1)[-1])
+
+        def child() -> None:
+            assert [message.payload for message in reader] == [b"%d" % number for number in range(3, 10)]
+            for use in (consumer.receive, consumer.flush, lambda: consumer.seek(0)):
+                raises(errors.Forked, use)
+            consumer.close()
+
+        all_ended_well([in_child(child) for _ in range(2)])
+        assert [message.payload for message in reader] == [b"%d" % number for number in range(3, 10)]
+        assert consumer.receive(1)[0].payload == b"3"
+        consumer.close()
+        assert client.subscription(topic, "s").cursor == 3
+
+
+def transactions(url: str, topic: str) -> None:
+    """A child that leaves the block ends nothing of its parent's."""
+    with Client(url) as client:
+        with client.transaction() as tx:
+            tx.send(topic, b"of a transaction")
+
+            def child() -> None:
+                raises(errors.Forked, lambda: tx.send(topic, b"child"))
+                raises(errors.Forked, tx.finish)
+                raises(errors.Forked, tx.abort)
+                tx.__exit__(SystemExit, SystemExit(), None)
+                raises(errors.Forked, lambda: tx.__exit__(None, None, None))
+
+            all_ended_well([in_child(child)])
+        assert tx.state == "committed"
+        with client.atomic(buffer_bytes=0) as batch:
+            batch.send(topic, b"of an atomic commit")
+
+            def other_child() -> None:
+                raises(errors.Forked, lambda: batch.send(topic, b"child"))
+                raises(errors.Forked, batch.commit)
+                raises(errors.Forked, batch.abort)
+                batch.__exit__(SystemExit, SystemExit(), None)
+                raises(errors.Forked, lambda: batch.__exit__(None, None, None))
+
+            all_ended_well([in_child(other_child)])
+        assert batch.outcome is not None
+        assert batch.outcome.state == "committed"
+
+
+# --- signals
+
+
+def storm(seed: int, handler: Callable[[], None]) -> Callable[[], None]:
+    """Call ``handler`` from a real signal again and again, at random moments; what ends that."""
+    chance = random.Random(seed)
+
+    def handle(*_: object) -> None:
+        handler()
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.004))
+
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+    def end() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    return end
+
+
+def sends_in_handlers(url: str, topic: str) -> None:
+    """Each side numbers its messages in their payload; the SDK numbers them all."""
+    chance, handled, calls = random.Random(1), 0, {"send": 0, "send_async": 0, "flush": 0}
+    futures: list[Future[Any]] = []
+    with Producer(topic, url=url, name="p", batch_max_messages=7, max_pending=50, linger=0.001) as producer:
+
+        def handle() -> None:
+            nonlocal handled
+            do = chance.choice(["send", "send_async", "send_async", "send_async", "flush"])
+            calls[do] += 1
+            if do == "flush":
+                producer.flush()
+            elif do == "send":
+                handled += 1
+                assert producer.send(b"handler %d" % (handled - 1)).status == "stored"
+            else:
+                handled += 1
+                futures.append(producer.send_async(b"handler %d" % (handled - 1)))
+
+        end = storm(1, handle)
+        number, until = 0, time.monotonic() + 4
+        while number < 3_000 or (time.monotonic() < until and min(calls.values()) < 30):
+            if number % 50 == 0:
+                producer.send(b"main %d" % number)
+            elif number % 333 == 0:
+                producer.flush()
+                futures.append(producer.send_async(b"main %d" % number))
+            else:
+                futures.append(producer.send_async(b"main %d" % number))
+            number += 1
+        end()
+    assert all(future.result().status == "stored" for future in futures)
+    print(number, handled)
+
+
+def numbers_in_handlers(url: str, topic: str) -> None:
+    """The application numbers: whichever of two is queued first, an id that comes too late is refused and never lost silently."""
+    given, refused = iter(range(10**9)), 0
+    accepted: list[int] = []
+    with Producer(topic, url=url, name="p", batch_max_messages=7, linger=0.001) as producer:
+
+        def send() -> None:
+            nonlocal refused
+            number = next(given)
+            try:
+                producer.send_async(b"%d" % number, sequence_id=number)
+            except errors.SequenceIdNotRising:
+                refused += 1
+            else:
+                accepted.append(number)
+
+        end = storm(2, send)
+        for _ in range(5_000):
+            send()
+        end()
+    print(*sorted(accepted))
+
+
+def close_in_handler(url: str, topic: str) -> None:
+    """Once each at a random moment, while the same thread sends."""
+    chance = random.Random(3)
+    for turn in range(40):
+        producer = Producer(topic, url=url, name=f"p{turn}", batch_max_messages=5, linger=0.0005)
+        sent = 0
+
+        def close(*_: object, producer: Producer[bytes] = producer) -> None:
+            producer.close()
+
+        signal.signal(signal.SIGALRM, close)
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.02))
+        futures = []
+        try:
+            while True:
+                if turn % 2 and sent % 10 == 9:
+                    producer.send(b"%d" % sent)
+                else:
+                    futures.append(producer.send_async(b"%d" % sent))
+                sent += 1
+        except errors.ProducerClosed:
+            pass
+        assert all(future.result(PATIENCE).status == "stored" for future in futures)
+        last = producer.last_sequence_id
+        assert last in (sent, sent - 1, None), (last, sent)  # the last one may be stored though its call said closed
+
+
+def calls_in_handlers(url: str, topic: str) -> None:
+    """A client, a consumer and a reader that are interrupted by calls of their own."""
+    with Client(url) as client, Producer(topic, client=client) as producer:
+        producer.send_batch([b"%d" % number for number in range(3_000)])
+        consumer = Consumer(topic, "s", client=client, timeout=0, page_size=10)
+        last: list[Any] = [consumer.receive(1)[0]]
+        calls = 0
+
+        def handle() -> None:
+            nonlocal calls
+            calls += 1
+            assert client.topic(topic).name == topic
+            (consumer.ack, consumer.ack_async)[calls % 2](last[0])
+            if calls % 7 == 0:
+                consumer.flush()
+
+        end = storm(4, handle)
+        for message in consumer:
+            last[0] = message
+            if message.offset % 10 == 0:
+                consumer.ack_async(message)
+                assert client.stats(topic).upcoming_offset == 3_000
+        end()
+        consumer.ack_async(last[0])
+        consumer.close()
+        assert client.subscription(topic, "s").cursor == 3_000
+        assert calls > 10
+
+        reader = Reader(topic, client=client)
+        signal.signal(signal.SIGALRM, lambda *_: reader.close())
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        assert len(list(reader)) <= 3_000  # which ends although the topic goes on
+        raises(errors.ReaderClosed, reader.read)
+
+
+# --- ends
+
+
+def forgets_to_flush(url: str, topic: str) -> None:
+    producer = Producer(topic, url=url, name="p", linger=3_600)
+    for number in range(100):
+        producer.send_async(b"%d" % number)
+    threading.Thread(target=lambda: (time.sleep(0.3), producer.send_async(b"100"), sys.exit(3))).start()
+
+
+def cannot_flush(url: str, topic: str) -> None:
+    producer = Producer(topic, url=url, name="p", linger=0.001, exit_timeout=0.5)
+    for number in range(3, 10):
+        producer.send_async(b"%d" % number, sequence_id=number)
+
+
+def interrupted(url: str, topic: str) -> None:
+    with Producer(topic, url=url, name="p", exit_timeout=0.5) as producer:
+        producer.send_async(b"0")
+        print("ready", flush=True)
+        producer.send(b"1")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
