@@ -381,6 +381,7 @@ class Producer(Generic[R]):
         self._may_wait()
         with self._changed:
             self._closed = True
+            self._version += 1  # a send that this handler interrupts looks again whether it may
             self._changed.notify_all()
         try:
             self.flush(timeout)
@@ -449,7 +450,7 @@ class Producer(Generic[R]):
                 self._wake_sender()
 
     def _end_exit(self, begun: float) -> str | None:
-        if self._is_elsewhere():
+        if self._is_elsewhere() or self._abandoned.is_set():
             return None
         try:
             self.flush(max(0.0, begun + self._exit_timeout - time.monotonic()))
