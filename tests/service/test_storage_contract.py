@@ -435,6 +435,33 @@ def test_a_flipped_bit_in_a_table_is_refused_and_never_answered_as_if_a_row_were
     assert not read_right_or_not_at_all(table_file.parent)
 
 
+@pytest.mark.slow
+def test_a_write_that_fails_since_a_table_is_damaged_says_so_at_every_attempt(tmp_path: Path) -> None:
+    """LevelDB meets it while it merges tables; from then on no write gets through, and opening it anew does not help."""
+
+    def write(store: Store) -> None:
+        rows = [(os.urandom(10), os.urandom(1_000)) for _ in range(4_000)]
+        store.write([put(*((M, *row) for row in rows))])
+
+    path = tmp_path / "data"
+    with closing(LevelDBStore(path)) as store:
+        for _ in range(10):
+            write(store)
+    LevelDBStore(path).close()
+    file = max(path.glob("*.ldb"), key=lambda each: each.stat().st_size)
+    data = file.read_bytes()
+    middle = len(data) // 2
+    file.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+
+    def write_on(store: Store) -> None:
+        for _ in range(100):
+            write(store)
+
+    for _ in range(2):
+        with closing(LevelDBStore(path)) as store, pytest.raises(StoreDamaged, match="a table is damaged"):
+            write_on(store)
+
+
 FULL_DISK = """
     import resource, sys
     from pathlib import Path
