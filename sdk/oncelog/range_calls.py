@@ -13,9 +13,12 @@ from oncelog.plausible import check_columns
 from oncelog.transport import MAX_ANSWER_BYTES
 from oncelog.wire.columns import MessageColumns, decode_message_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE
-from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
+from oncelog.wire.models import AskOffsets, InspectedGroup, InspectedPayload, InspectedRow, TopicAsked, TopicOffsets
 
 _OFFSETS: TypeAdapter[dict[str, TopicOffsets]] = TypeAdapter(dict[str, TopicOffsets])
+_ROWS: TypeAdapter[list[InspectedRow]] = TypeAdapter(list[InspectedRow])
+_GROUPS: TypeAdapter[list[InspectedGroup]] = TypeAdapter(list[InspectedGroup])
+_PAYLOADS: TypeAdapter[list[InspectedPayload]] = TypeAdapter(list[InspectedPayload])
 
 
 class RangeCalls(JournalCalls):
@@ -63,3 +66,24 @@ class RangeCalls(JournalCalls):
         columns = decoded(decode_message_columns, self._get(f"{topic_path(namespace, topic)}/columns", params, MAX_ANSWER_BYTES))
         check_columns(columns, first, upto, limit)
         return columns
+
+    # --- the tables of a topic
+
+    def inspect_rows(
+        self, topic: str, first: int = 0, limit: int = 100, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[InspectedRow]:
+        """Rows of the log from the offset ``first`` on, each with its write pointer and what became of that.
+
+        Raises TopicNotFound, OffsetOutOfRange, TopicDamaged.
+        """
+        return parse(_ROWS, self._get(topic_path(namespace, topic) + "/rows", {"first": str(first), "limit": str(limit)}))
+
+    def inspect_groups(self, topic: str, limit: int = 100, namespace: str = DEFAULT_NAMESPACE) -> list[InspectedGroup]:
+        """What is stored apart from the log, by write pointer. Raises TopicNotFound, TopicDamaged."""
+        return parse(_GROUPS, self._get(topic_path(namespace, topic) + "/groups", {"limit": str(limit)}))
+
+    def inspect_payloads(
+        self, topic: str, under: int, limit: int = 100, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[InspectedPayload]:
+        """The payloads stored under a write pointer (of an atomic commit: minus its number). Raises as the others do."""
+        return parse(_PAYLOADS, self._get(topic_path(namespace, topic) + "/payloads", {"under": str(under), "limit": str(limit)}))

@@ -467,8 +467,13 @@ def encode_consume_request(request: ConsumeRequest) -> bytes:
     return encode("ConsumeRequest", ONCELOG_AVRO, record)
 
 
-def encode_consume_response(media: str, messages: list[bytes], position: bytes | None) -> bytes:
-    """The answer from messages that are already encoded in ``media`` (for JSON: as for ONCELOG_AVRO)."""
+def encode_consume_response(
+    media: str, messages: list[bytes], position: bytes | None, more: Sequence[Mapping[str, object]] | None = None
+) -> bytes:
+    """The answer from messages that are already encoded in ``media`` (for JSON: as for ONCELOG_AVRO).
+
+    ``more``: what each of them says besides, in JSON alone.
+    """
     array = encode_array(messages, len(messages))
     if media == AVRO:
         return b"".join(array)
@@ -479,8 +484,18 @@ def encode_consume_response(media: str, messages: list[bytes], position: bytes |
     source, parsed = _ONCELOG["ConsumeResponse"]
     record: Any = fastavro.schemaless_reader(BytesIO(body), parsed, None)
     # The TMS answer is a bare array, so JSON is one too; the position is needed only by readers that speak Avro.
-    texts = map(_message_json, to_json(record["messages"], source["fields"][0]["type"]))
+    shown = to_json(record["messages"], source["fields"][0]["type"])
+    if more is not None:
+        shown = [_with_more(message, each) for message, each in zip(shown, more, strict=True)]
+    texts = map(_message_json, shown)
     return f"[{', '.join(texts)}]".encode()
+
+
+def _with_more(message: dict[str, Any], more: Mapping[str, object]) -> dict[str, Any]:
+    if not more:
+        return message
+    payload = message.pop("payload")
+    return {**message, **more, "payload": payload}
 
 
 _PRINTED_AT_ONCE = 2**18

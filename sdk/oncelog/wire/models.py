@@ -334,6 +334,61 @@ class HeldOnTopic(HeldMessages):
     topic: str
 
 
+RowState = Literal["in_progress", "committed", "rolled_back", "invalid", "unknown"]
+"""What became of the transaction of a row. ``unknown``: it is of another transaction service, and has not ended here."""
+
+
+class InspectedRow(Resource):
+    """A row of a topic's log, as it lies there."""
+
+    message_id: MessageIdText
+    offset: int
+    """Of its first message."""
+    messages: int
+    """1; of a row that stands for a stored group or an atomic commit: how many it makes appear."""
+    group: bool
+    producer: str | None
+    sequence_id: int | None
+    key: str | None
+    ttl: int | None
+    write_pointer: int | None
+    marked: bool
+    """Whether the row is marked as rolled back."""
+    state: RowState | None = None
+    """None: it is of no transaction."""
+    payload_bytes: int
+    payload: str
+    """The beginning of it; what is no UTF-8 as escapes."""
+
+
+class InspectedGroup(Resource):
+    """What is stored apart from the log under one write pointer."""
+
+    write_pointer: int | None
+    """None: an atomic commit has staged it."""
+    atomic_number: int | None
+    state: RowState | None = None
+    messages: int
+    published: MessageIdText | None
+    """The row that makes it appear; null while it does not."""
+    expired: bool
+    """It expired before it was published, and never can be."""
+    producer: str | None
+    """Who published it, if that was a named producer."""
+
+
+class InspectedPayload(Resource):
+    """A payload that is stored apart from the log."""
+
+    payload_id: str
+    place: int
+    producer: str | None
+    sequence_id: int | None
+    payload_bytes: int
+    payload: str
+    """The beginning of it; what is no UTF-8 as escapes."""
+
+
 class EndHeld(Resource):
     """How an operator ends a write pointer of another transaction service on one topic."""
 

@@ -10,6 +10,7 @@ import oncelog
 from oncelog_service.cli import (
     cluster,
     copying,
+    inspect,
     journal,
     namespace,
     outbox,
@@ -55,6 +56,7 @@ serve.register(app)
 app.add_typer(topic.group, name="topic")
 publish.register(app)
 read.register(app)
+app.add_typer(inspect.group, name="inspect")
 app.add_typer(producer.group, name="producer")
 app.add_typer(subscription.group, name="subscription")
 app.add_typer(namespace.group, name="namespace")

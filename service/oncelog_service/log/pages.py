@@ -22,6 +22,7 @@ from oncelog_service.storage.rows import (
     WRITE_POINTER,
     T,
     message_of,
+    offset_of,
     payload_ttl_of,
     stored_message_of,
     tms_message_of,
@@ -47,12 +48,33 @@ class Encoding(NamedTuple):
     """Of a page; None: as many as the settings allow."""
     max_bytes: int | None = None
     """The same of its bytes."""
+    note: Callable[[bytes, int], None] | None = None
+    """Called with a row that stands for a group, and how many messages of it are answered."""
 
 
 AS_ONCELOG = Encoding(message_of, stored_message_of)
 AS_JSON = Encoding(message_of, stored_message_of, 2_000, 2**20)
 """As the other, to be turned into JSON: a parser and a printer that give nobody a turn, so 10 ms of them at a time."""
 AS_TMS = Encoding(tms_message_of, tms_stored_message_of)
+
+
+def noting_pointers(encoding: Encoding, pointers: list[tuple[int, int] | None]) -> Encoding:
+    """The same, and ``pointers`` gets the write pointer and the offset of each message's row; None for one without a pointer.
+
+    The pointer is negative once the row is marked as rolled back.
+    """
+
+    def of(row: bytes) -> tuple[int, int] | None:
+        return (write_pointer_of(row), offset_of(row)) if row[1] & T else None
+
+    def one(row: bytes) -> bytes:
+        pointers.append(of(row))
+        return encoding.row(row)
+
+    def group(row: bytes, messages: int) -> None:
+        pointers.extend([of(row)] * messages)
+
+    return encoding._replace(row=one, note=group)
 
 
 SETTLED = Transaction(transaction_id=0, read_pointer=2**63 - 1)
@@ -170,6 +192,8 @@ def collect(
                     row_id, stored(row, within if row_id == first else b""), group, encoding
                 )
                 messages += found
+                if encoding.note is not None:
+                    encoding.note(row, len(found))
                 if more:
                     return Page(messages, last, more=True)
                 if len(messages) >= limit or room <= 0:

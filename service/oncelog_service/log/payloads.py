@@ -103,6 +103,11 @@ def payload_keys(store: Store, group: Outdated, limit: int) -> list[tuple[Table,
     return keys
 
 
+def pointers_with_payloads(store: Store, prefix: bytes) -> list[int]:
+    """All write pointers, and branch keys, that something is stored under or that are known to have been published."""
+    return _pointers(store, prefix, prefix, prefix + AFTER_ANY)
+
+
 def _pointers(store: Store, prefix: bytes, start: bytes, stop: bytes) -> list[int]:
     """The write pointers, or branch keys, with payloads or a row in the table of groups, rising; one seek for each."""
     return sorted({*_in(store, Table.PAYLOAD, prefix, start, stop), *_in(store, Table.GROUP, prefix, start, stop)})

@@ -14,8 +14,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 from oncelog.errors import (
+    InvalidRequest,
     OffsetOutOfRange,
     ProducerInTransaction,
     StaleMessageId,
@@ -23,7 +25,9 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
     TransactionPrepared,
+    TransactionsUnavailable,
 )
+from oncelog.wire.models import InspectedGroup, InspectedPayload, InspectedRow, RowState
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, Rollback
 from oncelog.wire.transaction import Transaction
 from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
@@ -35,6 +39,7 @@ from oncelog_service.log.checks import check_consume, check_publish, check_store
 from oncelog_service.log.expectations import Expectations, topic_name
 from oncelog_service.log.generations import Generations
 from oncelog_service.log.groups import Appearances, Groups
+from oncelog_service.log.inspection import inspected_groups, inspected_payloads, inspected_rows
 from oncelog_service.log.journaled import Journaled
 from oncelog_service.log.judge import Judge, Known
 from oncelog_service.log.key_index import key_marks
@@ -70,6 +75,14 @@ _SLICE_ROWS = 20_000
 """Read from the store in one go."""
 _SLICES = 100
 """Of one page that holds something: as many cached messages as a page may have twice."""
+
+
+class Glance(NamedTuple):
+    """What is undecided on a topic at one moment."""
+
+    undecided: frozenset[int]
+    """Write pointers."""
+    upcoming_offset: int
 
 
 class TopicLog:
@@ -407,6 +420,60 @@ class TopicLog:
         self._pointers.end_by_hand(pointer)
         await self.settle(pointer, committed)
 
+    # --- inspection
+
+    def glance(self) -> Glance:
+        """What is undecided at this very moment: to be taken before rows are read, and held against them by ``row_state``."""
+        return Glance(frozenset(self.dedup.fold.unsettled), self.position.upcoming_offset)
+
+    def row_state(self, glance: Glance, pointer: int, offset: int) -> RowState:
+        """What became of a row that was read after ``glance``; a negative pointer is that of a row which is marked.
+
+        A row that was undecided at one of the two moments is taken for in progress: what was read of it may be older than
+        what is known by now. Nobody is asked.
+        """
+        if pointer < 0:
+            return "rolled_back"
+        undecided = pointer in glance.undecided or pointer in self.dedup.fold.unsettled
+        return "in_progress" if undecided or offset >= glance.upcoming_offset else "committed"
+
+    async def inspected_rows(self, first: int, limit: int) -> list[InspectedRow]:
+        """Rows of the log from the offset ``first`` on, as they lie there. Raises OffsetOutOfRange, TopicDamaged."""
+        if first < 0:
+            raise InvalidRequest(f"an offset is 0 or more, not {first}")
+        self._check_open()
+        glance = self.glance()
+        found = await read(inspected_rows, self._store, self.prefix, await self._start_at_offset(first), limit)
+        states = [
+            None if each.write_pointer is None else self.row_state(glance, _signed(each.write_pointer, each.marked), each.offset)
+            for each in found
+        ]
+        asked = {row.write_pointer for row, state in zip(found, states, strict=True) if state in ("in_progress", "rolled_back")}
+        said = await self._transactions_say([each for each in asked if each is not None])
+        return [
+            row.model_copy(update={"state": _told(state, said.get(row.write_pointer or 0))})
+            for row, state in zip(found, states, strict=True)
+        ]
+
+    async def inspected_groups(self, limit: int) -> list[InspectedGroup]:
+        """What is stored apart from the log. Raises TopicDamaged."""
+        self._check_open()
+        found = await read(inspected_groups, self._store, self.prefix, limit)
+        states = await self._transactions_say([each.write_pointer for each in found if each.write_pointer is not None])
+        return [each.model_copy(update={"state": states.get(each.write_pointer or 0)}) for each in found]
+
+    async def inspected_payloads(self, pointer: int, limit: int) -> list[InspectedPayload]:
+        """What is stored under one write pointer. Raises TopicDamaged."""
+        self._check_open()
+        return await read(inspected_payloads, self._store, self.prefix, pointer, limit)
+
+    async def _transactions_say(self, pointers: Sequence[int]) -> dict[int, RowState]:
+        try:
+            states = await self._transactions.states(pointers) if pointers else {}
+        except TransactionsUnavailable:
+            return {}
+        return {pointer: "rolled_back" if state == "aborted" else state for pointer, state in states.items()}
+
     async def expire_stored(self, pointer: int) -> bool:
         """What is stored under the pointer is older than the topic's ttl; whether it may be deleted now.
 
@@ -645,3 +712,14 @@ def _decode_whole(data: bytes) -> Transaction:
     transaction = Transaction.from_bytes(data)
     _ = transaction.undecided, transaction.excluded
     return transaction
+
+
+def _signed(pointer: int, marked: bool) -> int:
+    return -pointer if marked else pointer
+
+
+def _told(state: RowState | None, said: RowState | None) -> RowState | None:
+    """What is known here of a row, made precise by what the transaction service says of its transaction."""
+    if state == "in_progress":
+        return said or "unknown"
+    return "invalid" if state == "rolled_back" and said == "invalid" else state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from oncelog.wire.codec import (
     decode_consume_request,
     decode_publish_request,
@@ -10,8 +12,8 @@ from oncelog.wire.codec import (
     encode_publish_response,
 )
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
-from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page
-from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
+from oncelog_service.log.topic_log import Glance, TopicLog
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, json_answer, off_loop
 from oncelog_service.rest.routes import Answer, Call
 
@@ -19,10 +21,10 @@ ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
 """How the messages of a page are encoded, by the media type of the answer."""
 
 
-async def page_answer(media: str, page: Page) -> Answer:
-    """Messages in a media type; JSON of more than a few is made on a thread."""
+async def page_answer(media: str, page: Page, more: Sequence[Mapping[str, object]] | None = None) -> Answer:
+    """Messages in a media type; JSON of more than a few is made on a thread. ``more``: what else each says in JSON."""
     large = media == JSON and sum(map(len, page.messages)) > AT_ONCE_BYTES
-    return Answer(await off_loop(large, encode_consume_response, media, page.messages, page.last_id), media)
+    return Answer(await off_loop(large, encode_consume_response, media, page.messages, page.last_id, more), media)
 
 
 async def _log(call: Call) -> TopicLog:
@@ -76,10 +78,21 @@ async def poll(call: Call) -> Answer:
     `limit` counts messages delivered; a page may be shorter, because it is bounded in bytes too. Paging exclusively after the
     last id, with any limit, delivers every message exactly once. `wait` (ms) holds an empty answer until something arrives.
     With a `transaction` (Thrift bytes) the answer holds what it sees, and ends before the first message that is undecided for it;
-    without one, everything in the log.
+    without one, everything in the log. In JSON each message of a transaction says its `writePointer` and its `state`.
     """
     log = await _log(call)
     media = essence(call.content_type)
     request = await decoded(call, decode_consume_request)
-    page = await log.poll(request, ENCODINGS[media])
-    return await page_answer(media, page)
+    if media != JSON:
+        return await page_answer(media, await log.poll(request, ENCODINGS[media]))
+    pointers: list[tuple[int, int] | None] = []
+    glance = log.glance()
+    page = await log.poll(request, noting_pointers(AS_JSON, pointers))
+    return await page_answer(media, page, [_of_transaction(log, glance, each) for each in pointers])
+
+
+def _of_transaction(log: TopicLog, glance: Glance, pointer: tuple[int, int] | None) -> Mapping[str, object]:
+    """What a message in JSON says of its transaction, if it is of one."""
+    if pointer is None:
+        return {}
+    return {"writePointer": {"long": abs(pointer[0])}, "state": {"string": log.row_state(glance, *pointer)}}

@@ -19,6 +19,9 @@ from oncelog.wire.models import (
     GroupProducer,
     HeldMessages,
     HeldOnTopic,
+    InspectedGroup,
+    InspectedPayload,
+    InspectedRow,
     NamespacePolicies,
     OpenedProducer,
     OpenProducer,
@@ -40,6 +43,7 @@ from oncelog.wire.models import (
 from oncelog_service.rest import (
     cluster,
     held,
+    inspection,
     journal,
     messages,
     producers,
@@ -294,6 +298,28 @@ HELD_ROUTES = (
 )  # fmt: skip
 """What nobody has decided yet."""
 
+_LIMITED = {"limit": "at most so many, 1 to 10000"}
+
+INSPECTION_ROUTES = (
+    Route(
+        "GET", TOPIC + "/rows", inspection.rows, "Show rows of a topic's log as they lie there",
+        response={JSON: {"type": "array", "items": InspectedRow}},
+        errors=(errors.InvalidRequest, errors.OffsetOutOfRange, *_ON_TOPIC, *_STORE),
+        query={"first": "offset to begin with", **_LIMITED},
+    ),
+    Route(
+        "GET", TOPIC + "/groups", inspection.groups, "Show what is stored apart from a topic's log",
+        response={JSON: {"type": "array", "items": InspectedGroup}}, errors=(errors.InvalidRequest, *_ON_TOPIC, *_STORE),
+        query=_LIMITED,
+    ),
+    Route(
+        "GET", TOPIC + "/payloads", inspection.payloads, "Show the payloads stored under a write pointer",
+        response={JSON: {"type": "array", "items": InspectedPayload}}, errors=(errors.InvalidRequest, *_ON_TOPIC, *_STORE),
+        query={"under": "write pointer; of an atomic commit: minus its number", **_LIMITED},
+    ),
+)  # fmt: skip
+"""The tables of a topic."""
+
 ROUTES = (
     Route("GET", "/v1/namespaces", topics.namespaces, "List namespaces", response=_NAMES),
     Route(
@@ -397,6 +423,7 @@ ROUTES = (
     ),
     *SUBSCRIPTION_ROUTES,
     *HELD_ROUTES,
+    *INSPECTION_ROUTES,
     *TRANSACTION_ROUTES,
     *JOURNAL_ROUTES,
     *CLUSTER_ROUTES,

@@ -1,0 +1,65 @@
+"""`oncelog inspect …`: a debugger for the tables of a topic."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oncelog_service.cli.session import Session, Topic, command
+
+group = typer.Typer(help="Show rows, stored groups and payloads of a topic as they lie in its tables.", no_args_is_help=True)
+
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")]
+
+
+@command(group, "rows")
+def rows(
+    session: Session,
+    topic: Topic,
+    first: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="Offset to begin with.")] = 0,
+    limit: Limit = 100,
+) -> None:
+    """Show rows of a topic's log, each with its write pointer and what became of it."""
+    found = session.client.inspect_rows(topic, first, limit, session.namespace)
+    columns = (
+        "offset",
+        "messages",
+        "message_id",
+        "write_pointer",
+        "state",
+        "producer",
+        "sequence_id",
+        "payload_bytes",
+        "payload",
+    )
+    _print(session, found, columns)
+
+
+@command(group, "groups")
+def groups(session: Session, topic: Topic, limit: Limit = 100) -> None:
+    """Show what is stored apart from a topic's log, by write pointer, and whether it was published."""
+    found = session.client.inspect_groups(topic, limit, session.namespace)
+    _print(session, found, ("write_pointer", "atomic_number", "state", "messages", "published", "expired", "producer"))
+
+
+@command(group, "payloads")
+def payloads(
+    session: Session,
+    topic: Topic,
+    pointer: Annotated[
+        int,
+        typer.Argument(metavar="POINTER", help="Write pointer; with --atomic a number.", show_default=False),
+    ],
+    atomic: Annotated[bool, typer.Option("--atomic", help="POINTER is the number of an atomic commit.")] = False,
+    limit: Limit = 100,
+) -> None:
+    """Show the payloads that are stored under a write pointer, in the order of storing."""
+    found = session.client.inspect_payloads(topic, -pointer if atomic else pointer, limit, session.namespace)
+    _print(session, found, ("place", "payload_id", "producer", "sequence_id", "payload_bytes", "payload"))
+
+
+def _print(session: Session, found: object, columns: tuple[str, ...]) -> None:
+    values = [each.model_dump(mode="json") for each in found]  # type: ignore[attr-defined]
+    rows = [[each[column] for column in columns] for each in values]
+    session.out.table(values, [column.replace("_", " ") for column in columns], rows)
