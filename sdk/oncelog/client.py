@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ from oncelog.retry import pause
 from oncelog.subscription_calls import SubscriptionCalls
 from oncelog.transaction_calls import BUFFER_BYTES
 from oncelog.wire.codec import (
-    decode_consume_response,
+    decode_polled,
     decode_publish_response,
     encode_consume_request,
     encode_publish_request,
@@ -39,7 +40,7 @@ from oncelog.wire.models import (
     Verification,
     Why,
 )
-from oncelog.wire.requests import ConsumeRequest, PublishRequest, ReceiptRun
+from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
 
 if TYPE_CHECKING:
     from oncelog.atomic import AtomicBatch, AtomicBranch
@@ -206,24 +207,29 @@ class Client(SubscriptionCalls):
         check_receipts(runs, len(request.payloads))
         return runs
 
-    def poll(
-        self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE
-    ) -> tuple[list[dict[str, object]], bytes | None]:
-        """One poll: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants."""
+    def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
+        """One poll: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.
+
+        Tried again, it waits for what is left of ``request.wait`` only.
+        """
         path = topic_path(namespace, topic) + "/poll"
-        data = encode_consume_request(request)
-        timeout = self._timeout + (request.wait or 0) / 1000
-        body = self._trying(lambda: self._transport.call("POST", path, data, ONCELOG_AVRO, timeout=timeout), idempotent=True)
-        records, position = decoded(lambda data: decode_consume_response(data, request.limit), body)
+        end = time.monotonic() + (request.wait or 0) / 1000
+
+        def once() -> bytes:
+            left = max(0.0, end - time.monotonic())
+            data = encode_consume_request(replace(request, wait=request.wait and int(left * 1000)))
+            return self._transport.call("POST", path, data, ONCELOG_AVRO, timeout=self._timeout + left)
+
+        polled = decoded(lambda body: decode_polled(body, request.limit), self._trying(once, idempotent=True))
         check_page(
-            records,
-            position,
+            polled.messages,
+            polled.position,
             start=request.start_from,
             inclusive=request.inclusive,
             first_offset=request.start_offset,
             limit=request.limit,
         )
-        return records, position
+        return polled
 
     # --- transactions
 

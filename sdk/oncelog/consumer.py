@@ -225,16 +225,15 @@ class Consumer(Stream):
             epoch=self.epoch, generation=self._opened.generation, after=self._after, limit=self._page_size, wait=wait_ms
         )
         try:
-            records, position = self._errands.run(
-                lambda: self._client.receive(self._topic, self.subscription, asked, self._namespace)
-            )
+            polled = self._errands.run(lambda: self._client.receive(self._topic, self.subscription, asked, self._namespace))
         except OncelogError as error:
             self._note(error)
             raise
-        after = self._after if position is None else MessageId.from_bytes(position)
-        if records and self._first is None:
-            self._first = MessageId.from_bytes(records[0]["id"])
-        buffer = self._buffer
+        after = self._after if polled.position is None else MessageId.from_bytes(polled.position)
+        if polled.messages and self._first is None:
+            self._first = MessageId.from_bytes(polled.messages[0]["id"])
+        self._note_lives(polled)
+        buffer, records = self._buffer, polled.messages
         # No call between these two, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
         self._after = after
         buffer += records

@@ -106,6 +106,20 @@ class OffsetOutOfRange(InvalidRequest):
     settled: int
 
 
+class MessagesExpired(OncelogError):
+    """Messages behind the position have expired by the topic's ttl before they were read; say where to go on."""
+
+    code = "messages_expired"
+    status = 410
+    values = ("first", "earliest", "upcoming")
+    first: int
+    """Offset of the first of them; None where nobody knows any more."""
+    earliest: int
+    """Offset of the first message that lives, or will: those before it are gone."""
+    upcoming: int
+    """Offset that the next message gets."""
+
+
 class NotSupported(InvalidRequest):
     """The service does not offer this; the request was refused rather than half obeyed."""
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
 
 from oncelog import forks
 from oncelog.client import Client
 from oncelog.codecs import codec_for
 from oncelog.errands import Stopped
-from oncelog.errors import ReaderClosed
+from oncelog.errors import MessagesExpired, ReaderClosed
 from oncelog.message import Message
 from oncelog.message_id import MessageId
 from oncelog.start import Start as Start
@@ -24,6 +26,8 @@ from oncelog.wire.transaction import Transaction
 
 if TYPE_CHECKING:
     from oncelog.transaction import TransactionContext
+
+_log = logging.getLogger(__name__)
 
 
 class Reader(Stream):
@@ -60,6 +64,8 @@ class Reader(Stream):
         codec: Any = None,
         page_size: int = PAGE,
         transaction: TransactionContext | Transaction | bytes | None = None,
+        generation: int | None = None,
+        on_expired: Literal["raise", "skip"] = "raise",
     ) -> None:
         """
         Args:
@@ -70,10 +76,16 @@ class Reader(Stream):
             codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
             transaction: to read in: what :meth:`oncelog.Client.transaction` begins, a Transaction, or its Thrift bytes. Its own
                 messages are seen once they are published, which a checkpoint brings about.
+            generation: of the topic, that an offset was noted in (:attr:`generation`): another one is refused.
+            on_expired: ``raise``: MessagesExpired where retention was faster than this reader, so that messages behind its
+                position are gone (Kafka's ``auto.offset.reset=none``); ``skip``: go on with the first one that lives, and count
+                them in :attr:`lost`. ``earliest`` and a datetime as ``start`` say themselves that what is gone is not asked for.
 
         Raises:
-            TopicNotFound, OffsetOutOfRange, StaleMessageId at the first read (at once for ``latest``).
+            TopicNotFound, OffsetOutOfRange, StaleMessageId, MessagesExpired at the first read (at once for ``latest``).
         """
+        if on_expired not in ("raise", "skip"):
+            raise ValueError(f"on_expired is 'raise' or 'skip', not {on_expired!r}")
         if page_size < 1:
             raise ValueError(f"page_size is at least 1, not {page_size}")
         super().__init__(timeout, codec_for(codec))
@@ -83,13 +95,16 @@ class Reader(Stream):
         self._namespace = namespace
         self._page_size = page_size
         self._transaction = transaction.to_bytes() if isinstance(transaction, Transaction) else transaction
+        self._generation = generation
+        self._skips_expired = on_expired == "skip"
+        self._lost = 0
         try:
             self._request, self._position = self._first_request(start, inclusive)
+            self._first = self._request, self._position
+            """What asks for everything there is to be delivered, as long as the position is still that one."""
         except BaseException:
             self.close()
             raise
-        self._first = self._request
-        """What asks for everything there is to be delivered, as long as nothing was."""
         forks.register(self)
 
     @property
@@ -97,11 +112,24 @@ class Reader(Stream):
         """Id of the last message delivered, or of the one that reading started after; None if there is neither."""
         return self._position
 
-    def seek(self, start: Start, *, inclusive: bool = False) -> None:
-        """Go on from somewhere else; what was fetched ahead is dropped. ``start`` as when the reader is made."""
+    @property
+    def generation(self) -> int | None:
+        """Of the topic that is read, as soon as it has answered: what an offset that is noted belongs to."""
+        return self._generation
+
+    @property
+    def lost(self) -> int:
+        """How many messages were skipped because they expired before they were read; with ``on_expired="skip"`` only. Where
+        retention has deleted them and it is not known which was the first, all before the first one that lives are counted."""
+        return self._lost
+
+    def seek(self, start: Start, *, inclusive: bool = False, generation: int | None = None) -> None:
+        """Go on from somewhere else; what was fetched ahead is dropped. ``start`` and ``generation`` as when the reader is made:
+        also on a topic that was deleted and made anew."""
         self._check()
+        self._generation, self._offset = generation, None
         request, position = self._first_request(start, inclusive)
-        self._request, self._first, self._position = request, request, position
+        self._request, self._first, self._position = request, (request, position), position
         self._buffer.clear()
 
     def has_message_available(self) -> bool:
@@ -146,18 +174,61 @@ class Reader(Stream):
 
     def _fetch(self, wait_ms: int) -> bool:
         """Poll once. Whether it is certain that more polls would bring nothing: what comes next is undecided."""
-        request = replace(self._request, wait=wait_ms, transaction=self._transaction_bytes())
+        request = replace(self._request, wait=wait_ms, transaction=self._transaction_bytes(), generation=self._generation)
         asked, before = time.monotonic(), request.start_from
-        records, position = self._errands.run(lambda: self._client.poll(self._topic, request, self._namespace))
-        following, buffer = self._request, self._buffer
-        if position is not None:
-            following = ConsumeRequest(start_from=position, inclusive=False, limit=self._page_size)
-        # No call between these two, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
-        self._request = following
+        try:
+            polled = self._errands.run(lambda: self._client.poll(self._topic, request, self._namespace))
+        except MessagesExpired as error:
+            self._overtaken(error)
+            return self._fetch(wait_ms)
+        self._generation = polled.generation
+        following, first, records, buffer = self._request, self._first, polled.messages, self._buffer
+        if polled.position is not None:
+            following = self._behind(polled.position)
+        elif polled.upcoming is not None and before is None and request.start_offset is None:
+            # From the oldest, and there is none: from now on it is the next one that must not be missed.
+            following = self._at(polled.upcoming)
+            first = following, self._position
+        self._note_lives(polled)
+        # No call between these, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
+        self._request, self._first = following, first
         buffer += records
         # At the end of the log the service would have held the poll; after a page full of rows that are passed over, moved on.
         early = time.monotonic() - asked < wait_ms / 1000
-        return self._transaction is not None and not records and early and self._request.start_from == before
+        return self._transaction is not None and not polled.messages and early and self._request.start_from == request.start_from
+
+    def _overtaken(self, error: MessagesExpired) -> None:
+        """Retention was faster. Raises it, or goes on with what lives."""
+        if error.first is None and self._offset is not None:
+            error.first = self._offset + 1  # what the service does not know any more
+        if not self._skips_expired:
+            raise error
+        lost = error.earliest - (0 if error.first is None else error.first)
+        self._lost += lost
+        _log.warning("%s/%s: %d messages expired before they were read: %s", self._namespace, self._topic, lost, error.detail)
+        self._offset = error.earliest - 1
+        self._request = self._at(error.earliest)
+        self._first = self._request, self._position
+
+    def _drop_expired(self) -> None:
+        """The service is asked again: it knows what of it is lost, and what its messages' own ttl has ended."""
+        self._buffer.clear()
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Go on behind what was delivered, with nothing fetched ahead."""
+        self._fresh_until = inf
+        first, position = self._first
+        if self._position is not None and self._position != position:
+            self._request = self._behind(bytes(self._position))
+        else:
+            self._request = first
+
+    def _behind(self, position: bytes) -> ConsumeRequest:
+        return ConsumeRequest(start_from=position, inclusive=False, limit=self._page_size, refuse_expired=True)
+
+    def _at(self, offset: int) -> ConsumeRequest:
+        return ConsumeRequest(start_offset=offset, limit=self._page_size, refuse_expired=True)
 
     def _check(self) -> None:
         if self._closed:
@@ -167,9 +238,7 @@ class Reader(Stream):
         """Whatever another thread was doing with it: go on behind what was delivered."""
         self._errands.after_fork()
         self._buffer.clear()
-        self._request, delivered = self._first, self._position
-        if delivered is not None:
-            self._request = ConsumeRequest(start_from=bytes(delivered), inclusive=False, limit=self._page_size)
+        self._rewind()
 
     def _transaction_bytes(self) -> bytes | None:
         transaction = self._transaction
@@ -181,14 +250,16 @@ class Reader(Stream):
         request = ConsumeRequest(limit=self._page_size)
         position = None
         if isinstance(start, MessageId):
-            request.start_from, request.inclusive = bytes(start), inclusive
+            request.start_from, request.inclusive, request.refuse_expired = bytes(start), inclusive, True
             position = None if inclusive else start
         elif start == "latest":
-            request.start_offset = self._client.stats(self._topic, self._namespace).upcoming_offset
+            stats = self._client.stats(self._topic, self._namespace)
+            self._generation = stats.generation
+            request = self._at(stats.upcoming_offset)
         elif isinstance(start, datetime):
             request.start_from = milliseconds(start)
         elif type(start) is int and start >= 0:
-            request.start_offset = start
+            request = self._at(start)
         elif start != "earliest":
             raise no_start(start)
         return request, position

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,8 +16,8 @@ from oncelog.plausible import check_names_rise, check_page
 from oncelog.range_calls import RangeCalls
 from oncelog.start import Start, place_of
 from oncelog.transport import MAX_ANSWER_BYTES
-from oncelog.wire.codec import decode_consume_response
-from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
+from oncelog.wire.codec import decode_polled
+from oncelog.wire.media import DEFAULT_NAMESPACE, JSON, ONCELOG_AVRO
 from oncelog.wire.models import (
     Acknowledge,
     Acknowledged,
@@ -24,6 +26,7 @@ from oncelog.wire.models import (
     SeekSubscription,
     Subscription,
 )
+from oncelog.wire.requests import Polled
 
 M = TypeVar("M")
 
@@ -67,15 +70,22 @@ class SubscriptionCalls(RangeCalls):
         """One subscription: its cursor, its lag, its epoch. Raises SubscriptionNotFound."""
         return parse(_SUBSCRIPTION, self._get(_path(namespace, topic, name)))
 
-    def receive(
-        self, topic: str, name: str, asked: ReceiveMessages, namespace: str = DEFAULT_NAMESPACE
-    ) -> tuple[list[dict[str, Any]], bytes | None]:
+    def receive(self, topic: str, name: str, asked: ReceiveMessages, namespace: str = DEFAULT_NAMESPACE) -> Polled:
         """Records of the next messages, and the position to go on from. Raises ConsumerFenced, SubscriptionNotFound."""
-        path, timeout = _path(namespace, topic, name) + "/receive", self._timeout + asked.wait / 1000
-        body = self._post(path, asked.to_wire(), idempotent=True, accept=ONCELOG_AVRO, timeout=timeout, most=MAX_ANSWER_BYTES)
-        records, position = decoded(lambda data: decode_consume_response(data, asked.limit), body)
-        check_page(records, position, start=None if asked.after is None else bytes(asked.after), limit=asked.limit)
-        return records, position
+        path = _path(namespace, topic, name) + "/receive"
+        end = time.monotonic() + asked.wait / 1000
+
+        def once() -> bytes:
+            left = max(0.0, end - time.monotonic())
+            data = json.dumps(asked.model_copy(update={"wait": int(left * 1000)}).to_wire()).encode()
+            return self._transport.call(
+                "POST", path, data, JSON, accept=ONCELOG_AVRO, timeout=self._timeout + left, most=MAX_ANSWER_BYTES
+            )
+
+        polled = decoded(lambda body: decode_polled(body, asked.limit), self._trying(once, idempotent=True))
+        start = None if asked.after is None else bytes(asked.after)
+        check_page(polled.messages, polled.position, start=start, limit=asked.limit)
+        return polled
 
     def acknowledge(self, topic: str, name: str, asked: Acknowledge, namespace: str = DEFAULT_NAMESPACE) -> int:
         """Where the cursor stands, on disk. Raises ConsumerFenced, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId."""

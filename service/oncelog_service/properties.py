@@ -87,6 +87,12 @@ def ttl_ms(properties: Mapping[str, str]) -> int:
     return int(properties.get(TTL, DEFAULT_TTL)) * 1000
 
 
+def expired_before(row: TopicRow, now_ms: int, last_timestamp: int) -> int:
+    """What must be remembered of expiry before the ttl is changed. What is published from now on, after ``last_timestamp``, has
+    not expired, however far ahead the clock may have been."""
+    return max(row.expired_before, min(now_ms - ttl_ms(row.properties) + 1, last_timestamp + 1))
+
+
 def live_from(row: TopicRow, now_ms: int) -> int:
     """The first millisecond whose messages are young enough: published at t, a message lives before t + ttl.
 

@@ -43,6 +43,7 @@ _BY_GENERATION = (
     Table.SNAPSHOT,
     Table.KEY_SNAPSHOT,
     Table.TRIM,
+    Table.EXPIRY,
     Table.GROUP,
     Table.CHUNK,
 )

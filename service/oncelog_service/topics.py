@@ -28,10 +28,10 @@ from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.generations import highest_epoch
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.reading import read
-from oncelog_service.log.recovery import last_timestamp, recover
+from oncelog_service.log.recovery import last_timestamp, read_judgements, recover
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.writer import Writer
-from oncelog_service.properties import check_properties, checks_expectations, deduplicates, shown_properties, ttl_ms
+from oncelog_service.properties import check_properties, checks_expectations, deduplicates, expired_before, shown_properties
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, prefix_end, split_topic_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
@@ -119,15 +119,26 @@ class Topics:
             writer = await self._writer_of((namespace, topic))
             row = await self._existing(namespace, topic)
             kept = check_properties(properties, row.generation)
-            expired_before = max(row.expired_before, self._clock.now_ms() - ttl_ms(row.properties) + 1)
+            log = self._open.get((namespace, topic))
+            before = (
+                await read(self._expired_before, row, generation_key(topic_key(namespace, topic), row.generation))
+                if log is None
+                else log.expired_before
+            )
             checked = self._checks_expectations(row)
-            row = replace(row, properties=kept, expired_before=expired_before)
+            row = replace(row, properties=kept, expired_before=before)
             if self._checks_expectations(row) != checked:
                 await self._close((namespace, topic))  # so that one routine builds the index of keys: recovery
             await self._write(writer, namespace, topic, row)
             log = self._open.get((namespace, topic))
             if log is not None:
-                log.row = row
+                log.change(row)
+
+    def _expired_before(self, row: TopicRow, prefix: bytes) -> int:
+        last = max(row.created, last_timestamp(self._store, prefix))
+        judgements = read_judgements(self._store, prefix)
+        now_ms = max(self._clock.now_ms(), last, *(each.ms for each in judgements))
+        return expired_before(row, now_ms, last)
 
     def _checks_expectations(self, row: TopicRow) -> bool:
         return checks_expectations(row.properties, self._limits.check_expected_offsets)

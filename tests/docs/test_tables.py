@@ -39,6 +39,7 @@ from oncelog_service.storage.port import Table
 from oncelog_service.storage.rows import (
     ChunkRow,
     CopyRow,
+    ExpiryRow,
     GroupProducerRow,
     GroupRow,
     JournalMetaRow,
@@ -164,6 +165,7 @@ def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
         NamespaceRow,
         ProducerRow,
         TrimRow,
+        ExpiryRow,
         GroupRow,
         ChunkRow,
         JournalMetaRow,

@@ -87,7 +87,7 @@ def test_what_is_published_in_one_form_is_read_in_every_other(running: RunningSe
         {"long": 50},
     )
     assert topic.post("/poll", b"\x04\x01\x02\x02", AVRO).content.count(payload) == 2
-    full = topic.post("/poll", b"\x04\x00\x01\x02\x00\x02", ONCELOG_AVRO)
+    full = topic.post("/poll", b"\x04\x00\x01\x02\x00\x02\x00\x00", ONCELOG_AVRO)
     assert full.headers["content-type"] == ONCELOG_AVRO
     assert full.content.count(payload) == 2
 

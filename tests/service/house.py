@@ -17,7 +17,7 @@ from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import generation_key, row_id, topic_key
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import Columns, TopicRow, encode_rows
+from oncelog_service.storage.rows import Columns, TopicRow, encode_rows, message_id_of
 from oncelog_service.transactions.manager import TransactionManager
 from tests.support import ManualClock
 
@@ -105,7 +105,7 @@ def fill(disk: Disk, requests: Sequence[Columns], prefix: bytes = PREFIX, step_m
 
 def single_rows(row_ids: Iterable[bytes], first_offset: int = 0) -> list[Expired]:
     """What retention is told of rows that hold one message each."""
-    return [Expired(each, first_offset + number + 1) for number, each in enumerate(row_ids)]
+    return [Expired(each, first_offset + number + 1, message_id_of(each)) for number, each in enumerate(row_ids)]
 
 
 def flip(disk: Disk, table: Table, key: bytes, at: int = -10) -> None:

@@ -25,6 +25,7 @@ from oncelog_service.storage.rows import (
     ChunkRow,
     Columns,
     CopyRow,
+    ExpiryRow,
     GroupProducerRow,
     JournalMetaRow,
     NamespaceRow,
@@ -206,7 +207,8 @@ RECORDS = {
     "namespace_v1": NamespaceRow({"deduplication": None}),
     "producer_v1": ProducerRow(7, [("nonce-1", 6), ("nonce-2", 7)], "refuse", 42),
     "producer_never_opened_v1": ProducerRow(forgotten_below=9),
-    "trim_v1": TrimRow(336_776),
+    "trim_v1": TrimRow(336_776, "0000019d7a1f4e00000500000000000000000000"),
+    "expiry_v1": ExpiryRow([[1_790_003_600_000, "0000019d7a1f4e000006"], [1_790_000_000_000, "0000019d7a1f4e000009"]]),
     "chunk_v1": ChunkRow(
         first_place=3,
         messages=2,
@@ -240,7 +242,19 @@ def listed(record: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", [TopicRow, NamespaceRow, ProducerRow, TrimRow, ChunkRow, JournalMetaRow, GroupProducerRow, SubscriptionRow, CopyRow]
+    "kind",
+    [
+        TopicRow,
+        NamespaceRow,
+        ProducerRow,
+        TrimRow,
+        ExpiryRow,
+        ChunkRow,
+        JournalMetaRow,
+        GroupProducerRow,
+        SubscriptionRow,
+        CopyRow,
+    ],
 )
 @pytest.mark.parametrize(
     "data",
@@ -304,4 +318,4 @@ def test_the_layout_of_a_transactional_row_version_1_never_changes() -> None:
 
 
 def test_a_record_is_plain_json() -> None:
-    assert json.loads(encode_record(TrimRow(5))) == {"version": 1, "earliest_offset": 5}
+    assert json.loads(encode_record(TrimRow(5))) == {"version": 1, "earliest_offset": 5, "last_id": None}

@@ -244,12 +244,13 @@ def test_a_group_is_given_to_retention_as_a_whole_with_its_pointer() -> None:
         log = one_group(rolled=rolled)
         live_from = split_row_id(log.row_ids[2])[0] + 1
         first, second, third, _ = log.row_ids
+        last = [message.message_id for message in log.messages if message.row_id == third][-1]
         assert expired_rows(log.store, PREFIX, live_from, live_from, 100) == [
-            Expired(first, 1),
-            Expired(second, 2),
-            Expired(third, 9),
+            Expired(first, 1, first + bytes(10)),
+            Expired(second, 2, second + bytes(10)),
+            Expired(third, 9, last),
         ]
-        assert expired_rows(log.store, PREFIX, live_from - 1, live_from, 100)[-1] == Expired(second, 2)
+        assert expired_rows(log.store, PREFIX, live_from - 1, live_from, 100)[-1] == Expired(second, 2, second + bytes(10))
 
 
 def test_a_group_whose_messages_have_all_expired_by_their_own_ttl_lives_as_long_as_the_topic_allows() -> None:

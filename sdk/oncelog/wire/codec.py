@@ -34,6 +34,7 @@ from oncelog.wire.requests import (
     CommitRequest,
     ConsumeRequest,
     Part,
+    Polled,
     PublishRequest,
     PublishResponse,
     ReceiptRun,
@@ -435,6 +436,8 @@ def decode_consume_request(content_type: str, body: bytes, items: int = MAX_ITEM
         limit=record["limit"],
         wait=record.get("wait"),
         transaction=record["transaction"],
+        generation=record.get("generation"),
+        refuse_expired=record.get("refuseExpired", False),
     )
 
 
@@ -463,22 +466,30 @@ def encode_consume_request(request: ConsumeRequest) -> bytes:
         "limit": request.limit,
         "wait": request.wait,
         "transaction": request.transaction,
+        "generation": request.generation,
+        "refuseExpired": request.refuse_expired,
     }
     return encode("ConsumeRequest", ONCELOG_AVRO, record)
 
 
 def encode_consume_response(
-    media: str, messages: list[bytes], position: bytes | None, more: Sequence[Mapping[str, object]] | None = None
+    media: str,
+    messages: list[bytes],
+    position: bytes | None,
+    more: Sequence[Mapping[str, object]] | None = None,
+    polled: Polled | None = None,
 ) -> bytes:
     """The answer from messages that are already encoded in ``media`` (for JSON: as for ONCELOG_AVRO).
 
-    ``more``: what each of them says besides, in JSON alone.
+    ``more``: what each of them says besides, in JSON alone. ``polled``: what else the answer says, its own messages and position
+    apart.
     """
     array = encode_array(messages, len(messages))
     if media == AVRO:
         return b"".join(array)
     end = NULL_BRANCH if position is None else VALUE_BRANCH + encode_bytes(position)
-    body = b"".join([*array, end])
+    said = (None,) * 4 if polled is None else polled[2:]
+    body = b"".join([*array, end, *map(encode_optional_long, said)])
     if media == ONCELOG_AVRO:
         return body
     source, parsed = _ONCELOG["ConsumeResponse"]
@@ -517,17 +528,31 @@ _AT_ONCE_BYTES = 4 << 20
 
 
 def decode_consume_response(body: bytes, most: int | None = None) -> tuple[list[dict[str, Any]], bytes | None]:
-    """Messages as records, and the position, from an answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`.
+    """Messages as records, and the position, of what :func:`decode_polled` reads."""
+    polled = decode_polled(body, most)
+    return polled.messages, polled.position
+
+
+def decode_polled(body: bytes, most: int | None = None) -> Polled:
+    """An answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`.
 
     Raises InvalidRequest if it is none, or has more than ``most`` messages: before more are made of it.
     """
     if most is not None and len(body) > _AT_ONCE_BYTES:
         return _decode_page(body, most)
     record = decode("ConsumeResponse", ONCELOG_AVRO, body)
-    return record["messages"], record["position"]
+    return _polled(record["messages"], *(record[name] for name in _SAID))
 
 
-_MESSAGE, _POSITION = (
+def _polled(messages: list[dict[str, Any]], position: bytes | None, *said: int | None) -> Polled:
+    for name, value in zip(_SAID[1:], said, strict=True):
+        if value is not None and not 0 <= value <= (2**31 - 1 if name == "generation" else _MAX_LONG):
+            raise InvalidRequest(f"{name} is out of range in the Avro ConsumeResponse")
+    return Polled(messages, position, *said)
+
+
+_SAID = tuple(field["name"] for field in avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"][1:])
+_MESSAGE, *_FIELDS = (
     fastavro.parse_schema(field["type"]["items"] if field["name"] == "messages" else field["type"])
     for field in avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"]
 )
@@ -538,21 +563,21 @@ def _count(stream: BytesIO) -> int:
     return int(count)
 
 
-def _decode_page(body: bytes, most: int) -> tuple[list[dict[str, Any]], bytes | None]:
+def _decode_page(body: bytes, most: int) -> Polled:
     """As fastavro reads it, but message by message, which takes a fifth longer."""
     stream = BytesIO(body)
     messages: list[Any] = []
-    position: Any
+    said: list[Any]
     try:
         while count := _count(stream):
             if not 0 < count <= most - len(messages):  # no service of ours writes the other form of a block, with its size
                 raise InvalidRequest(f"the body has more than {most} messages")
             messages += [fastavro.schemaless_reader(stream, _MESSAGE, None) for _ in range(count)]
-        position = fastavro.schemaless_reader(stream, _POSITION, None)
+        said = [fastavro.schemaless_reader(stream, field, None) for field in _FIELDS]
     except InvalidRequest:
         raise
     except Exception as error:
         raise InvalidRequest("the body is not an Avro ConsumeResponse: it is cut short or not of that schema") from error
     if stream.tell() != len(body):
         raise InvalidRequest(f"{len(body) - stream.tell()} bytes follow the Avro ConsumeResponse")
-    return messages, position
+    return _polled(messages, *said)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 STORED = "stored"
 DUPLICATE = "duplicate"
@@ -105,6 +105,22 @@ class Rollback(NamedTuple):
     end: tuple[int, int]
 
 
+class Polled(NamedTuple):
+    """What a poll answers, beside the messages themselves."""
+
+    messages: list[dict[str, Any]]
+    position: bytes | None
+    """Id of the last row looked at: go on exclusively after it."""
+    generation: int | None = None
+    """Of the topic."""
+    upcoming: int | None = None
+    """Where nothing was looked at since the end of the log was reached: the offset of the next message."""
+    now_ms: int | None = None
+    """By the service's clock."""
+    ttl_ms: int | None = None
+    """Of the topic."""
+
+
 @dataclass(slots=True)
 class ConsumeRequest:
     """Where to read from and how much. ``start_from``: 20 bytes of a message id, a timestamp in ms, or None for the oldest."""
@@ -116,3 +132,7 @@ class ConsumeRequest:
     wait: int | None = None
     """Milliseconds."""
     transaction: bytes | None = None
+    generation: int | None = None
+    """Of the topic, that the start was found in: another one is refused."""
+    refuse_expired: bool = False
+    """A start behind which messages have expired by the topic's ttl is refused."""

@@ -25,6 +25,7 @@ from oncelog_service.storage.pieces import intact_piece, is_piece
 from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.storage.rows import (
     ChunkRow,
+    ExpiryRow,
     GroupProducerRow,
     GroupRow,
     JournalMetaRow,
@@ -68,6 +69,7 @@ READ: Mapping[Table, Callable[[bytes, bytes], object]] = {
     Table.PRODUCER: lambda _, value: decode_record(ProducerRow, value),
     Table.SNAPSHOT: lambda _, value: _whole(Snapshot.from_bytes, value),
     Table.TRIM: lambda _, value: decode_record(TrimRow, value),
+    Table.EXPIRY: lambda _, value: decode_record(ExpiryRow, value),
     Table.GROUP: lambda _, value: decode_record(GroupRow, value),
     Table.TRANSACTION_EDIT: lambda key, value: decode_edit(_number(key), value),
     Table.TRANSACTION_SNAPSHOT: lambda _, value: _whole(decode_snapshot, value),

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 from oncelog.errors import TopicDamaged
 from oncelog.wire.avro_parts import NULL_BRANCH, VALUE_BRANCH, decode_long, encode_long, encode_long_run
 from oncelog.wire.columns import MessageColumns, OffsetRun, ProducerRun, pack, pack_optional
+from oncelog_service.log.judgements import Judgements, judged_at
 from oncelog_service.log.scan import (
     checked,
     damaged_payload,
@@ -72,6 +73,9 @@ class Range(NamedTuple):
     max_bytes: int
     """Of rows; the answer ends after the message that reaches this."""
     properties: bool = False
+    judgements: Judgements = ()
+    expired_at: list[int] | None = None
+    """Takes when the ttl of each message ended that was passed over for its own ttl."""
 
 
 def read_columns(store: Store, prefix: bytes, wanted: Range) -> MessageColumns:
@@ -350,7 +354,13 @@ class _Walk:
         return not self._expired(row_id, ttl) and all(text.endswith(end) for text in texts)
 
     def _expired(self, row_id: bytes, ttl: int | None) -> bool:
-        return ttl is not None and split_row_id(row_id)[0] + ttl * 1000 <= self._wanted.now_ms
+        if ttl is None:
+            return False
+        end, wanted = split_row_id(row_id)[0] + ttl * 1000, self._wanted
+        gone = end <= judged_at(wanted.judgements, row_id, wanted.now_ms)
+        if gone and wanted.expired_at is not None:
+            wanted.expired_at.append(end)
+        return gone
 
     def _one_by_one(self, row_ids: list[bytes], rows: list[bytes], offset: int) -> int:
         for row_id, row in checked(zip(row_ids, rows, strict=True), b"", offset):

@@ -13,6 +13,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from oncelog.wire.transaction import Transaction
+from oncelog_service.log.judgements import Judgements, judged_at
 from oncelog_service.log.scan import Stored, rows_from, stored_in
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, split_row_id
 from oncelog_service.storage.port import Store
@@ -81,6 +82,14 @@ SETTLED = Transaction(transaction_id=0, read_pointer=2**63 - 1)
 """What sees everything that is not rolled back. Of the settled part of a log, that is what is committed."""
 
 
+class Lives(NamedTuple):
+    """How long the messages of a page live, as it was when the page was made."""
+
+    now_ms: int
+    ttl_ms: int
+    """Of the topic."""
+
+
 class Page(NamedTuple):
     """What one poll found."""
 
@@ -88,6 +97,11 @@ class Page(NamedTuple):
     """Encoded, ready to be joined into an answer."""
     last_id: bytes | None
     """Id of the last message looked at, delivered or not; None when there was none."""
+    expired_at: int = 0
+    """The latest millisecond at which the ttl of a message ended that was passed over for its own ttl; 0: none was."""
+    upcoming: int | None = None
+    """Where nothing was looked at, since the page begins behind the last message: the offset of the next one."""
+    lives: Lives | None = None
     undecided: bool = False
     """It ended before a message whose transaction the reader's transaction takes for undecided: waiting would not help."""
     more: bool = False
@@ -104,6 +118,7 @@ class Bounds(NamedTuple):
     now_ms: int
     rows: int = 2**62
     """Looked at, delivered or not: 2 at the least, or paging would not go on."""
+    judgements: Judgements = ()
 
 
 class Sight(Enum):
@@ -164,7 +179,8 @@ def collect(
     ``stored`` joins in the payloads of a group from a payload id on; without it there may be none.
     """
     messages: list[bytes] = []
-    limit, room, now_ms = bounds.limit, bounds.max_bytes, bounds.now_ms
+    limit, room, now_ms, judgements = bounds.limit, bounds.max_bytes, bounds.now_ms, bounds.judgements
+    expired_at = 0
     encode = encoding.row
     last: bytes | None = None
     pointer, seen = b"", Sight.SEEN
@@ -181,28 +197,31 @@ def collect(
                     pointer = row[WRITE_POINTER]
                     seen = sight(transaction, write_pointer_of(row))
                 if seen is Sight.UNDECIDED:
-                    return Page(messages, _completed(last), undecided=True)
+                    return Page(messages, _completed(last), expired_at, undecided=True)
                 if seen is Sight.PASSED:
                     last = row_id + _LAST_PAYLOAD_ID
                     continue
             if flags & GROUP:
                 assert stored is not None
-                group = Bounds(limit - len(messages), room, now_ms, bounds.rows)
-                found, last, room, more = _collect_stored(
+                judged_ms = judged_at(judgements, row_id, now_ms)
+                group = Bounds(limit - len(messages), room, judged_ms, bounds.rows)
+                found, last, room, more, expired = _collect_stored(
                     row_id, stored(row, within if row_id == first else b""), group, encoding
                 )
                 messages += found
+                expired_at = max(expired_at, expired)
                 if encoding.note is not None:
                     encoding.note(row, len(found))
                 if more:
-                    return Page(messages, last, more=True)
+                    return Page(messages, last, expired_at, more=True)
                 if len(messages) >= limit or room <= 0:
                     break
                 last = row_id + _LAST_PAYLOAD_ID
                 continue
             if flags & TTL:
-                if split_row_id(row_id)[0] + ttl_of(row) * 1000 <= now_ms:
-                    last = row_id
+                end = split_row_id(row_id)[0] + ttl_of(row) * 1000
+                if end <= judged_at(judgements, row_id, now_ms):
+                    last, expired_at = row_id, max(expired_at, end)
                     continue
             else:
                 known = row[: WRITE_POINTER.stop if flags & T else WRITE_POINTER.start]
@@ -212,28 +231,31 @@ def collect(
         if len(messages) >= limit or room <= 0:
             break
     else:
-        return Page(messages, _completed(last), more=next(rows, None) is not None)
-    return Page(messages, _completed(last))
+        return Page(messages, _completed(last), expired_at, more=next(rows, None) is not None)
+    return Page(messages, _completed(last), expired_at)
 
 
 def _collect_stored(
     row_id: bytes, stored: Iterator[Stored], bounds: Bounds, encoding: Encoding
-) -> tuple[list[bytes], bytes | None, int, bool]:
-    """Messages of one group, the id of the last one looked at, the room that is left, and whether it ended at the rows' bound."""
+) -> tuple[list[bytes], bytes | None, int, bool, int]:
+    """Messages of one group, the id of the last one looked at, the room that is left, whether it ended at the rows' bound, and
+    when a ttl ended at the latest."""
     messages: list[bytes] = []
+    expired_at = 0
     room, last = bounds.max_bytes, None
     timestamp, _ = split_row_id(row_id)
     for payload_id, offset, row in islice(stored, bounds.rows):
         last = row_id + payload_id
-        if row[1] & TTL and timestamp + payload_ttl_of(row) * 1000 <= bounds.now_ms:
+        if row[1] & TTL and (end := timestamp + payload_ttl_of(row) * 1000) <= bounds.now_ms:
+            expired_at = max(expired_at, end)
             continue
         messages.append(encoding.stored(row_id, offset, row))
         room -= len(row)
         if len(messages) >= bounds.limit or room <= 0:
             break
     else:
-        return messages, last, room, next(stored, None) is not None
-    return messages, last, room, False
+        return messages, last, room, next(stored, None) is not None, expired_at
+    return messages, last, room, False, expired_at
 
 
 def _completed(last: bytes | None) -> bytes | None:

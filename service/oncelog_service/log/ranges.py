@@ -16,6 +16,7 @@ from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.columns import Range, end_within, read_columns
+from oncelog_service.log.expiry import Expiry
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.reading import read
 from oncelog_service.log.scan import rows_from
@@ -35,17 +36,17 @@ class Ranges:
         limits: Limits,
         row: Callable[[], TopicRow],
         earliest_offset: Callable[[], int],
-        living: Callable[[], tuple[int, bytes]],
+        expiry: Expiry,
         check_open: Callable[[], None],
     ) -> None:
-        """``earliest_offset``: where retention has been. ``living``: now, ms, and the key of the first row that lives."""
+        """``earliest_offset``: where retention has been."""
         self._prefix = prefix
         self._store = store
         self._dedup = dedup
         self._limits = limits
         self._row = row
         self._earliest_offset = earliest_offset
-        self._living = living
+        self._expiry = expiry
         self.check_open = check_open
         self.arrivals = Arrivals()
         """Woken when more may be settled, or the topic is closed."""
@@ -79,7 +80,9 @@ class Ranges:
         """Where the log begins, up to where it is settled, and what else is asked. Raises TopicDamaged."""
         self.check_open()
         settled = self.settled
-        _, begin = self._living()
+        living = self._expiry.living()
+        await self._expiry.hide(living)
+        begin = living.begin
         earliest = await self._from(begin, settled)
         at_timestamp = within = None
         if asked.timestamp is not None:
@@ -113,17 +116,23 @@ class Ranges:
         """
         self.check_open()
         self._check(first, upto, generation, limit, max_bytes)
-        now_ms, begin = self._living()
+        living, expired_at = self._expiry.living(), list[int]()
+        await self._expiry.hide(living)
         wanted = Range(
             first,
             upto,
-            begin,
-            now_ms,
+            living.begin,
+            living.now_ms,
             min(limit or self._limits.max_columns_messages, self._limits.max_columns_messages),
             min(max_bytes or self._limits.max_columns_bytes, self._limits.max_columns_bytes),
             properties,
+            living.judgements,
+            expired_at,
         )
-        return await read(_encoded_columns, self._store, self._prefix, wanted)
+        encoded = await read(_encoded_columns, self._store, self._prefix, wanted)
+        if expired_at:
+            await self._expiry.passed_over(max(expired_at), self.last_settled_id, living)
+        return encoded
 
     def _check(self, first: int, upto: int, generation: int | None, limit: int | None, max_bytes: int | None) -> None:
         for name, value in (("limit", limit), ("maxBytes", max_bytes)):

@@ -15,12 +15,14 @@ from typing import TypeVar
 from oncelog.errors import TopicDamaged
 from oncelog_dedup import Entry, Fold, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
 from oncelog_service.log.groups import marks_of
+from oncelog_service.log.judgements import Judgements, judgements_of
 from oncelog_service.log.key_index import KeyIndex, KeyMarks, group_key_marks, key_marks, key_name
-from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from, stored_under
+from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from, stored_under, trim_of
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import (
+    ExpiryRow,
     ProducerRow,
     Row,
     RowDamaged,
@@ -48,6 +50,9 @@ class Recovered:
     """Where the topic checks expectations."""
     key_snapshots: list[int | None] | None = None
     subscriptions: dict[str, SubscriptionRow] = field(default_factory=dict)
+    trimmed_id: bytes = b""
+    """Of the last message that retention has deleted; empty for none."""
+    judgements: Judgements = ()
 
 
 def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
@@ -82,6 +87,8 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         keys=keys,
         key_snapshots=key_snapshots,
         subscriptions=read_subscriptions(store, prefix),
+        trimmed_id=bytes.fromhex(trim_of(store, prefix).last_id or ""),
+        judgements=read_judgements(store, prefix),
     )
 
 
@@ -182,6 +189,15 @@ def read_producers(store: Store, prefix: bytes) -> dict[str, ProducerRow]:
 def read_subscriptions(store: Store, prefix: bytes) -> dict[str, SubscriptionRow]:
     """Every subscription of the topic, deleted ones too. Raises TopicDamaged if one cannot be read."""
     return _by_name(store, prefix, Table.SUBSCRIPTION, SubscriptionRow)
+
+
+def read_judgements(store: Store, prefix: bytes) -> Judgements:
+    """When the topic's rows were judged, as far as it is on disk. Raises TopicDamaged."""
+    data = store.get(Table.EXPIRY, prefix)
+    try:
+        return () if data is None else judgements_of(decode_record(ExpiryRow, data))
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
 
 
 def _by_name(store: Store, prefix: bytes, table: Table, kind: type[N]) -> dict[str, N]:

@@ -24,6 +24,7 @@ from oncelog_service.storage.rows import (
     decode_record,
     decode_row,
     intact,
+    message_id_of,
     messages_of,
     offset_of,
     payload_id_of,
@@ -153,9 +154,14 @@ def row_at(store: Store, prefix: bytes, row_id: bytes) -> Row | None:
 
 def earliest_offset(store: Store, prefix: bytes) -> int:
     """Offset at which the log begins: 0, or what retention left. Raises TopicDamaged."""
+    return trim_of(store, prefix).earliest_offset
+
+
+def trim_of(store: Store, prefix: bytes) -> TrimRow:
+    """What retention has deleted. Raises TopicDamaged."""
     data = store.get(Table.TRIM, prefix)
     try:
-        return 0 if data is None else decode_record(TrimRow, data).earliest_offset
+        return TrimRow(0) if data is None else decode_record(TrimRow, data)
     except RowDamaged as damage:
         raise TopicDamaged(str(damage)) from damage
 
@@ -339,6 +345,8 @@ class Expired(NamedTuple):
     row_id: bytes
     end: int
     """The offset behind it."""
+    last_id: bytes
+    """Id of the last message in it."""
 
 
 def expired(row_id: bytes, row: bytes, live_from: int, now_ms: int) -> bool:
@@ -360,5 +368,10 @@ def expired_rows(store: Store, prefix: bytes, live_from: int, now_ms: int, limit
         for row_id, row in rows:
             if len(found) == limit or not expired(row_id, row, live_from, now_ms):
                 break
-            found.append(Expired(row_id, end_of(row)))
+            found.append(Expired(row_id, end_of(row), _last_id(row_id, row)))
     return found
+
+
+def _last_id(row_id: bytes, row: bytes) -> bytes:
+    group = decode_row(row_id, row).group if row[1] & GROUP else None
+    return message_id_of(row_id) if group is None else row_id + group.last_payload_id

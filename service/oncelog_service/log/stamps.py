@@ -24,6 +24,10 @@ class Stamps:
         """``floor``: no timestamp is below it; ``last_row_id``: the last one handed out, recovered from the log."""
         self.upcoming_offset = upcoming_offset
         self._timestamp, self._seq_id = (floor, -1) if last_row_id is None else split_row_id(last_row_id)
+        self.rise(floor)
+
+    def rise(self, floor: int) -> None:
+        """No timestamp from now on is below ``floor``."""
         if floor > self._timestamp:
             self._timestamp, self._seq_id = floor, -1
 

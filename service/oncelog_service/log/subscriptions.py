@@ -220,7 +220,7 @@ class Subscriptions:
                 start, looked_at = after(page.last_id), page.last_id
             left = end - self._clock.monotonic()
             if page.messages or left <= 0:
-                return Page(page.messages, looked_at)
+                return page._replace(last_id=looked_at)
             await self._more(start, left)
             self._check_open()
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from oncelog.errors import (
     InvalidRequest,
+    MessagesExpired,
     OffsetOutOfRange,
     ProducerInTransaction,
     StaleMessageId,
@@ -37,6 +38,7 @@ from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
 from oncelog_service.log.expectations import Expectations, topic_name
+from oncelog_service.log.expiry import Expiry, Living
 from oncelog_service.log.generations import Generations
 from oncelog_service.log.groups import Appearances, Groups
 from oncelog_service.log.inspection import inspected_groups, inspected_payloads, inspected_rows
@@ -44,20 +46,20 @@ from oncelog_service.log.journaled import Journaled
 from oncelog_service.log.judge import Judge, Known
 from oncelog_service.log.key_index import key_marks
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.pages import SETTLED, Bounds, Encoding, Page, collect, read_page, through
+from oncelog_service.log.pages import SETTLED, Bounds, Encoding, Lives, Page, collect, read_page, through
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.ranges import Ranges
 from oncelog_service.log.reading import read
 from oncelog_service.log.receipts import response, rows_of, stored_runs
 from oncelog_service.log.recovery import Recovered
-from oncelog_service.log.scan import Expired, after, find_offset, following
+from oncelog_service.log.scan import Expired, after, find_offset
 from oncelog_service.log.snapshots import Snapshots
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.log.subscriptions import Subscriptions
 from oncelog_service.log.transactional import Transactional, columns_of
 from oncelog_service.log.writer import Writer
-from oncelog_service.properties import check_mode, live_from
+from oncelog_service.properties import check_mode, expired_before, ttl_ms
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import Columns, TopicRow, TrimRow, encode_record, encode_rows, message_id_of
@@ -108,8 +110,8 @@ class TopicLog:
         self.prefix = prefix
         self.replayed = recovered.replayed
         self.earliest_offset = recovered.earliest_offset
-        self._begin = FIRST_ROW_ID
-        """The key before which retention has deleted everything since the topic was opened."""
+        self._trimmed_id = recovered.trimmed_id
+        """Of the last message that retention has deleted; empty for none."""
         self.deduplication = deduplication
         self.dedup = Deduplicator(recovered.fold)
         keys = self.keys = recovered.keys
@@ -138,7 +140,8 @@ class TopicLog:
             recovered.key_snapshots,
         )
         last_id = self.position.last_message_id
-        self._stamps = Stamps(row.created, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
+        floor = max(row.created, row.expired_before)
+        self._stamps = Stamps(floor, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
         groups = Groups(prefix, store, keys is not None)
         appearances = Appearances(prefix, clock, self.dedup, self._stamps, keys)
         pointers = WritePointers(
@@ -195,6 +198,17 @@ class TopicLog:
             self._check_open,
             self._published_group,
         )
+        self.expiry = Expiry(
+            prefix,
+            recovered.judgements,
+            store,
+            writer,
+            clock,
+            lambda: self.row,
+            lambda: self._stamps.last_timestamp,
+            lambda: (self.position.last_message_id or b"")[:ROW_ID_SIZE],
+            lambda: self._trimmed_id,
+        )
         self.ranges = Ranges(
             prefix,
             store,
@@ -202,7 +216,7 @@ class TopicLog:
             limits,
             lambda: self.row,
             lambda: self.earliest_offset,
-            self._living,
+            self.expiry,
             self._check_open,
         )
         self.subscriptions = Subscriptions(
@@ -520,24 +534,55 @@ class TopicLog:
         With a transaction: what it sees, up to the first message that is undecided for it. Without one: everything.
 
         Raises:
-            InvalidRequest, InvalidTransaction, StaleMessageId, OffsetOutOfRange: definite.
+            InvalidRequest, InvalidTransaction, StaleMessageId, OffsetOutOfRange, MessagesExpired: definite.
             TopicDamaged: a message is damaged or missing.
         """
         check_consume(request, self._limits.max_wait_ms)
         self._check_open()
+        self._check_generation(request.generation)
         limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         transaction = None if request.transaction is None else await self._decoded(request.transaction)
         start = await self._start(request)
+        offset = None if request.start_offset is None else request.start_offset + (not request.inclusive)
         end = self._clock.monotonic() + (request.wait or 0) / 1000
         while True:
+            if request.refuse_expired:
+                await self._check_nothing_lost(start, offset, request.transaction is not None)
             page = await self._page(start, limit, encoding, transaction)
             if page.last_id is not None:
-                start = after(page.last_id)
+                start, offset = after(page.last_id), None
             left = end - self._clock.monotonic()
             if page.messages or page.undecided or left <= 0:
                 return page
             await self._arrival(start, left)
             self._check_open()
+
+    def _check_generation(self, asked: int | None) -> None:
+        present = self.row.generation
+        if asked is not None and asked != present:
+            raise StaleMessageId(
+                f"the position is one in generation {asked} of the topic, which was deleted; this is generation {present}, whose "
+                "messages are others: start from the oldest",
+                generation=present,
+            )
+
+    async def _check_nothing_lost(self, start: bytes, offset: int | None, rolled_back: bool) -> None:
+        """Raises MessagesExpired where messages behind the start have expired by the topic's ttl. ``offset``: the start's, if it
+        is known; ``rolled_back``: rows that were rolled back are no loss."""
+        behind = await self.expiry.behind(start, self.expiry.living(), rolled_back)
+        upcoming = self.position.upcoming_offset
+        earliest = upcoming if behind.earliest is None else behind.earliest
+        if not behind.lost or (offset is not None and offset >= earliest):
+            return
+        first = behind.first if offset is None else offset
+        what = f"up to offset {earliest - 1}" if first is None else f"at offsets {first} to {earliest - 1}"
+        raise MessagesExpired(
+            f"messages {what} have expired before they were asked for; the first one that lives has offset {earliest}, "
+            f"the next one will have {upcoming}",
+            first=first,
+            earliest=earliest,
+            upcoming=upcoming,
+        )
 
     async def _decoded(self, data: bytes) -> Transaction:
         """Whoever pages sends the same transaction with each poll: the latest one is kept, unless it is large."""
@@ -573,31 +618,42 @@ class TopicLog:
             start = after(last_id)
             await asyncio.sleep(0)
             self._check_open()
-        return Page(messages, last_id, page.undecided)
+        return page._replace(messages=messages, last_id=last_id, more=False)
 
     async def _slice(
         self, start: bytes, limit: int, room: int, encoding: Encoding, transaction: Transaction | None, settled: bool
     ) -> Page:
-        now_ms, begin = self._living()
-        start = max(start, begin)
-        last_id = (self.dedup.fold.settled.position if settled else self.position).last_message_id
+        living = self.expiry.living()
+        if start < living.begin:
+            await self.expiry.hide(living)
+            start = living.begin
+        position = self.dedup.fold.settled.position if settled else self.position
+        last_id = position.last_message_id
         if last_id is None or last_id < start:
-            return Page([], None)
+            return Page([], None, upcoming=position.upcoming_offset)
         last_row = last_id[:ROW_ID_SIZE] if settled else None
-        bounds = Bounds(limit, room, now_ms, _SLICE_ROWS)
+        page = await self._living_slice(start, limit, room, encoding, transaction, last_row, living)
+        if page.expired_at:
+            await self.expiry.passed_over(page.expired_at, page.last_id, living)
+        return page._replace(lives=Lives(living.now_ms, ttl_ms(self.row.properties)))
+
+    async def _living_slice(
+        self,
+        start: bytes,
+        limit: int,
+        room: int,
+        encoding: Encoding,
+        transaction: Transaction | None,
+        last_row: bytes | None,
+        living: Living,
+    ) -> Page:
+        bounds = Bounds(limit, room, living.now_ms, _SLICE_ROWS, living.judgements)
         row_id = start[:ROW_ID_SIZE]
         cached_from = self.position.upcoming_offset - self.cache.messages
         if self.cache.covers(row_id) or (self._cached_from_the_first_row and cached_from <= self.earliest_offset):
             bounds = bounds._replace(rows=_CACHED_ROWS)
             return collect(through(self.cache.rows(row_id), last_row), start, bounds, encoding, transaction)
         return await read(read_page, self._store, self.prefix, start, bounds, encoding, transaction, last_row)
-
-    def _living(self) -> tuple[int, bytes]:
-        """Now, ms, and the key of the first row that lives."""
-        # Not behind the last message: what had expired before a restart stays so when the clock was set back meanwhile.
-        now_ms = max(self._clock.now_ms(), self._stamps.last_timestamp)
-        # What was deleted stays so, although the cache may still hold it.
-        return now_ms, max(self._begin, timestamp_prefix(live_from(self.row, now_ms)))
 
     async def _start(self, request: ConsumeRequest) -> bytes:
         """The key at which the scan begins."""
@@ -654,7 +710,7 @@ class TopicLog:
         if self.keys is not None:
             settled = min(settled, self.keys.snapshot().position.upcoming_offset)
         rows = [row for row in rows if row.end <= settled]
-        if not rows or rows[0].row_id < self._begin:
+        if not rows or rows[0].last_id <= self._trimmed_id:
             return 0  # another round of retention was here first
         upto = rows[-1].end
         while self.snapshots.covered_by_both < upto:
@@ -666,19 +722,22 @@ class TopicLog:
         if self.keys is None:
             for slot in SNAPSHOT_SLOTS:  # from when expectations were checked: from now on they would miss messages
                 batch.delete(Table.KEY_SNAPSHOT, self.prefix + slot)
-        batch.put(Table.TRIM, self.prefix, encode_record(TrimRow(upto)))
-        await self._writer.submit(batch, partial(self._trimmed, upto, following(rows[-1].row_id)))
+        last_id = rows[-1].last_id
+        batch.put(Table.TRIM, self.prefix, encode_record(TrimRow(upto, last_id.hex())))
+        await self._writer.submit(batch, partial(self._trimmed, upto, last_id))
         return len(rows)
 
-    def _trimmed(self, earliest_offset: int, begin: bytes) -> None:
+    def _trimmed(self, earliest_offset: int, last_id: bytes) -> None:
         self.earliest_offset = earliest_offset
-        self._begin = begin
+        self._trimmed_id = last_id
 
     async def close(self, snapshot: bool = True) -> None:
         """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""
         self._closed = True
         self._wake()
         await self._writer.settled()
+        if snapshot and self._writer.stands:
+            await self.expiry.hide(self.expiry.living())
         if snapshot and self.snapshots.behind:
             await self.snapshots.take()
         await self.snapshots.stop()
@@ -694,6 +753,17 @@ class TopicLog:
     def last_timestamp(self) -> int:
         """The highest publish timestamp handed out."""
         return self._stamps.last_timestamp
+
+    def change(self, row: TopicRow) -> None:
+        """The topic's properties are others from now on."""
+        self.row = row
+        self._stamps.rise(row.expired_before)
+
+    @property
+    def expired_before(self) -> int:
+        """What must be remembered of expiry when the topic's ttl is changed now."""
+        living, last = self.expiry.living(), self._stamps.last_timestamp
+        return expired_before(self.row, max(living.now_ms, *(each.ms for each in living.judgements)), last)
 
     @property
     def highest_epoch(self) -> int:

@@ -12,6 +12,7 @@ from oncelog.wire.codec import (
     encode_publish_response,
 )
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
+from oncelog.wire.requests import Polled
 from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
 from oncelog_service.log.topic_log import Glance, TopicLog
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, json_answer, off_loop
@@ -21,10 +22,11 @@ ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
 """How the messages of a page are encoded, by the media type of the answer."""
 
 
-async def page_answer(media: str, page: Page, more: Sequence[Mapping[str, object]] | None = None) -> Answer:
+async def page_answer(media: str, page: Page, generation: int, more: Sequence[Mapping[str, object]] | None = None) -> Answer:
     """Messages in a media type; JSON of more than a few is made on a thread. ``more``: what else each says in JSON."""
     large = media == JSON and sum(map(len, page.messages)) > AT_ONCE_BYTES
-    return Answer(await off_loop(large, encode_consume_response, media, page.messages, page.last_id, more), media)
+    said = said_of(page, generation)
+    return Answer(await off_loop(large, encode_consume_response, media, page.messages, page.last_id, more, said), media)
 
 
 async def _log(call: Call) -> TopicLog:
@@ -77,6 +79,8 @@ async def poll(call: Call) -> Answer:
 
     `limit` counts messages delivered; a page may be shorter, because it is bounded in bytes too. Paging exclusively after the
     last id, with any limit, delivers every message exactly once. `wait` (ms) holds an empty answer until something arrives.
+    `generation` refuses (`stale_message_id`) a topic that was deleted and made anew since the start was found; `refuseExpired`
+    refuses (`messages_expired`) a start behind which messages have expired by the topic's ttl, and says which.
     With a `transaction` (Thrift bytes) the answer holds what it sees, and ends before the first message that is undecided for it;
     without one, everything in the log. In JSON each message of a transaction says its `writePointer` and its `state`.
     """
@@ -84,11 +88,11 @@ async def poll(call: Call) -> Answer:
     media = essence(call.content_type)
     request = await decoded(call, decode_consume_request)
     if media != JSON:
-        return await page_answer(media, await log.poll(request, ENCODINGS[media]))
+        return await page_answer(media, await log.poll(request, ENCODINGS[media]), log.row.generation)
     pointers: list[tuple[int, int] | None] = []
     glance = log.glance()
     page = await log.poll(request, noting_pointers(AS_JSON, pointers))
-    return await page_answer(media, page, [_of_transaction(log, glance, each) for each in pointers])
+    return await page_answer(media, page, log.row.generation, [_of_transaction(log, glance, each) for each in pointers])
 
 
 def _of_transaction(log: TopicLog, glance: Glance, pointer: tuple[int, int] | None) -> Mapping[str, object]:
@@ -96,3 +100,9 @@ def _of_transaction(log: TopicLog, glance: Glance, pointer: tuple[int, int] | No
     if pointer is None:
         return {}
     return {"writePointer": {"long": abs(pointer[0])}, "state": {"string": log.row_state(glance, *pointer)}}
+
+
+def said_of(page: Page, generation: int) -> Polled:
+    """What an answer says beside its messages."""
+    now_ms, ttl_ms = (None, None) if page.lives is None else page.lives
+    return Polled([], None, generation, page.upcoming, now_ms, ttl_ms)

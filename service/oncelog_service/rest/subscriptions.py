@@ -45,9 +45,10 @@ async def receive(call: Call) -> Answer:
     holds an empty answer until there is something. The answer is that of a poll: JSON, or Avro if the Accept header says so.
     """
     asked = await read_model(call, ReceiveMessages)
+    log = await call.service.topics.open(call.path["namespace"], call.path["topic"])
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
-    page = await (await _subscriptions(call)).receive(call.path["subscription"], asked, ENCODINGS[media])
-    return await page_answer(media, page)
+    page = await log.subscriptions.receive(call.path["subscription"], asked, ENCODINGS[media])
+    return await page_answer(media, page, log.row.generation)
 
 
 async def acknowledge(call: Call) -> Answer:

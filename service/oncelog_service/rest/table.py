@@ -374,7 +374,7 @@ ROUTES = (
         request=_avro("ConsumeRequest"), response=_avro("ConsumeResponse"),
         errors=(
             *_BODY, errors.InvalidTransaction, errors.InvalidMessageId, errors.StaleMessageId, errors.OffsetOutOfRange,
-            *_ON_TOPIC, *_STORE,
+            errors.MessagesExpired, *_ON_TOPIC, *_STORE,
         ),
     ),
     Route(

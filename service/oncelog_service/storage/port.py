@@ -38,6 +38,7 @@ class Table(Enum):
     GROUP_PRODUCER = b"d"
     SUBSCRIPTION = b"u"
     COPY = b"q"
+    EXPIRY = b"h"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__

@@ -48,7 +48,8 @@ The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_de
     NAMESPACE  {"version": 1, "policies": {"deduplication": bool | null}}
     PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
                 "forgotten_below": offset}
-    TRIM       {"version": 1, "earliest_offset": int}
+    TRIM       {"version": 1, "earliest_offset": int, "last_id": hex | null}
+    EXPIRY     {"version": 1, "judgements": [[ms, hex of a row id or more], ...]}
     GROUP      {"version": 1, "row_id": hex | null, "producer": str | null}
     CHUNK      {"version": 1, "first_place": int, "messages": int, "digest": hex, "producer": str | null, "epoch": int | null,
                 "expected_offset": int | null, "expected_last_message_id": hex | null,
@@ -630,6 +631,16 @@ class TrimRow:
     """Where the log begins, now that older messages are deleted; without the row it begins at 0."""
 
     earliest_offset: int
+    last_id: str | None = None
+    """Hex, of the last message that was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryRow:
+    """At which milliseconds, and up to which rows, a topic's messages were judged when some were found to have expired."""
+
+    judgements: list[list[int | str]]
+    """(ms, hex of what sorts after the rows that were judged), the milliseconds falling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -711,6 +722,7 @@ Record: TypeAlias = (
     | NamespaceRow
     | ProducerRow
     | TrimRow
+    | ExpiryRow
     | GroupRow
     | ChunkRow
     | JournalMetaRow
@@ -724,6 +736,7 @@ R = TypeVar(
     NamespaceRow,
     ProducerRow,
     TrimRow,
+    ExpiryRow,
     GroupRow,
     ChunkRow,
     JournalMetaRow,

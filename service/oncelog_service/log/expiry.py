@@ -1,0 +1,172 @@
+"""What of a topic lives: the one place that says so. Expiry is a one-way street.
+
+A message that was once passed over because it had expired is never delivered again, whatever becomes of the clock, of the
+process and of the topic's ttl. Time alone cannot say that: after a restart the clock may have been set back. So a topic keeps its
+*judgements*: "rows before this one were judged at that millisecond". Before an answer leaves that passes over what no judgement
+on disk has expired yet, the judgement behind it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+from typing import NamedTuple
+
+from oncelog_service.clock import Clock
+from oncelog_service.log.judgements import Judgements, judged, judged_at
+from oncelog_service.log.reading import read
+from oncelog_service.log.scan import following, rows_from, stored_in
+from oncelog_service.log.writer import Writer
+from oncelog_service.properties import live_from
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import GROUP, ExpiryRow, T, TopicRow, encode_record, offset_of, write_pointer_of
+
+_PASSED_OVER = 10_000
+"""Rows that were rolled back and are looked at, at most, for one behind them that was not."""
+
+
+class Living(NamedTuple):
+    """What lives at a moment."""
+
+    now_ms: int
+    begin: bytes
+    """The key of the first row that the topic's ttl, and retention, let live."""
+    judgements: Judgements = ()
+
+    def at(self, row_id: bytes) -> int:
+        """The millisecond at which a message's own ttl is judged."""
+        return judged_at(self.judgements, row_id, self.now_ms)
+
+
+class Behind(NamedTuple):
+    """What lies behind a place and has expired by the topic's ttl."""
+
+    lost: bool
+    """Whether anything does."""
+    first: int | None
+    """Offset of the first of it; None: retention has been there, and nobody knows any more."""
+    earliest: int | None
+    """Offset of the first message that lives; None: none does."""
+    oldest: bytes | None
+    """Id of the first row that no judgement on disk has expired; None: there is none."""
+
+
+class Expiry:
+    """Of one open topic. Works on the event loop that owns it."""
+
+    def __init__(
+        self,
+        prefix: bytes,
+        judgements: Judgements,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        row: Callable[[], TopicRow],
+        last_timestamp: Callable[[], int],
+        last_row: Callable[[], bytes],
+        trimmed: Callable[[], bytes],
+    ) -> None:
+        """``judgements``: on disk. ``last_timestamp``: the highest that was handed out; ``last_row``: id of the last row on disk,
+        empty for none; ``trimmed``: id of the last message that retention has deleted, empty for none."""
+        self._prefix = prefix
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._row = row
+        self._last_timestamp = last_timestamp
+        self._last_row = last_row
+        self._trimmed = trimmed
+        self._judgements = judgements
+        self._durable = judgements
+        self._oldest = b""
+        """There is no row before this key that no judgement on disk has expired: mostly that is known without looking."""
+
+    def living(self) -> Living:
+        """What lives now."""
+        # Not behind the last message: what was published at a time has been there at that time.
+        now_ms = max(self._clock.now_ms(), self._last_timestamp())
+        last_row = self._last_row()
+        self._judgements = judged(self._judgements, now_ms, last_row and following(last_row))
+        return Living(now_ms, self._begin(self._judgements, now_ms), self._judgements)
+
+    def _begin(self, judgements: Judgements, now_ms: int) -> bytes:
+        """Of these rows the first that lives by the topic's ttl."""
+        row = self._row()
+        begins = [min(each.upto, timestamp_prefix(live_from(row, each.ms))) for each in judgements]
+        trimmed = self._trimmed()
+        return max(trimmed and following(trimmed[:ROW_ID_SIZE]), timestamp_prefix(live_from(row, now_ms)), *begins)
+
+    async def behind(self, start: bytes, living: Living, rolled_back: bool = False) -> Behind:
+        """What lies at or after the place ``start`` and is passed over because the topic's ttl has expired it; that this stays so
+        is on disk when this returns. ``rolled_back``: rows that were rolled back are no loss.
+
+        Raises TopicDamaged, StorageUnavailable.
+        """
+        if start >= living.begin:
+            return Behind(False, None, None, None)
+        durable = self._begin(self._durable, 0)
+        found = await read(_behind, self._store, self._prefix, start, living.begin, durable, self._trimmed(), rolled_back)
+        if found.oldest is not None and found.oldest < living.begin:
+            await self.keep(living)
+        elif found.oldest is not None:
+            self._oldest = max(self._oldest, found.oldest)
+        return found
+
+    async def hide(self, living: Living) -> None:
+        """The same for whoever wants to know nothing of it."""
+        if self._oldest < living.begin and self._last_row() and self._begin(self._durable, 0) < living.begin:
+            await self.behind(FIRST_ROW_ID, living)
+
+    async def passed_over(self, expired_at: int, last: bytes | None, living: Living) -> None:
+        """An answer passes over messages, up to the row ``last``, whose own ttl was over at ``expired_at``: see that it stays."""
+        if last is not None and expired_at > judged_at(self._durable, last[:ROW_ID_SIZE], 0):
+            await self.keep(living)
+
+    async def keep(self, living: Living) -> None:
+        """Return when the judgements of this moment are on disk."""
+        judgements = living.judgements
+        row = ExpiryRow([[each.ms, each.upto.hex()] for each in judgements])
+        batch = Batch()
+        batch.put(Table.EXPIRY, self._prefix, encode_record(row))
+        await self._writer.submit(batch, lambda: self._kept(judgements))
+
+    def _kept(self, judgements: Judgements) -> None:
+        self._durable = judgements
+
+
+def _behind(store: Store, prefix: bytes, start: bytes, begin: bytes, durable: bytes, trimmed: bytes, rolled_back: bool) -> Behind:
+    oldest = _first_row(store, prefix, durable)
+    lost, first = start <= trimmed, None
+    if not lost:
+        first = _first_from(store, prefix, start, begin, rolled_back)
+        lost = first is not None
+    living = _first_row(store, prefix, begin) if lost else None
+    return Behind(lost, first, None if living is None else offset_of(living[1]), None if oldest is None else oldest[0])
+
+
+def _first_row(store: Store, prefix: bytes, start: bytes) -> tuple[bytes, bytes] | None:
+    with closing(rows_from(store, prefix, start[:ROW_ID_SIZE])) as rows:
+        for row_id, row in rows:
+            if row_id >= start:
+                return row_id, row
+    return None
+
+
+def _first_from(store: Store, prefix: bytes, start: bytes, begin: bytes, rolled_back: bool) -> int | None:
+    """Offset of the first message at or after ``start`` and before ``begin``."""
+    at, within = start[:ROW_ID_SIZE], start[ROW_ID_SIZE:]
+    with closing(rows_from(store, prefix, at)) as rows:
+        for row_id, row in islice(rows, _PASSED_OVER):
+            if row_id >= begin:
+                return None
+            if rolled_back and row[1] & T and write_pointer_of(row) < 0:
+                continue
+            if row_id != at or within <= FIRST_PAYLOAD_ID:
+                return offset_of(row)
+            if row[1] & GROUP:
+                with closing(stored_in(store, prefix, row, within)) as stored:
+                    for each in stored:
+                        return each.offset
+    return None
