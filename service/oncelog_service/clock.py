@@ -46,3 +46,16 @@ class SteadyClock:
         """Milliseconds since 1970; behind the clock itself where that was set forward, never ahead of it."""
         began_ms, began = self._began
         return min(self._clock.now_ms(), began_ms + round((self._clock.monotonic() - began) * 1000))
+
+
+class RunningClock:
+    """The time as it would be had nobody set the clock at all since this was made: for what must end neither early nor late."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.now_ms(), clock.monotonic()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, as the clock said at the beginning, and what has passed since."""
+        began_ms, began = self._began
+        return began_ms + round((self._clock.monotonic() - began) * 1000)

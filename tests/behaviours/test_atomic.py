@@ -265,7 +265,8 @@ def test_a_transaction_out_of_time_is_aborted_and_its_late_commit_is_refused_wit
     asyncio.run(scenario())
 
 
-def test_a_transaction_that_ran_out_of_time_while_the_service_was_down_is_aborted_at_its_start() -> None:
+@pytest.mark.parametrize("step_ms", [-3_600_000, 1_000, 90_000_000])
+def test_a_transaction_has_its_whole_time_anew_when_the_service_is_back_whatever_the_clock_says(step_ms: int) -> None:
     async def scenario() -> None:
         disk, clock = Disk(), ManualClock()
         async with living(disk, clock) as house:
@@ -273,8 +274,16 @@ def test_a_transaction_that_ran_out_of_time_while_the_service_was_down_is_aborte
             await house.begin("t", timeout_ms=1_000)
             await house.stage("t", "a", 0, messages("1"))
             after = copy_of(disk)
-        clock.advance(1_000)
+        clock.ms += step_ms
         async with living(after, clock) as house:
+            clock.seconds += 0.999
+            await house.journal.once()
+            assert (await house.journal.show("t")).state == "in_progress"
+            clock.ms -= step_ms  # and set right again: neither earlier nor later
+            await house.journal.once()
+            assert (await house.journal.show("t")).state == "in_progress"
+            clock.seconds += 0.001
+            await house.journal.once()
             assert (await house.journal.show("t")).reason == "timed_out"
             assert await house.shown("a") == []
 

@@ -72,6 +72,12 @@ class Model:
                 self.logs[topic].append(payload)
                 self.last[topic] = max(self.last[topic], -1 if sequence_id is None else sequence_id)
 
+    def begin_anew(self, now: int) -> None:
+        """A restart: each transaction has its whole time anew."""
+        for each in self.transactions.values():
+            each.expires = now + TIMEOUT_MS
+        self.round(now)
+
     def round(self, now: int) -> None:
         """What a round of the journal gives up."""
         ended = {name for name, each in self.transactions.items() if each.state != "in_progress"}
@@ -212,7 +218,7 @@ class Run:
             await self.house.create(*TOPICS)
         while True:
             async with living(disk, self.clock, journal_partitions=1 + len(steps) % 2) as self.house:
-                self.model.round(self.clock.now_ms())
+                self.model.begin_anew(self.clock.now_ms())
                 crashed = await self._until_crash(left)
                 await self.check()
                 survivor = copy_of(disk)

@@ -385,7 +385,9 @@ class Journal:
             for plan in self._ledger.plans:
                 stuck: set[TopicRef] = set()
                 while steps := [
-                    each for each in plan.steps(self._clock.now_ms()) if each not in failed and not self._is_held_up(each, stuck)
+                    each
+                    for each in plan.steps(self._ledger.running.now_ms())
+                    if each not in failed and not self._is_held_up(each, stuck)
                 ]:
                     await self._read_ahead(steps)
                     for step in steps:

@@ -94,7 +94,7 @@ class Endings:
     async def decide(self, number: int, request: CommitRequest) -> AtomicOutcome:
         """Judge it; then either it is prepared and applied, or it is aborted. Raises the refusal."""
         transaction = self._ledger.find(number)
-        if transaction.expires <= self._clock.now_ms() and transaction.commit is None:
+        if transaction.expires <= self._ledger.running.now_ms() and transaction.commit is None:
             await self.abort(number, TIMED_OUT, "it was not committed in time")
             return again(self._ledger.ended[transaction.id])
         work: dict[TopicRef, _Work] = {}

@@ -17,7 +17,7 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import AtomicOutcome, AtomicState, AtomicTopic
 from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
-from oncelog_service.clock import Clock
+from oncelog_service.clock import Clock, RunningClock
 from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.journal.outcomes import Ended, number_of, put_id, put_outcome, read_ended
 from oncelog_service.journal.plan import Plan, Transaction
@@ -46,6 +46,8 @@ class Ledger:
         self._writer = writer
         self._clock = clock
         self._limits = limits
+        self.running = RunningClock(clock)
+        """What time-outs are measured by: nobody sets it. Every transaction that is found has its whole time anew."""
         self.plans = found.plans
         """One per partition."""
         self.producers = found.producers
@@ -59,6 +61,7 @@ class Ledger:
         """Id of a transaction that has not ended → its number."""
         for partition, plan in enumerate(self.plans):
             for number, transaction in plan.transactions.items():
+                transaction.expires = self.running.now_ms() + transaction.expires - transaction.began
                 self._partition_of[number], self.numbers[transaction.id] = partition, number
         self.ended: OrderedDict[str, Ended] = OrderedDict()
         """The latest ones, by id."""
@@ -91,6 +94,8 @@ class Ledger:
         now = self._clock.now_ms()
         self.append(batch, Begin(number, id, group, now, now + (timeout_ms or self._limits.default_timeout_ms), of))
         put_id(batch, id, number)
+        begun = self.find(number)
+        begun.expires = self.running.now_ms() + begun.expires - begun.began
         return number
 
     def find(self, number: int) -> Transaction:

@@ -53,6 +53,7 @@ class Transaction:
     group: str
     began: int
     expires: int
+    """Milliseconds, as it was recorded; whoever measures time-outs sets it to a time of a clock of its own."""
     of: str | None
     first_position: int
     """Of its Begin."""
