@@ -12,7 +12,7 @@ from oncelog.codecs import codec_for
 from oncelog.errors import OncelogError, StoredGroupPublished, TransactionClosed
 from oncelog.held_producers import HeldProducers
 from oncelog.message_id import MessageId
-from oncelog.plausible import check_names_all
+from oncelog.plausible import check_names_all, check_receipts
 from oncelog.producer import Producer, checked_extras, encode_value
 from oncelog.receipt import Receipt
 from oncelog.transaction_calls import BUFFER_BYTES, TransactionCalls
@@ -251,6 +251,8 @@ class MessagePublisher:
         response = self._client._trying(send, idempotent=request.producer is not None)
         if request.sequence_ids is not None:
             check_names_all(response.receipts, request.sequence_ids)
+        else:
+            check_receipts(response.receipts, len(request.payloads))
         return response
 
     def _note(self, topic: _Topic, response: PublishResponse) -> None:

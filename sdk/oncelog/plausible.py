@@ -71,7 +71,9 @@ def check_receipts(runs: Sequence[ReceiptRun], messages: int) -> None:
             if int.from_bytes(run.message_id[8:10], "big") + run.count - 1 > _MAX_SEQ_ID:
                 raise InvalidResponse("the answer has a receipt whose ids cannot follow on each other")
     if named != messages:
-        raise InvalidResponse(f"the answer has receipts for {named} of {messages} messages; they may or may not be stored")
+        raise InvalidResponse(
+            f"the answer does not name all messages that were sent, but {named} of {messages}; they may or may not be stored"
+        )
 
 
 def check_names_all(runs: Sequence[ReceiptRun], sequence_ids: Sequence[int]) -> None:
