@@ -3,11 +3,11 @@
 The journal says what is to become of a transaction, the data journal of each topic (journaled.py) holds its messages. The plan
 (plan.py) folds the journal and says which step comes next; endings.py takes the steps that end a transaction. One commit is, in
 one step of the event loop: judge it on every topic, then hand to the writer Commit, PrepareCommit, an ApplyCommit with the copied
-rows for each topic, and Applied, all of them as *one* atomic write. So a crash leaves all of it or nothing, and two commits appear
-in the same order on every topic that they share.
+rows for each topic, and Applied, all of them as *one* atomic write. So a crash leaves all of it or nothing, and two commits
+appear in the same order on every topic that they share.
 
-A service of today therefore never leaves a transaction *prepared*, that is, between these records. The plan still knows that state
-and takes the steps on from wherever a journal stops: decision 0016 says why.
+So no crash leaves a transaction *prepared*, that is, between these records. The plan still knows that state and takes the steps
+on from wherever a journal stops: decision 0016 says why.
 """
 
 from __future__ import annotations
