@@ -97,7 +97,7 @@ def service(machine: Machine, request: pytest.FixtureRequest) -> Iterator[Runnin
     with ExitStack() as stack:
         settings = {}
         if request.param == "elsewhere":
-            settings["transactions_url"] = stack.enter_context(running_service()).url
+            settings["transactions_url"] = stack.enter_context(running_service(clock=machine.clock)).url
         service = stack.enter_context(machine.run(**settings))
         topic = Topic(service.url)
         yield service
