@@ -44,6 +44,14 @@ class TransactionAware(Protocol):
         ...
 
 
+class NotCommitted(Exception):
+    """From a participant that decides: it has certainly not committed. The transaction is rolled back and raises ``cause``."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 @runtime_checkable
 class DecidingParticipant(TransactionAware, Protocol):
     """A participant that commits in one step which cannot be undone: a database without two-phase commit.
@@ -55,11 +63,19 @@ class DecidingParticipant(TransactionAware, Protocol):
     resource: str
     """Its name at the transaction service."""
 
+    def prepared_tx(self, client: TransactionCalls, store_id: str) -> None:
+        """The transaction is prepared, before anybody's ``commit_tx``: the store of this id has it.
+
+        The mark of the decision names resource, store and write pointer: other services may hand out the same pointers.
+        """
+        ...
+
     def decide(self) -> None:
-        """Commit, after everybody's ``commit_tx``. Returning means it is committed; raising means that it certainly is not.
+        """Commit, after everybody's ``commit_tx``. Returning means it is committed.
 
         Raises:
-            TransactionInDoubt: neither is certain.
+            NotCommitted: it certainly is not, and never will be. After anything else, an interruption too, neither is certain;
+                what is not certain is not rolled back but left to :meth:`recover_once`.
         """
         ...
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, MetaData, Table, inspect
+from sqlalchemy import Connection, Engine, Inspector, MetaData, Table, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateTable
@@ -48,7 +48,8 @@ class TableOnDemand:
         self._engines_with_table: WeakSet[Engine] = WeakSet()
 
     def connection(self, session: Session | scoped_session[Session] | Connection) -> Connection:
-        """The connection whose transaction the effects are in, with the table there. Raises TypeError; ValueError: AUTOCOMMIT."""
+        """The connection whose transaction the effects are in, with the table there. Raises TypeError; ValueError: AUTOCOMMIT, or
+        another table of that name."""
         if isinstance(session, Session | scoped_session):
             connection = session.connection(bind_arguments={"clause": self.table})
         elif isinstance(session, Connection):
@@ -64,14 +65,31 @@ class TableOnDemand:
     def _ensure_table(self, connection: Connection) -> None:
         """Create the table unless it is there; remember that it is, once that cannot be rolled back any more."""
         created_in = f"oncelog created {self.table.name}"
-        if not inspect(connection).has_table(self.table.name):
+        inspector = inspect(connection)
+        if not inspector.has_table(self.table.name):
             self._create_table(connection)
             # In the connection's info, not in this object: others that share the transaction see the table too and must not
             # take it for granted either.
             connection.info[created_in] = connection.get_transaction()
-        elif connection.info.get(created_in) is not connection.get_transaction():
+            return
+        self._check_columns(inspector)
+        if connection.info.get(created_in) is not connection.get_transaction():
             connection.info.pop(created_in, None)
             self._engines_with_table.add(connection.engine)
+
+    def _check_columns(self, inspector: Inspector) -> None:
+        """Raises ValueError for a table of this name that is another one: made by an older version, or by somebody else."""
+        missing = {column.name for column in self.table.columns} - {
+            each["name"] for each in inspector.get_columns(self.table.name)
+        }
+        key = set(inspector.get_pk_constraint(self.table.name)["constrained_columns"])
+        expected = {column.name for column in self.table.primary_key.columns}
+        if missing or key != expected:
+            raise ValueError(
+                f"the table {self.table.name} is not the one that is needed here: its primary key is ({', '.join(sorted(key))}), "
+                f"not ({', '.join(sorted(expected))}); columns that it lacks: {', '.join(sorted(missing)) or 'none'}. An older "
+                "version made it, or something else: use another name, or drop it when nothing needs it any more"
+            )
 
     def _create_table(self, connection: Connection) -> None:
         """In the caller's transaction: a second connection would wait for the first one's locks, or in SQLite's memory be it."""

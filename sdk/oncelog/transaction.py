@@ -17,7 +17,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.message_publisher import MessagePublisher
-from oncelog.participants import DecidingParticipant, TransactionAware
+from oncelog.participants import DecidingParticipant, NotCommitted, TransactionAware
 from oncelog.producer import Producer
 from oncelog.retry import may_retry, wait_before_retry
 from oncelog.transaction_calls import BUFFER_BYTES, TransactionCalls
@@ -69,6 +69,9 @@ class TransactionContext:
         self._publisher = MessagePublisher(client, buffer_bytes)
         self._participants: Sequence[TransactionAware] = (*participants, self._publisher)
         deciding = [one for one in participants if isinstance(one, DecidingParticipant)]
+        for one in participants:
+            if hasattr(one, "decide") and not isinstance(one, DecidingParticipant):
+                raise TypeError(f"{type(one).__name__} decides, but lacks methods of a DecidingParticipant")
         if len(deciding) > 1:
             raise ValueError("of two databases without two-phase commit only one can decide; put both sets of tables into one")
         self._deciding = deciding[0] if deciding else None
@@ -78,6 +81,8 @@ class TransactionContext:
         self._tx: Transaction | None = None
         self._state: State = "new"
         self._home = forks.here()
+        self._may_be_committed = False
+        """From just before the call that commits: what fails then is no reason to undo anything, until it is known not to be."""
 
     @property
     def state(self) -> State:
@@ -194,14 +199,17 @@ class TransactionContext:
         self._require("in_progress")
         try:
             self._prepare()
-        except TransactionInDoubt as doubt:
-            self._leave_in_doubt(doubt)
-            raise
+            self._may_be_committed = True
+            self._decide()
+            self._commit()
+            self._state = "committed"
         except BaseException as cause:
-            self._undo(cause)
+            # An interruption comes anywhere, also when all is committed: which it is says a variable, not where it came.
+            if self._may_be_committed:
+                self._leave_in_doubt(cause)
+            else:
+                self._undo(cause)
             raise
-        self._commit()
-        self._state = "committed"
         self._after_commit()
 
     def abort(self) -> None:
@@ -239,12 +247,28 @@ class TransactionContext:
         changes = [change for participant in self._participants for change in participant.get_tx_changes()]
         if changes or self._deciding is not None:
             resource = None if self._deciding is None else self._deciding.resource
-            self._client.can_commit(self.transaction_id, changes, resource)
+            store_id = self._client.can_commit(self.transaction_id, changes, resource)
+            if self._deciding is not None:
+                self._deciding.prepared_tx(self._client, store_id)
         for participant in self._participants:
             if participant.commit_tx() is False:
                 raise TransactionFailed(f"{_name(participant)} could not commit its part; everything is rolled back")
-        if self._deciding is not None:
+
+    def _decide(self) -> None:
+        if self._deciding is None:
+            return
+        refused = None
+        try:
             self._deciding.decide()
+        except NotCommitted as error:
+            refused = error
+        except TransactionInDoubt:
+            raise
+        except Exception as error:
+            self._raise_in_doubt(error)
+        if refused is not None:
+            self._may_be_committed = False
+            raise refused.cause
 
     def _commit(self) -> None:
         try:
@@ -253,9 +277,6 @@ class TransactionContext:
             state = _state_in(error) if error.definite else self._find_state(error)
             if state != "committed":
                 self._not_committed(error, state)
-        except BaseException as error:  # Ctrl-C, while it was under way
-            self._leave_in_doubt(error)
-            raise
 
     def _find_state(self, error: OncelogError) -> TransactionState | None:
         """What became of it, after the call that commits failed without a definite answer. Raises TransactionInDoubt."""
@@ -278,16 +299,15 @@ class TransactionContext:
 
     def _not_committed(self, error: OncelogError, state: TransactionState | None) -> NoReturn:
         if self._deciding is None:
-            self._undo(error)
+            self._may_be_committed = False
         elif state is None:
             self._raise_in_doubt(error)
         else:
             # Nobody but an operator, or the end of the maximum lifetime, ends a prepared transaction against its database.
             error.add_note(f"the database {self._deciding.resource!r} has committed its part, and the transaction is {state}")
-            self._leave_in_doubt(error)
         raise error
 
-    def _raise_in_doubt(self, cause: OncelogError) -> NoReturn:
+    def _raise_in_doubt(self, cause: Exception) -> NoReturn:
         pointer = self.transaction_id
         detail = f"whether transaction {pointer} is committed is not known: {cause}; ask for its state before doing it again"
         if self._deciding is not None:
@@ -295,22 +315,23 @@ class TransactionContext:
                 f"the database {self._deciding.resource!r} decides about transaction {pointer}, and that is not known yet or the "
                 f"transaction service cannot be told: {cause}. It is when the database is recovered"
             )
-        doubt = TransactionInDoubt(detail, write_pointer=pointer)
-        self._leave_in_doubt(doubt)
-        raise doubt from cause
+        raise TransactionInDoubt(detail, write_pointer=pointer) from cause
 
     def _leave_in_doubt(self, error: BaseException) -> None:
         """Let go without undoing anything: what may be committed must stay."""
         self._state = "in_doubt"
-        others = []
+        if not isinstance(error, OncelogError):
+            error.add_note(f"whether transaction {self.transaction_id} is committed is not known; nothing was rolled back")
+        others: list[BaseException] = []
         for participant in self._started:
             let_go = getattr(participant, "in_doubt_tx", None)
             if let_go is not None:
                 try:
                     let_go(error)
-                except Exception as other:
+                except BaseException as other:
                     others.append(other)
         _attach(error, others)
+        _raise_interruption(others)
 
     def _after_commit(self) -> None:
         failures: list[BaseException] = []
@@ -332,13 +353,15 @@ class TransactionContext:
 
     def _roll_back(self) -> list[BaseException]:
         failures: list[BaseException] = []
+        self._state = "aborted"  # first, so that nothing of what is half undone can be committed after an interruption
         for participant in self._started:
             try:
                 if participant.rollback_tx() is False:
                     failures.append(TransactionFailed(f"{_name(participant)} could not undo everything"))
             except BaseException as error:
                 failures.append(error)
-        self._state = "invalid" if failures else "aborted"
+        if failures:
+            self._state = "invalid"
         end = self._client.invalidate_transaction if failures else self._client.abort_transaction
         unconfirmed = self._client._unconfirmed
         unconfirmed[self.transaction_id] = bool(failures)  # also when Ctrl-C interrupts the call

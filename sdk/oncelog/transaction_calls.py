@@ -15,6 +15,7 @@ from oncelog.wire.codec import decode_published, encode_publish_request, encode_
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
     AbortTransaction,
+    CanCommit,
     Changes,
     EndHeld,
     HeldMessages,
@@ -37,6 +38,7 @@ class _Pruned(Resource):
     pruned: int
 
 
+_CAN_COMMIT = TypeAdapter(CanCommit)
 _STATUS = TypeAdapter(TransactionStatus)
 _STATUSES: TypeAdapter[list[TransactionStatus]] = TypeAdapter(list[TransactionStatus])
 _HELD: TypeAdapter[list[HeldOnTopic]] = TypeAdapter(list[HeldOnTopic])
@@ -66,13 +68,15 @@ class TransactionCalls(Calls):
             raise InvalidRequest(f"not a transaction: {error}") from error
         return _begun(self._post(_ROOT, asked.to_wire(), idempotent=False, accept=THRIFT))
 
-    def can_commit(self, write_pointer: int, changes: Iterable[bytes], resource: str | None = None) -> None:
+    def can_commit(self, write_pointer: int, changes: Iterable[bytes], resource: str | None = None) -> str:
         """Hand in what the transaction changed; conflicts with what others committed meanwhile are found here.
 
         ``resource`` names the database whose own commit decides the transaction; it is *prepared* then and times out at the
-        maximum lifetime only. Raises TransactionConflict, TransactionNotInProgress, TransactionNotFound.
+        maximum lifetime only. Answers the id of the store that the transaction is in: with the write pointer, its name in that
+        database. Raises TransactionConflict, TransactionNotInProgress, TransactionNotFound.
         """
-        self._post(_path(write_pointer, "can-commit"), _changes(changes, resource), idempotent=True)
+        body = self._post(_path(write_pointer, "can-commit"), _changes(changes, resource), idempotent=True)
+        return parse(_CAN_COMMIT, body).store_id
 
     def commit_transaction(self, write_pointer: int, changes: Iterable[bytes] = ()) -> TransactionStatus:
         """Commit; twice is as once. ``changes`` as for :meth:`can_commit`, where that was not called.

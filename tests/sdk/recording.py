@@ -59,6 +59,9 @@ class Deciding(Recorded):
 
     resource = "a database"
 
+    def prepared_tx(self, _: Any, __: str) -> None:
+        self._called("prepared_tx")
+
     def decide(self) -> None:
         self._called("decide")
 
@@ -79,7 +82,7 @@ class RecordedClient(Client):
     def start_transaction(self, *given: Any, **options: Any) -> Transaction:
         return self._called("start", lambda: Client.start_transaction(self, *given, **options))
 
-    def can_commit(self, *given: Any, **options: Any) -> None:
+    def can_commit(self, *given: Any, **options: Any) -> str:
         return self._called("can_commit", lambda: Client.can_commit(self, *given, **options))
 
     def commit_transaction(self, *given: Any, **options: Any) -> TransactionStatus:

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import Pool, SingletonThreadPool, StaticPool
 
@@ -27,7 +30,7 @@ from oncelog.errors import (
 )
 from tests.patience import PATIENCE, until
 from tests.sdk.recording import RecordedClient
-from tests.support import RunningService
+from tests.support import ManualClock, RunningService, running_service
 
 
 def open_engine(path: Path, busy_seconds: float = 0.2) -> Engine:
@@ -100,7 +103,7 @@ def prepared(client: Client, topic: str, database: SqlParticipant, number: int) 
     context = client.transaction(database)
     context.start()
     both(context, topic, database, number)
-    client.can_commit(context.transaction_id, (), database.resource)
+    database.prepared_tx(client, client.can_commit(context.transaction_id, (), database.resource))
     return context
 
 
@@ -299,14 +302,16 @@ def test_ctrl_c_in_the_databases_commit_is_raised_and_nothing_is_half(
     assert bool(getattr(caught.value, "__notes__", ())) is done  # "committed all the same"
 
 
+@pytest.mark.parametrize("exhausted", [True, False])
 @pytest.mark.parametrize("done", [True, False])
 def test_a_commit_that_nobody_can_ask_for_is_in_doubt_until_the_database_is_back(
-    client: Client, topic: str, engine: Engine, resource: str, done: bool, monkeypatch: pytest.MonkeyPatch
+    client: Client, topic: str, engine: Engine, resource: str, done: bool, exhausted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_participant, "RESOLVE_SECONDS", 0.1)
     database = Faulty(engine, resource, fault=LOST, done=done)
     with monkeypatch.context() as gone:
-        gone.setattr(database, "_decision", lambda _: None)
+        fault = PoolTimeout("QueuePool limit reached") if exhausted else None
+        gone.setattr(database._markers, "decided", Mock(return_value=None, side_effect=fault))
         with pytest.raises(TransactionInDoubt) as caught:
             run(client, topic, database, 1)
     assert visible(client, topic) == []
@@ -380,7 +385,7 @@ def test_a_database_that_is_busy_is_left_for_the_next_time(client: Client, topic
     context = prepared(client, topic, busy, 1)
     busy.commit_tx()
     other = SqlParticipant(open_engine(tmp_path / "busy.db"), resource)
-    assert other.recover(client) == {}
+    assert other.recover(client) == {context.transaction_id: "in_doubt"}
     busy.commit_tx = lambda: None  # type: ignore[method-assign]  # done already
     context.finish()
     assert effects(engine) == visible(client, topic) == [0, 1]
@@ -413,6 +418,76 @@ def test_a_marker_of_what_was_recovered_as_aborted_stays_until_nobody_can_be_ali
     assert markers(engine) == {last: "committed"}
 
 
+@pytest.mark.parametrize("through", [1, 2])
+def test_a_process_that_hangs_in_its_commit_holds_up_nobody_elses_recovery(
+    client: Client, topic: str, request: pytest.FixtureRequest, resource: str, through: int
+) -> None:
+    """It has written its marker and not committed it. PostgreSQL would let whoever writes the same one wait for ever."""
+    engine = create_engine(request.getfixturevalue("postgres").fresh_schema())
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effects (n INTEGER)"))
+    run(client, topic, SqlParticipant(engine, resource), 0)
+    hanging, gone = SqlParticipant(engine, resource), SqlParticipant(engine, resource)
+    hangs, died = client.transaction(hanging), client.transaction(gone)
+    for context in (hangs, died):
+        context.start()
+    both(hangs, topic, hanging, 1)
+    hanging.prepared_tx(client, client.can_commit(hangs.transaction_id, (), resource))
+    client.can_commit(died.transaction_id, (), resource)
+    hanging.commit_tx()
+    gone.rollback_tx()
+    other = SqlParticipant(engine, resource, lock_timeout=0.2)
+    if through == 1:
+        found = other.recover(client)
+        assert found == {hangs.transaction_id: "in_doubt", died.transaction_id: "aborted"}
+        assert other.recover(client) == {hangs.transaction_id: "in_doubt"}, "left for the next time"
+    else:
+        run(client, topic, other, 3)
+    hanging.commit_tx = lambda: None  # type: ignore[method-assign]  # done already
+    hangs.finish()
+    assert effects(engine) == ([0, 1] if through == 1 else [0, 1, 3])
+    assert sorted(visible(client, topic)) == effects(engine)
+    engine.dispose()
+
+
+def test_two_services_that_handed_out_the_same_pointer_do_not_take_each_others_decisions(
+    topic: str, engine: Engine, resource: str
+) -> None:
+    """Also under the same resource: what differs are their stores."""
+    clock = ManualClock()
+    with ExitStack() as stack:
+        clients = [Client(stack.enter_context(running_service(clock=clock)).url) for _ in range(2)]
+        for each in clients:
+            each.create_topic(topic)
+        databases = [SqlParticipant(engine, resource) for _ in clients]
+        databases[0].table.create(engine)
+        contexts = []
+        for each, database in zip(clients, databases, strict=True):
+            each.abort_transaction(each.start_transaction().write_pointer)
+            contexts.append(each.transaction(database))
+            contexts[-1].start()
+        assert len({context.transaction_id for context in contexts}) == 1, "the same number"
+        committed, undecided = contexts
+        both(committed, topic, databases[0], 1)
+        committed.finish()
+        databases[1].rollback_tx()
+        clients[1].can_commit(undecided.transaction_id, (), resource)  # and then it dies
+        recovered = SqlParticipant(engine, resource).recover(clients[1])
+        assert recovered == {undecided.transaction_id: "aborted"}
+        assert SqlParticipant(engine, resource).recover(clients[0]) == {}
+        assert clients[0].transaction_status(committed.transaction_id).state == "committed"
+        run(clients[1], topic, SqlParticipant(engine, resource), 2)
+        assert (effects(engine), visible(clients[0], topic), visible(clients[1], topic)) == ([1, 2], [1], [2])
+
+
+def test_a_table_of_markers_of_another_kind_is_told_as_such(client: Client, engine: Engine, resource: str) -> None:
+    with engine.begin() as connection:
+        old = "write_pointer BIGINT PRIMARY KEY, resource VARCHAR(249), state VARCHAR(9), ended_ms BIGINT"
+        connection.execute(text(f"CREATE TABLE oncelog_transactions ({old})"))
+    with pytest.raises(ValueError, match="lacks: store_id"):
+        client.transaction(SqlParticipant(engine, resource)).start()
+
+
 # --- processes that die -------------------------------------------------------------------------------------------------
 
 STEPS = ("changed", "prepared", "marked", "published", "decided", "committed")
@@ -431,8 +506,9 @@ DEATHS = textwrap.dedent(
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def can_commit(self, *given):
-            super().can_commit(*given)
+            store_id = super().can_commit(*given)
             self.after("prepared")
+            return store_id
 
         def publish_transactional(self, *given):
             answer = super().publish_transactional(*given)

@@ -24,6 +24,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
     TransactionsUnavailable,
 )
+from oncelog.participants import NotCommitted
 from tests.sdk.fakes import Answer, Request, fake_server, forward
 from tests.sdk.recording import Deciding, Recorded, RecordedClient
 from tests.support import RunningService, ServiceProcess
@@ -103,6 +104,7 @@ def test_the_deciding_participant_commits_after_everybody_else(recorded: Recorde
         "d.get_tx_changes",
         "b.get_tx_changes",
         "client.can_commit",
+        "d.prepared_tx",
         "d.commit_tx",
         "b.commit_tx",
         "client.publish",
@@ -376,15 +378,35 @@ def test_a_transaction_that_was_ended_against_its_database_is_told_as_it_is(reco
     assert "d.rollback_tx" not in recorded.calls
 
 
-@pytest.mark.parametrize("in_doubt", [True, False])
-def test_a_decision_that_fails_rolls_back_unless_it_is_in_doubt(recorded: RecordedClient, in_doubt: bool) -> None:
-    fault = TransactionInDoubt(write_pointer=1) if in_doubt else ZeroDivisionError()
+@pytest.mark.parametrize(
+    ("fault", "raised"),
+    [
+        (NotCommitted(ZeroDivisionError()), ZeroDivisionError),
+        (TransactionInDoubt(write_pointer=1), TransactionInDoubt),
+        (ZeroDivisionError(), TransactionInDoubt),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_decision_that_fails_is_in_doubt_unless_it_says_that_it_is_none(
+    recorded: RecordedClient, fault: BaseException, raised: type[BaseException]
+) -> None:
     context = recorded.transaction(Deciding("d", recorded.calls, decide=fault))
-    with pytest.raises(type(fault)), context:
+    with pytest.raises(raised), context:
         pass
-    assert ("d.rollback_tx" in recorded.calls) is not in_doubt
-    assert ("client.abort" in recorded.calls) is not in_doubt
-    assert context.state == ("in_doubt" if in_doubt else "aborted")
+    known = isinstance(fault, NotCommitted)
+    assert ("d.rollback_tx" in recorded.calls) is known
+    assert ("client.abort" in recorded.calls) is known
+    assert context.state == ("aborted" if known else "in_doubt")
+
+
+def test_who_decides_without_saying_when_it_is_certain_takes_no_part(recorded: RecordedClient) -> None:
+    class Half(Recorded):
+        resource = "a database"
+
+        def decide(self) -> None: ...
+
+    with pytest.raises(TypeError, match="lacks"):
+        recorded.transaction(Half("h", recorded.calls))
 
 
 # --- conflicts ----------------------------------------------------------------------------------------------------------

@@ -239,6 +239,8 @@ class TransactionStatus(Resource):
     """When it will time out; null when it has ended."""
     resource: str | None = None
     """The database whose commit decides it, once it is prepared; whoever recovers that database ends the transaction."""
+    store_id: str | None = None
+    """Of the store that it is in, while it is in progress: other services may hand out the same write pointers."""
     checkpoints: list[int] = Field(default_factory=list)
     """Its further write pointers, oldest first."""
     participants: list[str] = Field(default_factory=list)
@@ -265,6 +267,13 @@ class Changes(Resource):
     resource: str | None = Field(default=None, min_length=1, max_length=249)
     """Only for can-commit: the database whose commit decides the transaction. From then on it does not time out before its
     maximum lifetime is over, so that whoever recovers that database can still end it."""
+
+
+class CanCommit(Resource):
+    """That a transaction can commit."""
+
+    store_id: str
+    """Of the store that it is in. With the write pointer it names the transaction to a database that decides."""
 
 
 class AbortTransaction(Resource):

@@ -13,6 +13,7 @@ from oncelog.wire.models import (
     AskUnsettled,
     AtomicOutcome,
     BeginAtomic,
+    CanCommit,
     Changes,
     Cluster,
     EndHeld,
@@ -127,7 +128,7 @@ TRANSACTION_ROUTES = (
     ),
     Route(
         "POST", TRANSACTION + "/can-commit", transactions.can_commit, "Ask whether a transaction can commit",
-        request={JSON: Changes}, response=_NOTHING, errors=(*_BODY, *_ENDED, errors.TransactionConflict, *_SERVED),
+        request={JSON: Changes}, response={JSON: CanCommit}, errors=(*_BODY, *_ENDED, errors.TransactionConflict, *_SERVED),
     ),
     Route(
         "POST", TRANSACTION + "/commit", transactions.commit, "Commit a transaction",

@@ -11,6 +11,7 @@ from oncelog.wire.media import THRIFT, essence
 from oncelog.wire.models import (
     AbortTransaction,
     AskUnsettled,
+    CanCommit,
     Changes,
     PruneInvalid,
     Resource,
@@ -83,11 +84,11 @@ async def can_commit(call: Call) -> Answer:
     """Hand in the keys that the transaction changed; refused if one that committed meanwhile changed one of them too.
 
     With `resource` the transaction is prepared: it does not time out before the maximum lifetime, so that whoever recovers that
-    database can still end it.
+    database can still end it. Answers the id of the store that the transaction is in.
     """
     pointer, changes = pointer_of(call), await read_model(call, Changes)
-    await call.service.transactions.can_commit(pointer, _keys(changes), changes.resource)
-    return json_answer(None)
+    store_id = await call.service.transactions.can_commit(pointer, _keys(changes), changes.resource)
+    return json_answer(CanCommit(store_id=store_id).to_wire())
 
 
 async def commit(call: Call) -> Answer:

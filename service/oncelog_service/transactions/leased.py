@@ -65,8 +65,8 @@ class LeasedTransactions:
     async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
         return await self._now().start(kind, timeout_ms)
 
-    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> None:
-        await self._now().can_commit(pointer, changes, resource)
+    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
+        return await self._now().can_commit(pointer, changes, resource)
 
     async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
         await self._now().commit(pointer, changes)

@@ -142,12 +142,13 @@ class TransactionManager:
             raise InvalidRequest(f"a time-out of {timeout_ms} ms is not between 1 and {self.limits.max_timeout_ms} ms")
         return timeout_ms
 
-    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> None:
+    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
         """Check and keep its change set. See the port; raises RequestTooLarge for too large a change set too."""
         if resource is not None:
             _check_string(resource, "resource")
         command = CanCommit(pointer, self._keys(changes), resource, self.limits.max_lifetime_ms)
         await self._move(pointer, Move.HAND_IN if resource is None else Move.PREPARE, command)
+        return self._instance
 
     async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
         """Commit; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
@@ -199,7 +200,7 @@ class TransactionManager:
         if transaction is None:
             return _ended_status(self.state.ended[root])
         left_ms = round(self._lifetimes.left_seconds(root, self._clock.monotonic()) * 1000)
-        return _open_status(transaction, self._clock.now_ms() + left_ms)
+        return _open_status(transaction, self._clock.now_ms() + left_ms, self._instance)
 
     async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
         """Transactions in progress, or invalid ones, with ids above ``after``, rising. Raises InvalidRequest for other states."""
@@ -487,7 +488,7 @@ class TransactionManager:
 _STATE_OF: dict[type[Edit], TransactionState] = {Committed: "committed", Aborted: "aborted", Invalidated: "invalid"}
 
 
-def _open_status(transaction: OpenTransaction, expires_ms: int) -> TransactionStatus:
+def _open_status(transaction: OpenTransaction, expires_ms: int, store_id: str) -> TransactionStatus:
     return TransactionStatus(
         write_pointer=transaction.pointer,
         state=ANSWER[transaction.phase],
@@ -495,6 +496,7 @@ def _open_status(transaction: OpenTransaction, expires_ms: int) -> TransactionSt
         started_ms=transaction.pointer // POINTERS_PER_MS,
         expires_ms=expires_ms,
         resource=transaction.resource,
+        store_id=store_id,
         checkpoints=list(transaction.checkpoints),
         participants=list(dict.fromkeys(name for _, name in transaction.participants)),
     )

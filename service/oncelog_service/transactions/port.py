@@ -20,8 +20,11 @@ class Transactions(Protocol):
         """Begin. Raises InvalidRequest for a time-out that is too long."""
         ...
 
-    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> None:
+    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
         """Hand in what it changed; with ``resource`` it is prepared: it times out at the maximum lifetime only.
+
+        Answers the id of the store that the transaction is in: with the pointer its name for a database that decides, since other
+        services may hand out the same pointers.
 
         Raises TransactionConflict, TransactionNotInProgress, TransactionNotFound.
         """

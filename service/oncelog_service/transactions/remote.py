@@ -146,9 +146,9 @@ class RemoteTransactions:
         is_long = kind is TransactionType.LONG
         return await self._ask(lambda: self._calls.start_transaction("long" if is_long else "short", timeout))
 
-    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> None:
+    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
         """As the port says."""
-        await self._ask(lambda: self._calls.can_commit(pointer, changes, resource))
+        return await self._ask(lambda: self._calls.can_commit(pointer, changes, resource))
 
     async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
         """As the port says."""
