@@ -105,6 +105,7 @@ class SqlParticipant:
         self._database = database
         self._markers = Markers(table, resource, lock_timeout)
         self._tx: Transaction | None = None
+        self._client: TransactionCalls | None = None
         self._store_id: str | None = None
         self._connection: Connection | None = None
         self._transaction: object = None
@@ -169,11 +170,8 @@ class SqlParticipant:
         return ()
 
     def prepared_tx(self, client: TransactionCalls, store_id: str) -> None:
-        """From here on the database decides. Raises OncelogError, SQLAlchemyError."""
-        self._store_id = store_id
-        if self._cleaned_for != store_id:
-            self._served |= self._old_markers(client, store_id)
-            self._cleaned_for = store_id
+        """From here on the database decides."""
+        self._client, self._store_id = client, store_id
 
     def commit_tx(self) -> None:
         """Write what is pending, and the marker; the commit itself is :meth:`decide`.
@@ -187,6 +185,9 @@ class SqlParticipant:
             self._database.flush()
         if connection.closed or connection.get_transaction() is not self._transaction:
             raise TransactionFailed("the database was committed or rolled back inside the transaction; leave that to its end")
+        if self._cleaned_for != key.store_id:
+            self._served |= self._old_markers(key.store_id)
+            self._cleaned_for = key.store_id
         self._markers.delete(connection, self._served)
         try:
             self._markers.write(connection, key, "committed")
@@ -341,11 +342,11 @@ class SqlParticipant:
             return self._database.get_bind(clause=self.table).engine
         return self._database.engine
 
-    def _old_markers(self, client: TransactionCalls, store_id: str) -> set[Key]:
+    def _old_markers(self, store_id: str) -> set[Key]:
         """Those that nobody will ask for again: committed there as here, or older than any transaction lives."""
         markers = self._markers.oldest(self.connection, store_id, _MARKERS)
         pointers = [marker.key.write_pointer for marker in markers if marker.key != self._key]
-        states = client.transaction_states(pointers) if pointers else {}
+        states = self._client.transaction_states(pointers) if pointers and self._client is not None else {}
         return set(_served(markers, states))
 
 

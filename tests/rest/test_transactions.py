@@ -144,7 +144,8 @@ def test_a_transaction_is_committed_once_however_often_it_is_asked_for(transacti
     shown = transactions.good("GET", f"/{pointer}")
     assert (shown["state"], shown["type"]) == ("in_progress", "short")
     assert abs(shown["expiresMs"] - shown["startedMs"] - 60_000) < 30_000
-    assert transactions.good("POST", f"/{pointer}/can-commit", json={"changes": ["k"]}) is None
+    answered = transactions.good("POST", f"/{pointer}/can-commit", json={"changes": ["k"]})
+    assert answered["storeId"] == transactions.good("GET", f"/{pointer}")["storeId"] != ""
     for _ in range(2):
         committed = transactions.end(pointer, "commit")
         assert (committed["writePointer"], committed["state"], committed["expiresMs"]) == (pointer, "committed", None)
