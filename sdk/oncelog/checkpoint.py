@@ -6,7 +6,7 @@ It needs SQLAlchemy (the extra ``sql``); ``import oncelog`` does not load it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -111,7 +111,7 @@ class Checkpoint:
         self._seen = self._read(self._on_demand.connection(session))
         return self._seen.position if self._seen else None
 
-    def save(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message) -> None:
+    def save(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message[Any]) -> None:
         """Move to ``position``: the last message whose effects are in this transaction. Saving the same one again is allowed.
 
         Raises:
@@ -129,7 +129,7 @@ class Checkpoint:
             raise ValueError(f"checkpoint {self.name!r} is at {seen.position}; only reset() moves it back to {target}")
         self._move(connection, seen, target)
 
-    def reset(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message | None) -> None:
+    def reset(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message[Any] | None) -> None:
         """Move to any position, backwards too, whatever is stored; None begins the topic anew.
 
         A reader that runs under this name meanwhile gets CheckpointConflict at its next save.
@@ -184,7 +184,7 @@ class Checkpoint:
         )
 
 
-def _message_id(position: MessageId | Message) -> MessageId:
+def _message_id(position: MessageId | Message[Any]) -> MessageId:
     if isinstance(position, Message):
         return position.message_id
     if not isinstance(position, MessageId):

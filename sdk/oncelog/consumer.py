@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 from oncelog import exits, forks
 from oncelog.client import Client
-from oncelog.codecs import codec_for
+from oncelog.codecs import Codec, codec_for
 from oncelog.errands import Stopped
 from oncelog.errors import (
     ConsumerClosed,
@@ -20,9 +20,10 @@ from oncelog.errors import (
 )
 from oncelog.message import Message
 from oncelog.message_id import MessageId
+from oncelog.options import ConsumerOptions, Untyped
 from oncelog.retry import may_retry
 from oncelog.start import Start
-from oncelog.stream import PAGE, Stream
+from oncelog.stream import PAGE, Model, Stream, T
 from oncelog.trust import Certificate, Verify
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Acknowledge, ReceiveMessages, Subscription
@@ -43,7 +44,7 @@ class _Upto(NamedTuple):
     """Where it is certain that it is of this generation; the service looks an id up otherwise."""
 
 
-class Consumer(Stream):
+class Consumer(Stream[T]):
     """Delivers a topic's messages to one subscription, at least once and in order, from where it was acknowledged. A context
     manager.
 
@@ -66,6 +67,36 @@ class Consumer(Stream):
     In a forked child it raises :class:`~oncelog.errors.Forked`: its subscription stays its parent's. What :meth:`ack_async` has
     not sent when the interpreter exits is sent then.
     """
+
+    @overload
+    def __init__(
+        self: Consumer[bytes],
+        topic: str,
+        subscription: str,
+        *,
+        codec: Literal["bytes"] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[str], topic: str, subscription: str, *, codec: Literal["str"], **options: Unpack[ConsumerOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[T], topic: str, subscription: str, *, codec: Codec[T], **options: Unpack[ConsumerOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[Model], topic: str, subscription: str, *, codec: type[Model], **options: Unpack[ConsumerOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[Any], topic: str, subscription: str, *, codec: Untyped, **options: Unpack[ConsumerOptions]
+    ) -> None: ...
 
     def __init__(
         self,
@@ -180,7 +211,7 @@ class Consumer(Stream):
 
     # --- receiving
 
-    def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message]:
+    def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[T]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
 
         Raises:
@@ -250,7 +281,7 @@ class Consumer(Stream):
 
     # --- acknowledging
 
-    def ack(self, upto: Message | MessageId) -> None:
+    def ack(self, upto: Message[Any] | MessageId) -> None:
         """Acknowledge a message and everything before it; on disk when this returns. What is acknowledged already stays so.
 
         Raises:
@@ -261,7 +292,7 @@ class Consumer(Stream):
             self._check()
             self._acknowledge(self._upto(upto))
 
-    def ack_async(self, upto: Message | MessageId) -> None:
+    def ack_async(self, upto: Message[Any] | MessageId) -> None:
         """The same later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
 
         Until then a crash has the messages delivered again. While the service does not answer, the acknowledgement waits.
@@ -333,7 +364,7 @@ class Consumer(Stream):
             return f"subscription {self.subscription!r} of {self._namespace}/{self._topic}: not acknowledged at the exit: {error}"
         return None
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Consumer[T]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -343,7 +374,7 @@ class Consumer(Stream):
             if kind is None:
                 raise  # else the error that ends the block says more
 
-    def _upto(self, upto: Message | MessageId) -> _Upto:
+    def _upto(self, upto: Message[Any] | MessageId) -> _Upto:
         if isinstance(upto, MessageId):
             return _Upto(upto, None)
         if not isinstance(upto, Message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oncelog.message_id import MessageId
 
@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from oncelog.codecs import Codec
 
 
-class Message:
-    """One message: immutable, picklable; compares by its content and place.
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Message(Generic[T_co]):
+    """One message, whose value is a ``T_co``: immutable, picklable; compares by its content and place.
 
     It wraps the record that Avro decoded and turns a field into an object when that is asked for: a reader that only wants
     payloads pays for nothing else.
@@ -33,9 +36,11 @@ class Message:
         return payload
 
     @property
-    def value(self) -> Any:
+    def value(self) -> T_co:
         """The payload decoded by the reader's codec; the bytes themselves where it has none. Raises CodecError."""
-        return self.payload if self._codec is None else self._codec.decode(self.payload)
+        value: Any = self.payload if self._codec is None else self._codec.decode(self.payload)
+        decoded: T_co = value
+        return decoded
 
     @property
     def message_id(self) -> MessageId:

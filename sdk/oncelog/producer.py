@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, Unpack, overload
+
+from pydantic import BaseModel
 
 from oncelog import exits, forks
 from oncelog.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, TakenIds, size_of
 from oncelog.client import Client
-from oncelog.codecs import codec_for
+from oncelog.codecs import Codec, codec_for
 from oncelog.errors import (
     InitialSequenceIdTaken,
     InvalidRequest,
@@ -35,6 +37,7 @@ from oncelog.errors import (
 )
 from oncelog.expectation import UNCHECKED, Expectation, Unchecked, expectation
 from oncelog.message_id import MessageId
+from oncelog.options import ProducerOptions, Untyped
 from oncelog.outcome import Outcome, disown, is_anybody_to_be_told, settle, settle_failed
 from oncelog.outgoing import MAX_SEQUENCE_ID as MAX_SEQUENCE_ID
 from oncelog.outgoing import check_sequence_id as check_sequence_id
@@ -59,6 +62,7 @@ EXIT_SECONDS = 5.0
 """What is left of the ten seconds between SIGTERM and SIGKILL that containers get, when half of them is gone."""
 
 R = TypeVar("R")
+Model = TypeVar("Model", bound=BaseModel)
 X = TypeVar("X")
 _CAN_BE_ONE_OF_MANY = (SequenceReused, InvalidRequest, RequestTooLarge)
 """The faults that one message brings upon a request of many, so that it has to be found."""
@@ -98,6 +102,23 @@ class Producer(Generic[R]):
     **The end.** What is unsent when the interpreter exits is sent within ``exit_timeout``; what cannot be is named in the log
     ``oncelog.exit`` and in a ResourceWarning.
     """
+
+    @overload
+    def __init__(
+        self: Producer[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[ProducerOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(self: Producer[str], topic: str, *, codec: Literal["str"], **options: Unpack[ProducerOptions]) -> None: ...
+
+    @overload
+    def __init__(self: Producer[R], topic: str, *, codec: Codec[R], **options: Unpack[ProducerOptions]) -> None: ...
+
+    @overload
+    def __init__(self: Producer[Model], topic: str, *, codec: type[Model], **options: Unpack[ProducerOptions]) -> None: ...
+
+    @overload
+    def __init__(self: Producer[Any], topic: str, *, codec: Untyped, **options: Unpack[ProducerOptions]) -> None: ...
 
     def __init__(
         self,
@@ -243,7 +264,7 @@ class Producer(Generic[R]):
 
     def send(
         self,
-        value: R | bytes,
+        value: R,
         *,
         sequence_id: int | None = None,
         key: bytes | str | None = None,
@@ -283,7 +304,7 @@ class Producer(Generic[R]):
 
     def send_async(
         self,
-        value: R | bytes,
+        value: R,
         *,
         sequence_id: int | None = None,
         key: bytes | str | None = None,
@@ -306,7 +327,7 @@ class Producer(Generic[R]):
 
     def send_batch(
         self,
-        values: Sequence[R | bytes],
+        values: Sequence[R],
         *,
         sequence_ids: Sequence[int] | None = None,
         keys: Sequence[bytes | str | None] | None = None,
@@ -530,7 +551,7 @@ class Producer(Generic[R]):
             self._held = None
             self._stopped = error if isinstance(error, OncelogError) else _interruption(error)
 
-    def _encode(self, value: R | bytes) -> bytes:
+    def _encode(self, value: R) -> bytes:
         """A value as its payload. Raises CodecError; TypeError where there is no codec for it."""
         return encode_value(value, self._codec)
 
@@ -538,7 +559,7 @@ class Producer(Generic[R]):
 
     def _enqueue(
         self,
-        value: R | bytes,
+        value: R,
         sequence_id: int | None,
         key: bytes | str | None,
         properties: Mapping[str, str] | None,
@@ -548,7 +569,7 @@ class Producer(Generic[R]):
         expected_last_id: MessageId | None,
         expected_key_offset: int | Unchecked | None,
     ) -> Outcome:
-        payload = value if type(value) is bytes and self._codec is None else self._encode(value)
+        payload: bytes = value if type(value) is bytes and self._codec is None else self._encode(value)  # type: ignore[assignment]
         if key is not None or properties is not None or ttl is not None:
             key = checked_extras(key, properties, ttl)
         expected = None
@@ -656,7 +677,7 @@ class Producer(Generic[R]):
 
     def _enqueue_whole(
         self,
-        values: Sequence[R | bytes],
+        values: Sequence[R],
         sequence_ids: Sequence[int | None],
         keys: Sequence[bytes | str | None],
         properties: Sequence[Mapping[str, str] | None],

@@ -7,18 +7,19 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from oncelog import forks
 from oncelog.client import Client
-from oncelog.codecs import codec_for
+from oncelog.codecs import Codec, codec_for
 from oncelog.errands import Stopped
 from oncelog.errors import MessagesExpired, ReaderClosed
 from oncelog.message import Message
 from oncelog.message_id import MessageId
+from oncelog.options import ReaderOptions, Untyped
 from oncelog.start import Start as Start
 from oncelog.start import milliseconds, no_start
-from oncelog.stream import PAGE, Stream
+from oncelog.stream import PAGE, Model, Stream, T
 from oncelog.trust import Certificate, Verify
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.requests import ConsumeRequest
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Reader(Stream):
+class Reader(Stream[T]):
     """Iterates over the messages of a topic, each once, in the order that every consumer sees.
 
     ``position`` is the id of the last message *delivered*; messages fetched ahead do not count. Not thread-safe: one reader a
@@ -47,6 +48,23 @@ class Reader(Stream):
     In a forked child it goes on behind what was delivered before the fork, with connections of its own, as its parent does: both
     deliver everything that comes.
     """
+
+    @overload
+    def __init__(
+        self: Reader[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[ReaderOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(self: Reader[str], topic: str, *, codec: Literal["str"], **options: Unpack[ReaderOptions]) -> None: ...
+
+    @overload
+    def __init__(self: Reader[T], topic: str, *, codec: Codec[T], **options: Unpack[ReaderOptions]) -> None: ...
+
+    @overload
+    def __init__(self: Reader[Model], topic: str, *, codec: type[Model], **options: Unpack[ReaderOptions]) -> None: ...
+
+    @overload
+    def __init__(self: Reader[Any], topic: str, *, codec: Untyped, **options: Unpack[ReaderOptions]) -> None: ...
 
     def __init__(
         self,
@@ -145,7 +163,7 @@ class Reader(Stream):
                 break
         return bool(self._buffer)
 
-    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message]:
+    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[T]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
 
         In a transaction none at once where the next message is undecided.
@@ -166,7 +184,7 @@ class Reader(Stream):
         if self._owns_client:
             self._client.close()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Reader[T]:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,7 +6,9 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from math import inf
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
 
 from oncelog.codecs import Codec
 from oncelog.errands import Errands, Stopped
@@ -15,13 +17,16 @@ from oncelog.message import Message
 from oncelog.message_id import MessageId
 from oncelog.wire.requests import Polled
 
+T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
+
 PAGE = 5_000
 """Messages fetched at once; the service ends a page by bytes too."""
 _WAIT_MS = 20_000
 """How long one request is held on the service when there is nothing yet."""
 
 
-class Stream:
+class Stream(Generic[T]):
     """Not thread-safe: one a thread."""
 
     def __init__(self, timeout: float | None, codec: Codec[Any] | None) -> None:
@@ -73,7 +78,7 @@ class Stream:
         self._buffer.extend(living)
         self._fresh_until = min(map(self._expires, living), default=inf)
 
-    def _deliver(self, limit: int, timeout: float | None) -> list[Message]:
+    def _deliver(self, limit: int, timeout: float | None) -> list[Message[T]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
         if limit < 1:
             raise ValueError(f"limit is at least 1, not {limit}")
@@ -94,7 +99,7 @@ class Stream:
         self._position = MessageId.from_bytes(delivered[-1]["id"])
         return [Message(record, self._codec) for record in delivered]
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T]]:
         buffer, codec = self._buffer, self._codec
         self._check()
         monotonic = time.monotonic

@@ -85,14 +85,16 @@ def read(
             session.facts.update(read=count, last_message_id=str(last.message_id), last_offset=last.offset)
 
 
-def _source(session: Session, topic: str, start: Start, inclusive: bool, subscription: str | None) -> Reader | Consumer:
+def _source(
+    session: Session, topic: str, start: Start, inclusive: bool, subscription: str | None
+) -> Reader[bytes] | Consumer[bytes]:
     namespace, client = session.namespace, session.client
     if subscription is None:
         return Reader(topic, start=start, inclusive=inclusive, namespace=namespace, client=client)
     return Consumer(topic, subscription, start=start, inclusive=inclusive, namespace=namespace, client=client)
 
 
-def _so_far(count: int, last: Message | None) -> str:
+def _so_far(count: int, last: Message[bytes] | None) -> str:
     if last is None:
         return "no message was read"
     return f"{count} messages were read, the last at offset {last.offset}; go on with --from {last.message_id}"
@@ -101,7 +103,7 @@ def _so_far(count: int, last: Message | None) -> str:
 class Seen(NamedTuple):
     """A message, and what became of the transaction it is of."""
 
-    message: Message
+    message: Message[bytes]
     write_pointer: int | None = None
     state: RowState | None = None
 
@@ -114,7 +116,7 @@ class Seen(NamedTuple):
         return self.state in (None, "committed")
 
 
-def _seen(session: Session, topic: str, messages: Sequence[Message]) -> list[Seen]:
+def _seen(session: Session, topic: str, messages: Sequence[Message[bytes]]) -> list[Seen]:
     """The messages of a page with what their rows say; one row may stand for many of them."""
     seen: list[Seen] = []
     rows: list[InspectedRow] = []
