@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from oncelog.wire.codec import decode_consume_response, encode_consume_response
 from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.models import OpenSubscription, Place, ReceiveMessages
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog_service.log import pages, topic_log
-from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, Encoding
+from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, Encoding, Page
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, opened
 from tests.support import ManualClock
@@ -111,5 +113,46 @@ def test_a_large_limit_is_filled_from_many_slices(looked_at: list[int]) -> None:
             await house.log.publish(PublishRequest(payloads))
             assert await poll(house, limit=420) == payloads[:420]
             assert max(looked_at) <= SLICE
+
+    asyncio.run(scenario())
+
+
+class CountingClock(ManualClock):
+    """Fails whoever asks it again and again instead of waiting."""
+
+    asked = 0
+
+    def monotonic(self) -> float:
+        self.asked += 1
+        assert self.asked < 1_000, "somebody spins"
+        return super().monotonic()
+
+
+def test_whoever_waits_behind_what_has_expired_waits() -> None:
+    """Everything has expired, as on a topic that nobody writes to: a reader from the beginning and a consumer that has not
+    acknowledged it wait for what comes next. They asked again and again without a pause, and nobody else had a turn."""
+
+    async def scenario() -> None:
+        clock = CountingClock()
+        async with opened(Disk(), clock) as house:
+            log = house.log
+            log.row = replace(log.row, properties={"ttl": "1"})
+            await log.publish(PublishRequest([b"gone"]))
+            clock.advance(5_000)
+            group = await log.subscriptions.open(OpenSubscription(name="g", nonce="n", start=Place(at="earliest")))
+            waiting = [
+                asyncio.ensure_future(poll(house, wait=10_000)),
+                asyncio.ensure_future(
+                    log.subscriptions.receive("g", ReceiveMessages(epoch=group.epoch, wait=10_000), AS_ONCELOG)
+                ),
+            ]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not any(each.done() for each in waiting)
+            await log.publish(PublishRequest([b"next"]))
+            assert await waiting[0] == [b"next"]
+            page = await waiting[1]
+            assert isinstance(page, Page)
+            assert len(page.messages) == 1
 
     asyncio.run(scenario())

@@ -213,6 +213,7 @@ class Subscriptions:
         end = self._clock.monotonic() + asked.wait / 1000
         looked_at: bytes | None = None
         while True:
+            seen = self._ranges.last_settled_id
             page = await self._settled_page(start, limit, encoding)
             self._check_open()
             await self._current(name, asked.epoch)
@@ -221,7 +222,7 @@ class Subscriptions:
             left = end - self._clock.monotonic()
             if page.messages or left <= 0:
                 return page._replace(last_id=looked_at)
-            await self._more(start, left)
+            await self._more(seen, left)
             self._check_open()
 
     async def acknowledge(self, name: str, asked: Acknowledge) -> Acknowledged:
@@ -262,10 +263,9 @@ class Subscriptions:
                 generation=present,
             )
 
-    async def _more(self, start: bytes, seconds: float) -> None:
-        """Return when there may be something settled at or after ``start``, a consumer was fenced, or the time is over."""
-        last_id = self._ranges.last_settled_id
-        if last_id is None or last_id < start:
+    async def _more(self, seen: bytes | None, seconds: float) -> None:
+        """Return when more is settled than up to the message ``seen``, a consumer was fenced, or the time is over."""
+        if self._ranges.last_settled_id == seen:
             await Arrivals.wait([self._ranges.arrivals, self._changes], seconds)
 
     # --- what is known of them

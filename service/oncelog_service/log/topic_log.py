@@ -546,6 +546,7 @@ class TopicLog:
         offset = None if request.start_offset is None else request.start_offset + (not request.inclusive)
         end = self._clock.monotonic() + (request.wait or 0) / 1000
         while True:
+            seen = self.position.last_message_id
             if request.refuse_expired:
                 await self._check_nothing_lost(start, offset, request.transaction is not None)
             page = await self._page(start, limit, encoding, transaction)
@@ -554,7 +555,7 @@ class TopicLog:
             left = end - self._clock.monotonic()
             if page.messages or page.undecided or left <= 0:
                 return page
-            await self._arrival(start, left)
+            await self._arrival(seen, left)
             self._check_open()
 
     def _check_generation(self, asked: int | None) -> None:
@@ -686,12 +687,13 @@ class TopicLog:
             )
         return message_id if inclusive else after(message_id)
 
-    async def _arrival(self, start: bytes, seconds: float) -> None:
-        """Return when there may be something at or after ``start``, or the time is over."""
-        last_id = self.position.last_message_id
-        if last_id is not None and last_id >= start:
-            return
-        await Arrivals.wait([self._arrivals], seconds)
+    async def _arrival(self, seen: bytes | None, seconds: float) -> None:
+        """Return when there is more than the page was looked for in, which ended with the message ``seen``, or the time is over.
+
+        Where the page began says nothing: what lies behind that may have expired, and whoever looked again would not end.
+        """
+        if self.position.last_message_id == seen:
+            await Arrivals.wait([self._arrivals], seconds)
 
     def _wake(self) -> None:
         self._arrivals.wake()
