@@ -16,6 +16,7 @@ from itertools import islice
 from oncelog.errors import NotServedHere, OncelogError
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock
+from oncelog_service.log.groups import read_group_row
 from oncelog_service.log.payloads import (
     Outdated,
     branch_keys,
@@ -161,9 +162,19 @@ class Retention:
                 continue
             deleted += await self._delete(name, partial(payload_keys, self._store, group, SLICE))
         for branch in await read(outdated_branches, self._store, prefix, begin):
-            if branch.published or not self._needs(branch.number):
+            if branch.published or await self._is_left_over(name, prefix, branch.number):
                 deleted += await self._delete(name, partial(branch_keys, self._store, branch.key, SLICE))
         return deleted
+
+    async def _is_left_over(self, name: TopicName, prefix: bytes, number: int) -> bool:
+        """Whether what was staged under the number will never be copied, nor has been since it was looked at.
+
+        Asked in this order: once nobody needs it, its commit has been handed over, if there was one, and is seen on disk.
+        """
+        if self._needs(number):
+            return False
+        await (await self._topics.writer(name)).settled()
+        return await read(read_group_row, self._store, prefix, -number) is None
 
     async def _expire_stored(self, name: TopicName, prefix: bytes, group: Outdated) -> bool:
         log = await self._topics.open(*name)

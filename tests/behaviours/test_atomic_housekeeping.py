@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from oncelog.errors import StorageFailed, StorageUnavailable, TransactionNotFound
+from oncelog_service import retention
 from oncelog_service.journal import coordinator, ledger
+from oncelog_service.log.journaled import Journaled, Ready
+from oncelog_service.log.payloads import OutdatedBranch, outdated_branches
 from oncelog_service.storage.memory import Disk
-from oncelog_service.storage.port import Table
+from oncelog_service.storage.port import Store, Table
 from tests.behaviours.atomics import BatchByBatch, House, copy_of, living, messages, refusal
+from tests.patience import PATIENCE
 from tests.support import ManualClock
 
 TTL_MS = 3_600_000
@@ -297,3 +302,56 @@ def test_a_commit_whose_write_fails_is_whole_or_nothing_and_its_repeat_says_whic
 
     found = {asyncio.run(scenario(struck, on_disk)) for struck in range(4) for on_disk in (False, True)}
     assert {("in_progress", True), ("committed", True)} <= found, found
+
+
+def test_what_is_committed_while_retention_looks_at_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was staged longer ago than messages live, and is copied between the moment at which retention finds it unpublished and
+    the one at which nobody needs it any more. Its payloads were deleted under the row that had just published them."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with living(Disk(), clock) as house:
+            await house.create("a", ttl="3600")
+            await house.begin("old", timeout_ms=DAY_MS)
+            await house.stage("old", "a", 0, messages("old", "old"))
+            clock.advance(TTL_MS + 1)
+            loop = asyncio.get_running_loop()
+
+            def found_and_committed(store: Store, prefix: bytes, live_from: int) -> list[OutdatedBranch]:
+                found = outdated_branches(store, prefix, live_from)
+                asyncio.run_coroutine_threadsafe(house.commit("old"), loop).result(PATIENCE)
+                return found
+
+            monkeypatch.setattr(retention, "outdated_branches", found_and_committed)
+            await house.service.retention.once()
+            assert await house.shown("a") == ["old", "old"]
+            await house.verify("a")
+
+    asyncio.run(scenario())
+
+
+def test_what_a_commit_has_staged_anew_stays_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of it is there already, so the rest is staged once more under a number of its own; and then the next topic lets the
+    commit wait for longer than messages live."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with living(Disk(), clock) as house:
+            await house.create("a", ttl="10")
+            await house.create("b")
+            await house.publish("a", messages("0", producer="p", first=0))
+            ready = Journaled.ready
+
+            async def late(self: Journaled, *args: Any) -> Ready:
+                found = await ready(self, *args)
+                clock.advance(11_000)
+                await house.service.retention.once()
+                return found
+
+            monkeypatch.setattr(Journaled, "ready", late)
+            await house.commit("t", {"a": messages("0", "1", producer="p", first=0), "b": messages("b")}, group="g")
+            monkeypatch.undo()
+            assert await house.shown("a") == ["1"]
+            await house.verify("a", "b")
+
+    asyncio.run(scenario())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from oncelog.errors import (
@@ -97,6 +97,11 @@ class Endings:
         if transaction.expires <= self._ledger.running.now_ms() and transaction.commit is None:
             await self.abort(number, TIMED_OUT, "it was not committed in time")
             return again(self._ledger.ended[transaction.id])
+        with self._ledger.allotting() as allot:
+            return await self._decide(transaction, request, allot)
+
+    async def _decide(self, transaction: Transaction, request: CommitRequest, allot: Callable[[], int]) -> AtomicOutcome:
+        number = transaction.number
         work: dict[TopicRef, _Work] = {}
         try:
             while True:
@@ -111,7 +116,7 @@ class Endings:
                 self._ledger.check()
                 if self._is_judged(holders, work):
                     break
-                work = await self._work(holders, work)
+                work = await self._work(holders, work, allot)
         except OncelogError as refusal:
             return await self.refuse(number, refusal)
         return await self._prepare(number, request, branches, work)
@@ -164,7 +169,9 @@ class Endings:
         whole = holders.keys() == work.keys() and all(work[topic].is_all_of(each) for topic, each in holders.items())
         return whole and all(each.log.journaled.judged(each.ready) for each in work.values())
 
-    async def _work(self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work]) -> dict[TopicRef, _Work]:
+    async def _work(
+        self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work], allot: Callable[[], int]
+    ) -> dict[TopicRef, _Work]:
         """What is to be copied on each topic; waits for what it depends on. ``before``: what was found a moment ago."""
         work: dict[TopicRef, _Work] = {}
         for topic, holding in holders.items():
@@ -173,7 +180,7 @@ class Endings:
             if known is None or known.log is not log or not known.is_all_of(holding):
                 staged = [await log.journaled.open(each) for each in holding]
                 known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
-            work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, self._ledger.next_number))
+            work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, allot))
         return work
 
     async def open(self, topic: TopicRef) -> TopicLog:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from zlib import crc32
 
 from oncelog.errors import InvalidRequest, OncelogError, ProducerFenced, TransactionNotFound, TransactionNotInProgress
@@ -65,6 +65,8 @@ class Ledger:
                 self._partition_of[number], self.numbers[transaction.id] = partition, number
         self.ended: OrderedDict[str, Ended] = OrderedDict()
         """The latest ones, by id."""
+        self._allotted: set[int] = set()
+        """Numbers under which commits that are being decided have staged messages anew."""
         found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
         self.submit(found.stale)
 
@@ -74,7 +76,7 @@ class Ledger:
 
     def needs(self, number: int) -> bool:
         """Whether what is staged under this number may still be copied."""
-        return self.is_open(number) or any(plan.needs(number) for plan in self.plans)
+        return self.is_open(number) or number in self._allotted or any(plan.needs(number) for plan in self.plans)
 
     @property
     def open_numbers(self) -> Sequence[int]:
@@ -158,6 +160,22 @@ class Ledger:
             batch.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
             self.submit(batch)  # at once: a trim may write this row anew before anything else is handed over
         return self._last
+
+    @contextmanager
+    def allotting(self) -> Iterator[Callable[[], int]]:
+        """Hands out numbers for what a commit stages anew, which is needed until that is decided."""
+        own: set[int] = set()
+
+        def allot() -> int:
+            number = self.next_number()
+            own.add(number)
+            self._allotted.add(number)
+            return number
+
+        try:
+            yield allot
+        finally:
+            self._allotted -= own
 
     def end(
         self, batch: Batch, transaction: Transaction, outcome: AtomicOutcome, problem: dict[str, object] | None = None
