@@ -299,51 +299,55 @@ class AtomicBatch(_Messages):
         """
         with self._lock:
             self._require("in_progress")
-            request = self._prepare()
             try:
-                outcome = self._commit(request)
-            except OncelogError as error:
-                if error.definite:
-                    self._end("refused")
-                    self._producers.roll_back()
-                else:
-                    self._leave_in_doubt(error)
+                request = self._prepare()
+                self._state = "in_doubt"  # before it is sent: an interruption decides nothing, wherever it comes from now on
+                self._outcome = self._commit(request)
+                self._go_on(self._outcome)
+                return self._outcome
+            except BaseException as error:
+                self._failed(error)
                 raise
-            except BaseException as error:  # Ctrl-C, while it was under way
-                self._leave_in_doubt(error)
-                raise
-            self._end("committed")
-            self._outcome = outcome
-            if outcome.state == "duplicate":
-                self._producers.roll_back()
-            else:
-                self._producers.note_all()
-                self._producers.release()
-            return outcome
+
+    def _go_on(self, outcome: AtomicOutcome) -> None:
+        """It is committed."""
+        self._end("committed")
+        if outcome.state == "duplicate":
+            self._producers.roll_back()
+        else:
+            self._producers.note_all()
+            self._producers.release()
+
+    def _failed(self, error: BaseException) -> None:
+        """What became of it says its state, not where the error arose: an interruption comes also when it is committed."""
+        if self._state == "in_progress":
+            self._drop_because(error)
+        elif self._state == "in_doubt" and isinstance(error, OncelogError) and error.definite:
+            self._end("refused")
+            self._producers.roll_back()
+        else:
+            self._end("in_doubt" if self._outcome is None else "committed")
+            self._producers.stop(error)
 
     def _finish(self) -> None:
         self.commit()
 
     def _prepare(self) -> CommitRequest:
         """Stage what does not fit into the request. Until that is sent, nothing is committed, whatever fails."""
-        try:
-            self._require_running()
-            for topic in self._topics.values():
-                self._stage(topic, but_last=True)
-            self._spill(MAX_BYTES)
-            parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
-            return CommitRequest(
-                group=self.group,
-                parts=parts,
-                branches=list(self._branches),
-                producer=self._producer,
-                sequence_id=self._sequence_id,
-                incarnation=self._incarnation,
-                checksum=self._checksum,
-            )
-        except BaseException as error:
-            self._drop_because(error)
-            raise
+        self._require_running()
+        for topic in self._topics.values():
+            self._stage(topic, but_last=True)
+        self._spill(MAX_BYTES)
+        parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
+        return CommitRequest(
+            group=self.group,
+            parts=parts,
+            branches=list(self._branches),
+            producer=self._producer,
+            sequence_id=self._sequence_id,
+            incarnation=self._incarnation,
+            checksum=self._checksum,
+        )
 
     def _commit(self, request: CommitRequest) -> AtomicOutcome:
         try:
@@ -377,10 +381,6 @@ class AtomicBatch(_Messages):
     def _raise_in_doubt(self, cause: OncelogError) -> NoReturn:
         detail = f"whether {self.id} is committed is not known: {cause}; ask for its outcome before doing it again"
         raise TransactionInDoubt(detail, transaction=self.id) from cause
-
-    def _leave_in_doubt(self, error: BaseException) -> None:
-        self._end("in_doubt")
-        self._producers.stop(error)
 
 
 class AtomicBranch(_Messages):

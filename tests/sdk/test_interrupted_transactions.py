@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count, cycle
 from linecache import getline
 from pathlib import Path
@@ -16,11 +18,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 import oncelog
-from oncelog import Client, Reader, SqlParticipant, TransactionContext
-from oncelog.errors import TransactionInDoubt
+from oncelog import AtomicBatch, Client, Producer, Reader, SqlParticipant, TransactionContext
+from oncelog.errors import ProducerStopped, TransactionClosed, TransactionInDoubt
 
 PACKAGE = str(Path(oncelog.__file__).parent)
-TRACED = ("transaction.py", "sql_participant.py", "sql_markers.py")
+TRACED = ("/transaction.py", "/sql_participant.py", "/sql_markers.py")
 LOST = OperationalError("COMMIT", None, Exception("the connection is lost"))
 
 
@@ -89,15 +91,16 @@ class Faulty(SqlParticipant):
         raise LOST
 
 
-def interrupted(at: int, kind: type[BaseException], run: Callable[[], None]) -> str | None:
+def interrupted(at: int, kind: type[BaseException], run: Callable[[], object], traced: tuple[str, ...] = TRACED) -> str | None:
     """Run it with an interruption at its so-manieth line or return of the SDK; where that was. None: it has not as many."""
     left, where = at, None
 
     def on_line(frame: FrameType, what: str, _: object) -> Any:
         nonlocal left, where
-        # Not on the way out of a with statement: there no signal comes in before what it holds is let go.
+        # Not on the way out of a with statement: there no signal comes in before what it holds is let go. Nor at the word try,
+        # which does nothing and belongs to no block.
         statement = getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if what == "return" or (what == "line" and not statement.startswith("with ")):
+        if what == "return" or (what == "line" and not statement.startswith(("with ", "try:"))):
             left -= 1
             if left == 0:
                 sys.settrace(None)
@@ -107,7 +110,7 @@ def interrupted(at: int, kind: type[BaseException], run: Callable[[], None]) -> 
 
     def on_call(frame: FrameType, _: str, __: object) -> Any:
         path = frame.f_code.co_filename
-        return on_line if path.startswith(PACKAGE) and path.endswith(TRACED) else None
+        return on_line if path.startswith(PACKAGE) and path.endswith(traced) else None
 
     before = sys.gettrace()
     sys.settrace(on_call)
@@ -148,3 +151,32 @@ def test_wherever_the_end_is_interrupted_both_change_or_neither(world: World, do
     torn = {where[number] for number in set(effects) ^ set(visible)}
     assert not torn, f"one of both changed, interrupted {torn}"
     assert (at in effects) is done, "the last one was not interrupted"
+
+
+# --- atomic commits
+
+
+@pytest.mark.parametrize("leave", [AtomicBatch.abort, lambda batch: batch.__exit__(OutOfTime, OutOfTime(), None)])
+def test_wherever_an_atomic_commit_is_interrupted_it_is_not_aborted_if_it_is_committed(
+    client: Client, topic: str, leave: Callable[[AtomicBatch], None]
+) -> None:
+    """Else the producer gets numbers back that are used, and what follows under them is taken for duplicates."""
+    lost = []
+    kinds = cycle(INTERRUPTIONS)
+    for at in count(1):
+        with Producer[bytes](topic, name=f"p{at}", client=client) as producer:
+            batch = client.atomic(group="orders")
+            batch.send(topic, b"%d" % at, producer=producer)
+            place = interrupted(at, next(kinds), batch.commit, ("/atomic.py", "/held_producers.py"))
+            with suppress(TransactionClosed):
+                leave(batch)
+            with suppress(ProducerStopped):  # whatever became of it, the batch has let the producer go
+                if producer.send(b"%d" % at).status == "duplicate":
+                    lost.append(place)
+        if place is None:
+            break
+    assert at > 30, "there are that many places"
+    assert not lost, "what followed was taken for a duplicate"
+    with Reader(topic, client=client, timeout=0) as reader:
+        found = Counter(message.payload for message in reader)
+    assert found[b"%d" % at] == 2, "the last one was not interrupted"
