@@ -85,7 +85,7 @@ class Fold:
     transactions. At equal sequence ids (deduplication was off) the message that came first is the producer's mark.
     """
 
-    __slots__ = ("_head", "_last", "_last_id", "_live", "_segments", "_settled", "_unsettled", "_upcoming")
+    __slots__ = ("_came_or_went", "_head", "_last", "_last_id", "_live", "_segments", "_settled", "_unsettled", "_upcoming")
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         """Begin behind ``snapshot``, of which a copy is kept; None: before the first message of the topic's life."""
@@ -100,6 +100,8 @@ class Fold:
         # Both say only what differs from the head's map.
         self._live: dict[str, Mark] = {}
         self._settled: dict[str, Mark] = {}
+        self._came_or_went = 0
+        """How often a producer may have come or gone by anything but a new mark of the head."""
 
     # --- the log grows --------------------------------------------------------------------------------------------------
 
@@ -180,6 +182,7 @@ class Fold:
                 each.run = each.run._replace(marks=tuple(mark for mark in each.run.marks if mark[0] != producer))
         self._live.pop(producer, None)
         self._settled.pop(producer, None)
+        self._came_or_went += 1
 
     # --- what is known --------------------------------------------------------------------------------------------------
 
@@ -241,6 +244,15 @@ class Fold:
             if item[0] not in self._live:
                 yield item
 
+    @property
+    def membership(self) -> tuple[int, int]:
+        """Says whether other producers have a live mark now than before: another value whenever they are others.
+
+        Seldom it is another one though they are the same. While nobody is forgotten the head only gains producers, so that
+        their number says which they are; all else is counted.
+        """
+        return len(self._head.marks), self._came_or_went
+
     def copy(self) -> SequenceMap:
         """The live map as it is now."""
         return SequenceMap(dict(self.items()))
@@ -278,6 +290,7 @@ class Fold:
         present = overlay.get(producer) or self._head.marks.get(producer)
         if newest(present, (mark,)) is not present:
             overlay[producer] = mark
+            self._came_or_went += present is None
 
     def _close(self, segment: _Segment, pointer: int) -> tuple[tuple[str, Mark], ...]:
         """The marks of its run, which is not unsettled any more."""
@@ -298,6 +311,7 @@ class Fold:
         mark = newest(self._settled.get(producer) or base, (mark for runs in unsettled for mark in runs.values()))
         if mark is None or mark == base:
             self._live.pop(producer, None)
+            self._came_or_went += mark is None
         else:
             self._live[producer] = mark
 

@@ -252,3 +252,29 @@ def test_many_producers_behind_a_transaction_become_the_snapshot_when_it_ends() 
     assert fold.settled == Snapshot(SequenceMap({**marks, "idle": mark(3, 0)}), position(52))
     assert fold.roll_back(8) == {"p1"}
     assert fold.copy() == SequenceMap({**marks, "idle": mark(3, 0)})
+
+
+def test_its_membership_is_another_one_whenever_producers_come_or_go() -> None:
+    """Also where one comes and another one goes, so that they are as many as before."""
+    fold = fold_of(run(0, p=1))
+    memberships = {fold.membership}
+    fold.add(run(1, 7, q=0))
+    memberships.add(fold.membership)
+    fold.roll_back(7)
+    fold.add(run(2, r=0))
+    memberships.add(fold.membership)
+    fold.forget("p")
+    fold.add(run(3, s=0))
+    memberships.add(fold.membership)
+    assert len(memberships) == 4
+    fold.add(run(4, s=1))
+    assert fold.membership in memberships, "nobody came or went"
+
+
+def test_the_oldest_unsettled_run_is_where_what_is_settled_ends() -> None:
+    fold = two_transactions()
+    assert fold.oldest_unsettled == run(1, 7, p=2)
+    fold.commit(7)
+    assert fold.oldest_unsettled == run(3, 8, p=4, q=0)
+    fold.roll_back(8)
+    assert fold.oldest_unsettled is None

@@ -6,9 +6,9 @@ A producer's row on disk holds its epoch; how far it has come is not stored ther
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from heapq import nsmallest
 from typing import Any, Literal
 
 from oncelog.errors import InvalidRequest, ProducerFenced, ProducerNotFound
@@ -53,6 +53,11 @@ class Producers:
         self._dedup = dedup
         self._store = store
         self._writer = writer
+        self._sorted: list[str] = []
+        """The names as they were at ``_sorted_at``."""
+        self._sorted_at: tuple[int, tuple[int, int]] | None = None
+        self._opened_or_not = 0
+        """How often a row came to say of its producer that it was opened, or not any more."""
 
     @property
     def rows(self) -> Mapping[str, ProducerRow]:
@@ -158,10 +163,19 @@ class Producers:
         return first_gap(None if pushed is None else pushed.sequence_id + 1, new_ids)
 
     def names(self, after: str, limit: int) -> list[str]:
-        """The first ``limit`` names behind ``after``, sorted."""
-        opened = (name for name, row in self._rows.items() if row.opens)
-        published = (name for name, _ in self._dedup.fold.items())
-        return nsmallest(limit, {name for each in (opened, published) for name in each if name > after})
+        """The first ``limit`` names behind ``after``, sorted. A page costs what is on it, unless producers came or went."""
+        at = self._opened_or_not, self._dedup.fold.membership
+        if at != self._sorted_at:
+            self._sorted, self._sorted_at = self._sort(), at
+        first = bisect_right(self._sorted, after)
+        return self._sorted[first : first + limit]
+
+    def _sort(self) -> list[str]:
+        """All names. Those that were sorted already are not sorted again."""
+        there = {name for name, row in self._rows.items() if row.opens}
+        there.update(name for name, _ in self._dedup.fold.items())
+        present = [name for name in self._sorted if name in there]
+        return sorted([*present, *sorted(there.difference(present))])  # two runs that rise: merged in one go
 
     def show(self, name: str) -> Producer:
         """A producer as the live maps have it. Raises ProducerNotFound."""
@@ -219,5 +233,7 @@ class Producers:
         """Counts from the call on."""
         batch = Batch()
         batch.put(Table.PRODUCER, self._prefix + name.encode(), encode_record(row))
+        before = self._rows.get(name)
+        self._opened_or_not += bool(row.opens) != bool(before is not None and before.opens)
         self._rows[name] = row
         return self._writer.submit(batch, lambda: None)
