@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -196,6 +197,41 @@ def test_a_store_whose_making_was_broken_off_is_made(tmp_path: Path) -> None:
     with closing(opened(path)) as store:
         assert keys_of(store) == [0, 1, 2]
     assert not (path / "oncelog.creating").exists()
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda each: each.write_bytes(b"")], ids=["gone", "empty"])
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.log"])
+def test_whatever_a_power_cut_leaves_of_a_making_a_store_is_made_of_it(
+    tmp_path: Path, name: str, spoil: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "data"
+    opened(path).close()
+    (path / "oncelog.end").unlink()
+    (path / "oncelog.creating").touch()
+    spoil(next(path.glob(name)))
+    with closing(opened(path)) as store:
+        write(store, range(3))
+    with closing(opened(path)) as store:
+        assert keys_of(store) == [0, 1, 2]
+
+
+def test_a_log_of_somebody_else_in_the_directory_is_none_of_the_stores(path: Path) -> None:
+    """Where the output of the service is sent to, for example."""
+    (path / "service.log").write_text("started\n")
+    with closing(opened(path)) as store:
+        assert keys_of(store) == list(range(400))
+
+
+def test_a_store_is_looked_at_where_no_temporary_file_can_be_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container whose root is read-only has no such place, and the disk of another one's is full."""
+    monkeypatch.setattr(tempfile, "tempdir", str(path.parent / "none"))
+    (path / "oncelog-look-of-a-process-that-was-killed").mkdir()
+    with closing(opened(path)) as store:
+        assert keys_of(store) == list(range(400))
+    assert not list(path.glob("oncelog-look-*"))
+    without_table(path)
+    with pytest.raises(StoreDamaged):
+        opened(path)
 
 
 def test_a_store_in_use_is_not_looked_at(path: Path) -> None:

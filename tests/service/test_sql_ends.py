@@ -12,7 +12,7 @@ import pytest
 
 from oncelog_service.storage.keys import AFTER_ANY, edit_key, generation_key, journal_key, pointer_key, row_id, topic_key
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
+from oncelog_service.storage.port import Batch, Store, StoreDamaged, StoreError, Table
 from tests.postgres import postgres_server
 from tests.service.test_sql_store import Place, postgresql_place, sqlite_place
 
@@ -197,3 +197,21 @@ def test_a_database_whose_making_was_broken_off_is_made(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as store:
         assert store.get(Table.PRODUCER, A + b"loader") == b"value"
     assert not (tmp_path / "data.creating").exists()
+
+
+def test_a_link_to_a_database_is_the_database(kept: Path, tmp_path: Path) -> None:
+    """SQLite follows it and keeps the write-ahead log beside the file that it leads to."""
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "other"
+    link.symlink_to(kept / "data")
+    with closing(store_opener(f"sqlite://{link}")()) as store:
+        assert len(list(store.scan(Table.MESSAGE, A, A + AFTER_ANY))) == 60
+        with pytest.raises(StoreError, match="in use"):
+            opened(kept)
+    assert [each.name for each in link.parent.iterdir()] == ["other"]
+
+
+def test_a_database_whose_file_beside_cannot_be_written_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "data.end").symlink_to(tmp_path / "gone" / "data.end")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        opened(tmp_path)

@@ -32,7 +32,8 @@ ROW_KEY = b"\x00end"
 
 
 def beside(store: Path) -> Path:
-    """The file of the store at this path: in a directory, or beside a file."""
+    """The file of the store at this path: in a directory, or beside a file; where it really lies, if the path is a link to it."""
+    store = Path(os.path.realpath(store))
     return store / "oncelog.end" if store.is_dir() else store.with_name(store.name + ".end")
 
 

@@ -5,7 +5,8 @@ on without, and in both cases it deletes the files that it thinks nobody needs. 
 
 1. A directory is new only if it is empty. One that holds anything, and no CURRENT that names a manifest, was a store.
 2. LevelDB opens a directory elsewhere that holds a copy of the manifest and links to the tables, and no log: it checks the
-   manifest, that no table is gone, and tells the number of the newest write that is in a table.
+   manifest, that no table is gone, and tells the number of the newest write that is in a table. Elsewhere is where temporary
+   files go; where none can be written, a directory within that is gone again at the end.
 3. The logs' records are read here. Every write begins with its number, so those that are in no table must follow on it, one by
    one.
 4. The number of the last one is held against the file beside (end_file.py).
@@ -36,6 +37,8 @@ CREATING_NAME = "oncelog.creating"
 _NOTHING = frozenset({"lost+found"})
 """What a new directory may hold: the root of a file system has it."""
 
+_COPY_PREFIX = "oncelog-look-"
+
 _BLOCK = 32_768
 _RECORD = struct.Struct("<IHB")  # checksum, length, kind
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -52,12 +55,15 @@ def is_new(path: Path) -> bool:
 
 
 def begin_creating(path: Path) -> None:
-    """Mark a new directory, durably. Raises OSError."""
+    """Mark a new directory, durably; what a making that was broken off has left is taken away. Raises OSError."""
     handle = os.open(path / CREATING_NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     os.fsync(handle)
     os.close(handle)
     sync_directory(path)
     sync_directory(path.parent)
+    if not (path / END_NAME).exists():  # nothing was ever acknowledged, and a power cut may have left half of it
+        for each in [*_logs(path), *path.glob("MANIFEST-*"), path / "CURRENT"]:
+            each.unlink(missing_ok=True)
 
 
 def end_creating(path: Path) -> None:
@@ -70,8 +76,7 @@ def check_directory(path: Path) -> None:
     """Raises StoreDamaged unless everything that was ever acknowledged can be there; changes nothing. OSError, plyvel.Error."""
     _check_current(path)
     number = number_in_tables(path)
-    logs = sorted(path.glob("*.log"), key=lambda log: int(log.stem))
-    for log in logs:
+    for log in _logs(path):
         for found in numbers_in_log(log.read_bytes()):
             if found is None or found > number + 1:
                 raise StoreDamaged(f"{log}: behind write {number} writes are missing")
@@ -79,9 +84,26 @@ def check_directory(path: Path) -> None:
     check_number(number, read_end(path / END_NAME), path, END_NAME)
 
 
+def _logs(path: Path) -> list[Path]:
+    """LevelDB's logs, in their order. What somebody else has put there, a service.log, is none."""
+    logs = [each for each in path.glob("*.log") if each.stem.isascii() and each.stem.isdigit()]
+    return sorted(logs, key=lambda log: int(log.stem))
+
+
 def number_in_tables(path: Path) -> int:
     """The number of the newest write that is in a table; 0: none is. Raises StoreDamaged, OSError, plyvel.Error."""
-    with tempfile.TemporaryDirectory(prefix="oncelog-look-") as name:
+    for left in path.glob(_COPY_PREFIX + "*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        return _number_in_tables(path, None)
+    except (plyvel.Error, OSError):
+        # The temporary directory is full, read-only or can hold no links: that says nothing of the store.
+        return _number_in_tables(path, path)
+
+
+def _number_in_tables(path: Path, place: Path | None) -> int:
+    """The same, with the copy in this directory; None: wherever temporary files go."""
+    with tempfile.TemporaryDirectory(prefix=_COPY_PREFIX, dir=place) as name:
         copy = Path(name)
         for each in path.resolve().iterdir():
             if each.suffix in (".ldb", ".sst"):

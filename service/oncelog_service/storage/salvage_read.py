@@ -45,6 +45,7 @@ def _of_leveldb(source: Path, work: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _of_sqlite(source: Path, work: Path) -> Iterator[tuple[bytes, bytes]]:
+    source = source.resolve()  # a link to a database has no write-ahead log beside it
     try:
         for end in _FILES:
             each = source.with_name(source.name + end)

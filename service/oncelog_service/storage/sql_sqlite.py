@@ -52,13 +52,13 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class SqliteDatabase:
     """A file. See :class:`~oncelog_service.storage.sql.Database`."""
 
-    errors = (sqlite3.Error,)
+    errors = (sqlite3.Error, OSError)  # the file beside the database is written without SQLite
     shared = False
 
     def __init__(self, path: Path) -> None:
         """Lock ``path``; its directory is created if missing. Raises StoreError: in use, or no file can be there."""
         self.where = str(path)
-        self._path = path.absolute()
+        self._path = resolved(path)
         self._number, self._keys, self._known = 0, Keys(), set[bytes]()
         self._end: EndFile | None = None
         self._lock = _lock(self._path)
@@ -192,8 +192,14 @@ class SqliteDatabase:
             self._lock = None
 
 
+def resolved(path: Path) -> Path:
+    """Where the file really lies: SQLite follows a link to it, and keeps the write-ahead log there."""
+    return Path(os.path.realpath(path))
+
+
 def end_path(path: Path) -> Path:
     """The file beside the database that knows how far it has come."""
+    path = resolved(path)
     return path.with_name(path.name + ".end")
 
 
