@@ -16,7 +16,7 @@ from oncelog.wire.transaction import TransactionType
 from oncelog_service.clock import SystemClock
 from oncelog_service.storage.memory import Disk
 from tests.patience import PATIENCE
-from tests.service.house import House, opened
+from tests.service.house import PARTICIPANT, House, opened
 from tests.support import ManualClock
 
 DAY = timedelta(hours=25, seconds=1)
@@ -117,6 +117,27 @@ def test_a_step_forward_forgets_no_outcome() -> None:
             assert await house.transactions.forget_outcomes() == 0
             assert await state(house, pointer) == "committed"
             clock.seconds += 27 * 3_600
+            assert await house.transactions.forget_outcomes() == 1
+
+    run(scenario)
+
+
+def test_what_ends_late_since_a_restart_gave_it_its_time_anew_is_not_forgotten_at_once() -> None:
+    async def scenario() -> None:
+        disk, clock = Disk(), ManualClock()
+        async with opened(disk, clock) as house:
+            pointer = await published(house)
+            await house.transactions.can_commit(pointer, [b"key"], "bank")
+            clock.advance(20 * HOUR_MS)
+        async with opened(disk, clock) as house:
+            clock.advance(7 * HOUR_MS)
+            await house.transactions.commit(pointer)
+            await house.transactions.settled(pointer, PARTICIPANT)
+            assert await house.transactions.forget_outcomes() == 0
+        async with opened(disk, clock) as house:
+            assert await house.transactions.forget_outcomes() == 0
+            assert await state(house, pointer) == "committed"
+            clock.advance(HOUR_MS + 1)
             assert await house.transactions.forget_outcomes() == 1
 
     run(scenario)

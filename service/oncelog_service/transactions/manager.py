@@ -102,7 +102,10 @@ class TransactionManager:
         self._recent: dict[int, Outcome] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._nudge = asyncio.Event()
-        self._lifetimes = Lifetimes(self.state.open, clock.monotonic())
+        self._opened = clock.monotonic()
+        self._oldest_recovered = next(iter(self.state.pointers), None)
+        """Those in progress were given their whole lifetime anew, so they may end when their pointers are old."""
+        self._lifetimes = Lifetimes(self.state.open, self._opened)
         self._wakes = 0.0
         self._closed = False
 
@@ -356,10 +359,19 @@ class TransactionManager:
         return expired
 
     async def forget_outcomes(self, limit: int = 1_000) -> int:
-        """Delete at most ``limit`` outcomes older than a transaction can live; how many. Call it until that is 0."""
+        """Delete at most ``limit`` outcomes older than a transaction can live; how many. Call it until that is 0.
+
+        How old one is its pointer says, not when it ended. So what was in progress at a restart is kept for as long as it may
+        have lived since, and what ended shortly before one, for the grace after it.
+        """
         self._check_open()
         kept_ms = self.limits.max_lifetime_ms + self.limits.outcome_grace_ms
         below = max(self._steady.now_ms() - kept_ms, 0) * POINTERS_PER_MS
+        open_ms = (self._clock.monotonic() - self._opened) * 1000
+        if open_ms < self.limits.outcome_grace_ms:
+            return 0
+        if open_ms < kept_ms and self._oldest_recovered is not None:
+            below = min(below, self._oldest_recovered)
         keys = await read(oldest_outcomes, self._store, below, limit)
         if not keys:
             return 0
