@@ -294,8 +294,12 @@ class Topics:
         return preferred(topic_resource(topic_key(*name)), ids) == member
 
     async def settle(self, participant: str, pointer: int, committed: bool) -> None:
-        """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle."""
-        namespace, topic, generation = topic_of_participant(participant)
+        """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle, nor has one whose
+        name is no generation of a topic: anybody may enlist under any name."""
+        try:
+            namespace, topic, generation = topic_of_participant(participant)
+        except ValueError:
+            return
         log = self._open.get((namespace, topic))
         if log is None:
             row = await self._row(namespace, topic)

@@ -348,6 +348,19 @@ def settle(transactions: Transactions, pointer: int, participant: str) -> None:
     assert transactions.good("DELETE", f"/{pointer}/participants/{name}") is None
 
 
+def test_a_participant_that_is_no_topic_has_nothing_to_settle_and_stops_nobody(
+    transactions: Transactions, running: RunningService
+) -> None:
+    """Anybody may enlist under the service's own name: the task that tells topics how transactions ended died of it for good."""
+    own = running.service.transactions._instance  # type: ignore[union-attr]
+    pointers = [transactions.start() for _ in range(4)]
+    for pointer, name in zip(pointers, ("x", "a/b", "a/b/c", "a/b/1"), strict=True):
+        transactions.good("POST", f"/{pointer}/participants", json={"participant": f"{own}:{name}"})
+        transactions.end(pointer, "invalidate")
+    for pointer in pointers:
+        until(lambda: not transactions.good("GET", f"/{pointer}").get("participants"), "it is settled")  # noqa: B023
+
+
 def test_a_wait_for_unsettled_ones_ends_when_there_is_one(transactions: Transactions, running: RunningService) -> None:
     pointer = transactions.start()
     transactions.good("POST", f"/{pointer}/participants", json={"participant": TOPIC})
