@@ -12,6 +12,8 @@ import logging
 import sys
 import time
 import warnings
+from contextlib import suppress
+from math import inf
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -53,13 +55,22 @@ def at_exit() -> None:
     begun, live = time.monotonic(), list(_live)
     for each in live:
         each._begin_exit()
+    interruption: BaseException | None = None
     for each in live:
-        lost = each._end_exit(begun)
+        try:
+            lost = each._end_exit(begun)
+        except BaseException as error:  # Ctrl-C: nobody is waited for any more, and all the others are named all the same
+            interruption, begun = error, -inf
+            lost = each._end_exit(begun)
         if lost is not None:
             say(lost)
+    if interruption is not None:
+        raise interruption
 
 
 def say(lost: str) -> None:
-    """Tell whoever listens: the log (which prints it if nobody does), and the warnings."""
+    """Tell whoever listens: the log (which prints it if nobody does), and the warnings. Never raises a warning: others are to be
+    named yet, or an exception is on its way already."""
     logger.error("%s", lost)
-    warnings.warn(lost, ResourceWarning, stacklevel=2)
+    with suppress(ResourceWarning):
+        warnings.warn(lost, ResourceWarning, stacklevel=2)

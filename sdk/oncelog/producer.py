@@ -798,9 +798,12 @@ class Producer(Generic[R]):
         """Queue the open batch, if there is anything in it."""
         fresh, condition, queue, now = Batch(), threading.Condition(self._lock), self._queue, time.monotonic()
         batch = self._batch
-        if batch.payloads:  # one step, as _put is
+        # Also where nothing lingers: a handler may have ended the batch before its message was given a time. Whoever sends would
+        # end it again and again then, with the lock held. One step with what follows, as _put is.
+        self._due = None
+        if batch.payloads:
             self._version += 1
-            self._batch, self._condition, self._due = fresh, condition, None
+            self._batch, self._condition = fresh, condition
             batch.queued_at = now
             queue.append(batch)
 

@@ -281,6 +281,26 @@ def numbers_in_handlers(url: str, topic: str) -> None:
     print(*sorted(accepted))
 
 
+def flush_in_handler(url: str, topic: str) -> None:
+    """The signal comes when a message is queued and nobody has noted yet how long it may linger."""
+    with Producer(topic, url=url, name="p", linger=0.001) as producer:
+        put, signals = producer._put, [signal.SIGUSR1]
+        signal.signal(signal.SIGUSR1, lambda *_: producer.flush())
+
+        def interrupted(*given: Any) -> bool:
+            done = put(*given)
+            while signals:
+                signal.raise_signal(signals.pop())
+            return done
+
+        producer._put = interrupted  # type: ignore[method-assign]
+        assert producer.send_async(b"0").done()
+        lingered = threading.Event()
+        time.sleep(0.1)  # what went wrong did so after the linger
+        producer.send_async(b"1").add_done_callback(lambda _: lingered.set())
+        assert lingered.wait(PATIENCE)
+
+
 def close_in_handler(url: str, topic: str) -> None:
     """Once each at a random moment, while the same thread sends."""
     chance = random.Random(3)
@@ -357,6 +377,12 @@ def cannot_flush(url: str, topic: str) -> None:
     producer = Producer(topic, url=url, name="p", linger=0.001, exit_timeout=0.5)
     for number in range(3, 10):
         producer.send_async(b"%d" % number, sequence_id=number)
+
+
+def many_cannot_flush(url: str, topic: str) -> None:
+    for name in ("a", "b", "c"):
+        cannot = Producer(topic, url=url, name=name, linger=0.001, exit_timeout=0.5)
+        cannot.send_async(b"0")
 
 
 def interrupted(url: str, topic: str) -> None:

@@ -253,10 +253,10 @@ def one_step(function: Callable[..., object], begin: str, lines_long: int) -> li
     [
         (Producer._put, "if self._version != version:", 100),
         (Producer._take, "if self._version != version:", 100),
-        (Producer._end_batch, "if batch.payloads:", 100),
+        (Producer._end_batch, "self._due = None", 100),
         (Producer._enqueue_whole, "if self._version == version:", 100),
         (Batch.add, "if not self.payloads:", 100),
-        (Reader._fetch, "self._request = following", 2),
+        (Reader._fetch, "self._request, self._first = following", 2),
         (Consumer._fetch, "self._after = after", 2),
     ],
 )

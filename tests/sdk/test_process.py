@@ -110,6 +110,11 @@ def test_ids_that_the_application_gives_in_handlers_are_stored_or_refused(
     assert payloads(client, topic) == [number.encode() for number in out.split()]
 
 
+def test_a_handler_flushes_what_it_interrupts_the_queueing_of(house: RunningService, client: Client, topic: str) -> None:
+    run("flush_in_handler", house.url, topic)
+    assert payloads(client, topic) == [b"0", b"1"]
+
+
 def test_a_handler_closes_the_producer_that_it_interrupts(house: RunningService, topic: str) -> None:
     run("close_in_handler", house.url, topic)
 
@@ -135,6 +140,16 @@ def test_what_cannot_be_sent_at_the_exit_is_named_and_does_not_hold_it_up(house:
     said = f"producer 'p' of default/{topic}: 7 messages have no outcome and are given up, sequence ids 3 to 9"
     assert err.count(said) == 2  # the log and the warning
     assert "ResourceWarning" in err
+
+
+def test_what_cannot_be_sent_is_named_by_each_producer_even_where_a_warning_is_an_error(
+    house: RunningService, topic: str
+) -> None:
+    gate = threading.Event()
+    with fake_server(holding(house, "/publish", gate)) as fake:
+        _, err = run("many_cannot_flush", fake.url, topic, "-W", "error")
+        gate.set()
+    assert sorted(re.findall("^producer '(.)' of .* 1 messages have no outcome", err, re.MULTILINE)) == ["a", "b", "c"]
 
 
 def test_one_ctrl_c_is_enough(house: RunningService, topic: str) -> None:
