@@ -109,7 +109,7 @@ class Expiry:
         durable = self._begin(self._durable, 0)
         found = await read(_behind, self._store, self._prefix, start, living.begin, durable, self._trimmed(), rolled_back)
         if found.oldest is not None and found.oldest < living.begin:
-            await self.keep(living)
+            await self.keep()
         elif found.oldest is not None:
             self._oldest = max(self._oldest, found.oldest)
         return found
@@ -119,14 +119,17 @@ class Expiry:
         if self._oldest < living.begin and self._last_row() and self._begin(self._durable, 0) < living.begin:
             await self.behind(FIRST_ROW_ID, living)
 
-    async def passed_over(self, expired_at: int, last: bytes | None, living: Living) -> None:
+    async def passed_over(self, expired_at: int, last: bytes | None) -> None:
         """An answer passes over messages, up to the row ``last``, whose own ttl was over at ``expired_at``: see that it stays."""
         if last is not None and expired_at > judged_at(self._durable, last[:ROW_ID_SIZE], 0):
-            await self.keep(living)
+            await self.keep()
 
-    async def keep(self, living: Living) -> None:
-        """Return when the judgements of this moment are on disk."""
-        judgements = living.judgements
+    async def keep(self) -> None:
+        """Return when the judgements of this moment are on disk.
+
+        Not those of whoever asks: it may have been reading meanwhile, and would undo what a later answer stands on.
+        """
+        judgements = self._judgements
         row = ExpiryRow([[each.ms, each.upto.hex()] for each in judgements])
         batch = Batch()
         batch.put(Table.EXPIRY, self._prefix, encode_record(row))

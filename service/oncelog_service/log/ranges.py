@@ -131,7 +131,7 @@ class Ranges:
         )
         encoded = await read(_encoded_columns, self._store, self._prefix, wanted)
         if expired_at:
-            await self._expiry.passed_over(max(expired_at), self.last_settled_id, living)
+            await self._expiry.passed_over(max(expired_at), self.last_settled_id)
         return encoded
 
     def _check(self, first: int, upto: int, generation: int | None, limit: int | None, max_bytes: int | None) -> None:

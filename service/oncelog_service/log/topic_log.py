@@ -635,7 +635,7 @@ class TopicLog:
         last_row = last_id[:ROW_ID_SIZE] if settled else None
         page = await self._living_slice(start, limit, room, encoding, transaction, last_row, living)
         if page.expired_at:
-            await self.expiry.passed_over(page.expired_at, page.last_id, living)
+            await self.expiry.passed_over(page.expired_at, page.last_id)
         return page._replace(lives=Lives(living.now_ms, ttl_ms(self.row.properties)))
 
     async def _living_slice(
