@@ -160,8 +160,8 @@ class TransactionContext:
             self._deciding.recover_once(self._client)
         self._tx = self._client.start_transaction("long" if self._long else "short", self._timeout)
         self._state = "in_progress"
-        self._client._end_unconfirmed()
         try:
+            self._client._end_unconfirmed()
             for participant in self._participants:
                 participant.start_tx(self._tx)
                 self._started.append(participant)

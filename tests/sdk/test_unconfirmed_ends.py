@@ -44,3 +44,15 @@ def test_what_cannot_be_told_now_is_told_later_and_holds_up_no_transaction(recor
         with recorded.transaction() as tx:
             tx.send(topic, b"next")
         assert recorded.transaction_status(context.transaction_id).state == state
+
+
+def test_ctrl_c_while_older_ones_are_ended_leaves_no_transaction_behind(recorded: RecordedClient, topic: str) -> None:
+    recorded.faults["abort"] = [TransactionsUnavailable("planted"), KeyboardInterrupt()]
+    older = recorded.transaction()
+    older.start()
+    with pytest.raises(TransactionsUnavailable):
+        older.abort()
+    context = recorded.transaction(long=True)
+    with pytest.raises(KeyboardInterrupt):
+        context.start()
+    assert recorded.transaction_status(context.transaction_id).state == "aborted", "it would hold up readers for up to 25 h"
