@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from oncelog.codecs import codec_for
-from oncelog.errors import OncelogError, StoredGroupPublished, TransactionClosed
+from oncelog.errors import StoredGroupPublished, TransactionClosed
 from oncelog.held_producers import HeldProducers
-from oncelog.message_id import MessageId
 from oncelog.plausible import check_names_all, check_receipts
 from oncelog.producer import Producer, checked_extras, encode_value
 from oncelog.receipt import Receipt
@@ -53,8 +52,8 @@ class MessagePublisher:
     """The participant that publishes; always the last one, so that nothing is published that others still refuse.
 
     Messages of one topic and producer keep their order. What is stored or published is deduplicated for named producers, so that
-    a request whose answer was lost is repeated for them; otherwise its loss ends the transaction, and :meth:`rollback_tx`
-    answers False: the service finds what may have been published.
+    a request whose answer was lost is repeated for them; otherwise its loss ends the transaction. Nothing is undone from here:
+    when the transaction is aborted the service marks whatever each topic holds of it, whether its answer was heard or not.
     """
 
     def __init__(self, client: TransactionCalls, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -68,9 +67,7 @@ class MessagePublisher:
         self._topics: dict[tuple[str, str], _Topic] = {}
         self._held = HeldProducers()
         self._size = 0
-        self._published: list[tuple[_Topic, PublishResponse]] = []
         self._failure: BaseException | None = None
-        self._unsure = False
 
     @property
     def buffered_bytes(self) -> int:
@@ -141,7 +138,7 @@ class MessagePublisher:
         return ()
 
     def commit_tx(self) -> None:
-        """Publish everything. Raises what the service answers; with what was published before it, that is undone then."""
+        """Publish everything. Raises what the service answers; what was published before it is then undone with the rest."""
         with self._lock:
             tx = self._running()
             with self._noting():
@@ -155,16 +152,11 @@ class MessagePublisher:
             self._held.release()
             self._end()
 
-    def rollback_tx(self) -> bool:
-        """Undo every publish by its answer. False when something may be published of which there is no answer."""
+    def rollback_tx(self) -> None:
+        """The producers get their numbers back. What the topics hold is undone by the abort that follows."""
         with self._lock:
-            failures = [failure for topic, response in self._published if (failure := self._undo(topic, response))]
             self._held.roll_back()
-            undone = not self._unsure
             self._end()
-        if failures:
-            raise failures[0]
-        return undone
 
     def in_doubt_tx(self, error: BaseException) -> None:
         """Which numbers are used cannot be told: the producers stop."""
@@ -172,17 +164,9 @@ class MessagePublisher:
             self._held.stop(error)
             self._end()
 
-    def _undo(self, topic: _Topic, response: PublishResponse) -> OncelogError | None:
-        try:
-            self._client.rollback(topic.name, response, topic.namespace)
-        except OncelogError as error:
-            return error
-        return None
-
     def _end(self) -> None:
         self._tx = None
         self._topics.clear()
-        self._published.clear()
         self._size = 0
 
     # --- the wire
@@ -194,7 +178,6 @@ class MessagePublisher:
             return
         for request in self._take(tx, topic):
             response = self._sent(request, partial(self._client.publish_transactional, topic.name, request, topic.namespace))
-            self._note(topic, response)
             self._note_last(topic, request, response)
 
     def _store(self, tx: Transaction, topic: _Topic) -> None:
@@ -207,17 +190,13 @@ class MessagePublisher:
         """Make what is stored appear. Repeated freely: the pointer is ours alone, and it publishes its group once."""
         request = PublishRequest([], write_pointer=tx.write_pointer)
         try:
-            response = self._client._trying(
+            self._client._trying(
                 lambda: self._client.publish_transactional(topic.name, request, topic.namespace), idempotent=True
             )
         except StoredGroupPublished as error:
-            if error.definite or error.message_id is None:
+            if error.definite:
                 raise
-            # An earlier try got through and its answer was lost. The group is one row, the one whose id this is.
-            row = MessageId.parse(error.message_id)
-            place = row.publish_timestamp, row.seq_id
-            response = PublishResponse([], tx.write_pointer, *place, *place)
-        self._note(topic, response)
+            # An earlier try got through and its answer was lost.
         topic.spilled = False
 
     def _take(self, tx: Transaction, topic: _Topic) -> Iterator[PublishRequest]:
@@ -255,10 +234,6 @@ class MessagePublisher:
             check_receipts(response.receipts, len(request.payloads))
         return response
 
-    def _note(self, topic: _Topic, response: PublishResponse) -> None:
-        if response.start_timestamp:  # else all were duplicates of what others have committed: nothing of ours to undo
-            self._published.append((topic, response))
-
     def _note_last(self, topic: _Topic, request: PublishRequest, response: PublishResponse) -> None:
         if request.producer is not None:
             run = response.receipts[-1]
@@ -266,12 +241,11 @@ class MessagePublisher:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """After a failure nothing goes on; and without a definite answer, what is published cannot be told."""
+        """After a failure nothing goes on."""
         try:
             yield
         except BaseException as error:
             self._failure = error
-            self._unsure = self._unsure or not (isinstance(error, OncelogError) and error.definite)
             raise
 
 

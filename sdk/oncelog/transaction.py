@@ -41,8 +41,8 @@ class TransactionContext:
     others, is what decides.
 
     When anything fails before that, or the block raises, every participant is rolled back and the transaction aborted, or
-    invalidated if one could not be rolled back. The first cause is raised as it came; whatever else went wrong meanwhile is in
-    its notes, and in its attribute ``others``.
+    invalidated if one of them could not be rolled back. What the topics hold the service rolls back by itself. The first cause
+    is raised as it came; whatever else went wrong meanwhile is in its notes, and in its attribute ``others``.
 
     Messages become readable when the transaction is committed; a ``Reader(transaction=tx)`` sees them as soon as they are
     published, which a :meth:`checkpoint` brings about.
@@ -252,7 +252,7 @@ class TransactionContext:
                 self._deciding.prepared_tx(self._client, store_id)
         for participant in self._participants:
             if participant.commit_tx() is False:
-                raise TransactionFailed(f"{_name(participant)} could not commit its part; everything is rolled back")
+                raise TransactionFailed(f"{type(participant).__name__} could not commit its part; everything is rolled back")
 
     def _decide(self) -> None:
         if self._deciding is None:
@@ -355,16 +355,15 @@ class TransactionContext:
         failures: list[BaseException] = []
         self._state = "aborted"  # first, so that nothing of what is half undone can be committed after an interruption
         for participant in self._started:
-            try:
-                if participant.rollback_tx() is False:
-                    failures.append(TransactionFailed(f"{_name(participant)} could not undo everything"))
-            except BaseException as error:
-                failures.append(error)
-        if failures:
-            self._state = "invalid"
-        end = self._client.invalidate_transaction if failures else self._client.abort_transaction
+            failure = _rolled_back(participant)
+            if failure is not None:
+                failures.append(failure)
+                if participant is not self._publisher:  # what topics hold, the service marks by itself
+                    self._state = "invalid"
+        given_up = self._state == "invalid"
+        end = self._client.invalidate_transaction if given_up else self._client.abort_transaction
         unconfirmed = self._client._unconfirmed
-        unconfirmed[self.transaction_id] = bool(failures)  # also when Ctrl-C interrupts the call
+        unconfirmed[self.transaction_id] = given_up  # also when Ctrl-C interrupts the call
         try:
             end(self.transaction_id)
             unconfirmed.pop(self.transaction_id, None)
@@ -377,8 +376,14 @@ class TransactionContext:
         return failures
 
 
-def _name(participant: TransactionAware) -> str:
-    return "the message publisher" if isinstance(participant, MessagePublisher) else type(participant).__name__
+def _rolled_back(participant: TransactionAware) -> BaseException | None:
+    """What goes wrong with rolling it back."""
+    try:
+        if participant.rollback_tx() is False:
+            return TransactionFailed(f"{type(participant).__name__} could not undo everything")
+    except BaseException as error:
+        return error
+    return None
 
 
 def _state_in(error: OncelogError) -> TransactionState | None:

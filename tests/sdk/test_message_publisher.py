@@ -26,9 +26,10 @@ from oncelog.errors import (
     TransactionInDoubt,
 )
 from oncelog.message_publisher import MessagePublisher
+from oncelog.wire.transaction import Transaction
 from tests.sdk.fakes import Answer, Request, fake_server, forward, lossy_proxy
 from tests.sdk.recording import RecordedClient
-from tests.support import RunningService
+from tests.support import RunningService, until
 
 KIB = b"x" * 1024
 
@@ -46,10 +47,15 @@ def other(client: Client, topic: str) -> str:
 
 
 @contextmanager
-def snapshot(client: Client) -> Iterator[Any]:
+def snapshot(client: Client) -> Iterator[Transaction]:
     tx = client.start_transaction()
     yield tx
     client.abort_transaction(tx.transaction_id)
+
+
+def started_and_aborted(client: Client) -> Transaction:
+    with snapshot(client) as tx:
+        return tx
 
 
 def visible(client: Client, topic: str) -> list[bytes]:
@@ -231,15 +237,39 @@ def test_a_named_producer_repeats_what_was_lost_and_nothing_is_there_twice(
 
 @pytest.mark.parametrize("answer", [False, True], ids=["request lost", "answer lost"])
 @pytest.mark.parametrize(("action", "buffer_bytes"), [("publish", 1 << 20), ("store", 0)])
-def test_without_a_producer_a_loss_makes_the_transaction_invalid(
+def test_without_a_producer_a_loss_aborts_and_the_service_undoes_what_came_through(
     house: RunningService, topic: str, action: str, buffer_bytes: int, answer: bool
 ) -> None:
+    """Nobody has to know what came through: the service marks what the topic holds, and refuses what comes later."""
     with losing(house.url, action, answer) as client:
         context = client.transaction(buffer_bytes=buffer_bytes)
         with pytest.raises(ConnectionFailed) as caught:
             run(context, sending(topic, b"a", b"b"))
         assert not caught.value.definite
-        assert (context.state, client.transaction_status(context.transaction_id).state) == ("invalid", "invalid")
+        pointer = context.transaction_id
+        assert (context.state, client.transaction_status(pointer).state) == ("aborted", "aborted")
+        assert visible(client, topic) == []
+        assert pointer not in [each.write_pointer for each in client.transactions("invalid")]
+        until(lambda: pointer not in started_and_aborted(client).invalids)
+        assert visible(client, topic) == []
+
+
+def test_a_publish_that_comes_after_the_abort_is_refused(house: RunningService, topic: str) -> None:
+    """Its client was told that it is lost, and has aborted."""
+    late: list[Request] = []
+
+    def handle(request: Request) -> Answer | None:
+        if request.path.endswith("/publish"):
+            late.append(request)
+            return None
+        return forward(house.url, request)
+
+    with fake_server(handle) as fake, Client(fake.url, retry=1) as client:
+        with pytest.raises(ConnectionFailed):
+            run(client.transaction(), sending(topic, b"a"))
+        refused = forward(house.url, late[0])
+        assert refused.status == 409
+        assert b"transaction_not_in_progress" in refused.body
         assert visible(client, topic) == []
 
 
@@ -274,23 +304,32 @@ def test_what_was_refused_for_now_is_tried_again(recorded: RecordedClient, topic
     assert visible(recorded, topic) == [b"x"]
 
 
-def test_a_rollback_that_is_refused_makes_the_transaction_invalid(recorded: RecordedClient, topic: str) -> None:
-    refused = InternalError("planted")
-    recorded.faults["rollback"] = [refused]
+def test_what_was_published_is_undone_by_the_abort_alone(recorded: RecordedClient, topic: str) -> None:
     context = recorded.transaction()
 
     def block(tx: TransactionContext) -> None:
-        tx.send(topic, b"x")
-        tx.checkpoint()
-        tx.send(topic, b"y")
-        tx.checkpoint()
+        for payload in (b"x", b"y"):
+            tx.send(topic, payload)
+            tx.checkpoint()
 
-    with pytest.raises(ZeroDivisionError) as caught:
+    with pytest.raises(ZeroDivisionError):
         run(context, block, ZeroDivisionError())
-    assert caught.value.others == (refused,)  # type: ignore[attr-defined]
-    assert recorded.calls.count("client.rollback") == 2
-    assert context.state == "invalid"
+    assert recorded.calls[-2:] == ["client.publish", "client.abort"]
+    assert context.state == "aborted"
     assert visible(recorded, topic) == []
+
+
+def test_an_interruption_while_the_producers_get_their_numbers_back_aborts_all_the_same(
+    recorded: RecordedClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oncelog.held_producers.HeldProducers.roll_back", interrupted)
+    context = recorded.transaction()
+    with pytest.raises(KeyboardInterrupt):
+        run(context, sending(topic, b"x"), ZeroDivisionError())
+    assert (context.state, recorded.transaction_status(context.transaction_id).state) == ("aborted", "aborted")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -478,5 +517,5 @@ def test_an_answer_that_does_not_name_all_messages_is_none(recorded: RecordedCli
         context = recorded.transaction()
         with pytest.raises(OncelogError, match="does not name"):
             run(context, sending(topic, b"a", b"b", **options))
-        assert context.state == "invalid"
+        assert context.state == "aborted"
     assert visible(recorded, topic) == []
