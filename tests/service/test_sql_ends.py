@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -215,3 +216,14 @@ def test_a_database_whose_file_beside_cannot_be_written_is_not_opened(tmp_path: 
     (tmp_path / "data.end").symlink_to(tmp_path / "gone" / "data.end")
     with pytest.raises(StoreError, match="cannot be opened"):
         opened(tmp_path)
+
+
+def test_the_keys_of_a_database_are_looked_at_some_at_a_time(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as store:
+        write(store, Table.OUTCOME, *(number.to_bytes(8, "big") for number in range(120_000)))
+    tracemalloc.start()
+    try:
+        opened(tmp_path).close()
+        assert tracemalloc.get_traced_memory()[1] < 6 * 2**20, "all of them are more than that"
+    finally:
+        tracemalloc.stop()

@@ -36,6 +36,8 @@ _KEYS = "SELECT key FROM oncelog_row WHERE key >= ? AND key < ? ORDER BY key"
 _PRESENT = "SELECT key FROM oncelog_row WHERE key IN ({})"
 _AT_ONCE = 500
 """Keys in one question."""
+_KEYS_AT_ONCE = 10_000
+"""Keys that are looked at together when a database is opened."""
 _KNOWN = 20_000
 """Keys that are remembered as present: those that every write puts anew."""
 _PUT = "INSERT INTO oncelog_row (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
@@ -107,10 +109,11 @@ class SqliteDatabase:
         kept = Keys.from_bytes(writer.exec_driver_sql(_GET, (KEYS_KEY,)).scalar() or b"")
         found, before = Keys(), b""
         for range_ in counted_ranges():
-            keys = [key for (key,) in writer.exec_driver_sql(_KEYS, range_) if counted(key)]
-            if any(one >= other for one, other in pairwise([before, *keys])):
-                raise StoreDamaged(f"{self.where}: rows are not in the order of their keys")
-            found, before = found.with_(keys), keys[-1] if keys else before
+            for some in writer.exec_driver_sql(_KEYS, range_).partitions(_KEYS_AT_ONCE):  # outcomes alone may be millions
+                keys = [key for (key,) in some if counted(key)]
+                if any(one >= other for one, other in pairwise([before, *keys])):
+                    raise StoreDamaged(f"{self.where}: rows are not in the order of their keys")
+                found, before = found.with_(keys), keys[-1] if keys else before
         if kept is None or found != kept:
             known = "that row is damaged" if kept is None else f"{kept.rows} there should be"
             raise StoreDamaged(f"{self.where}: {found.rows} rows that are of no log are found, {known}, or their keys differ")
