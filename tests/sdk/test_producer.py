@@ -1005,12 +1005,12 @@ def test_a_flush_ends_although_another_thread_goes_on_sending(client: Client, to
 
 
 def test_closing_sends_what_lingers_and_closing_twice_is_as_once(client: Client, topic: str) -> None:
-    producer: Producer[bytes] = Producer(topic, client=client, name="p", linger=60)
+    producer: Producer[bytes] = Producer(topic, client=client, name="closing", linger=60)
     futures = [producer.send_async(b"%d" % i) for i in range(5)]
     producer.close()
     producer.close()
     assert all(future.done() for future in futures)
-    until(lambda: "oncelog-producer-p" not in {thread.name for thread in threading.enumerate()}, "its thread ends")
+    until(lambda: "oncelog-producer-closing" not in {thread.name for thread in threading.enumerate()}, "its thread ends")
     for send in (producer.send, producer.send_async):
         with pytest.raises(ProducerClosed):
             send(b"late")
