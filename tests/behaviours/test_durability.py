@@ -58,6 +58,7 @@ def test_nothing_is_acknowledged_shown_or_called_a_duplicate_before_it_is_synced
     with machine.run() as service, ThreadPoolExecutor(4) as pool:
         topic = Topic(service.url)
         topic.send("p", 0)
+        assert topic.payloads() == ["m0"], "the first poll of a topic reads the store, which this disk holds up with the sync"
         machine.disk.before_sync = gate = Gate()
         first = in_background(pool, service, lambda each: each.send("p", 1, 2))
         assert gate.entered.wait(TIMEOUT)
