@@ -33,6 +33,7 @@ from oncelog_service.log.journaled import Journaled
 from oncelog_service.storage.keys import generation_key, topic_key
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
+from oncelog_service.topics import Topics
 from oncelog_service.transactions.manager import TransactionManager
 from tests.behaviours.atomics import BatchByBatch, House, copy_of, living, messages, refusal
 from tests.service.house import flip
@@ -981,5 +982,44 @@ def test_steps_that_cannot_be_taken_are_tried_by_many_at_once_and_taken_once() -
             assert (await house.journal.show("t")).state == "committed"
             assert (await house.shown("a"), await house.shown("b")) == (["before", "1", "2"], ["1", "later"])
             await house.verify("a", "b")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["waits for a topic", "is refused meanwhile"])
+def test_a_commit_that_another_one_overtakes_with_it_as_a_branch_is_answered_so(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended as part of the other one while it was waiting, and was looked for where it was not any more."""
+
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a", "b")
+            await house.publish("b", messages("0", producer="p", first=0))
+            await house.begin("main")
+            await house.begin("branch")
+            await house.stage("branch", "a", 0, messages("x"))
+            there, go_on = asyncio.Event(), asyncio.Event()
+            where, name = (Journaled, "ready") if refused else (Topics, "open")
+            call = getattr(where, name)
+
+            async def late(self: Any, *args: Any, **named: Any) -> Any:
+                if not there.is_set():
+                    there.set()
+                    await go_on.wait()
+                    if refused:
+                        raise InvalidRequest("it cannot be")
+                return await call(self, *args, **named)
+
+            monkeypatch.setattr(where, name, late)
+            overtaken = asyncio.ensure_future(house.commit("branch", {"b": messages("y")}))
+            await there.wait()
+            assert (await house.commit("main", branches=["branch"])).state == "committed"
+            go_on.set()
+            outcome = await overtaken
+            assert (outcome.state, outcome.of) == ("committed", "main")
+            assert await house.shown("a") == ["x"]
+            assert await house.shown("b") == (["0", "y"] if refused else ["0"])
+            assert house.service.failures == 0
 
     asyncio.run(scenario())

@@ -253,6 +253,9 @@ class Journal:
             log = await self._topics.open(part.namespace, part.topic, claim=True)
             log.check_staged(part.request)
             topic = _ref(log, part.namespace, part.topic)
+            taken = None if transaction is None else await self._endings.taken(transaction)
+            if taken is not None:
+                return taken
             parts.append((log, topic, part.request, None if number is None else await self._staged(log, topic, number)))
         taken = None if transaction is None else await self._endings.taken(transaction)
         if taken is not None:

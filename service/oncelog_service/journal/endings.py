@@ -118,7 +118,8 @@ class Endings:
                     break
                 work = await self._work(holders, work, allot)
         except OncelogError as refusal:
-            return await self.refuse(number, refusal)
+            taken = await self.taken(transaction)  # then it has ended, and cannot be refused any more
+            return await self.refuse(number, refusal) if taken is None else taken
         return await self._prepare(number, request, branches, work)
 
     async def taken(self, transaction: Transaction) -> AtomicOutcome | None:
