@@ -227,3 +227,11 @@ def test_the_keys_of_a_database_are_looked_at_some_at_a_time(tmp_path: Path) -> 
         assert tracemalloc.get_traced_memory()[1] < 6 * 2**20, "all of them are more than that"
     finally:
         tracemalloc.stop()
+
+
+def test_a_backup_put_where_a_making_was_broken_off_is_a_database_like_any_other(kept: Path) -> None:
+    (kept / "data.creating").touch()
+    for _ in range(2):
+        with closing(opened(kept)) as store:
+            assert store.get(Table.PRODUCER, A + b"loader") == b"value"
+    assert not (kept / "data.creating").exists()

@@ -100,7 +100,7 @@ class SqliteDatabase:
             self._number = _number(writer.exec_driver_sql(_GET, (ROW_KEY,)).scalar(), self.where)
         self._check_keys(writer)
         self._end = EndFile(end_path(self._path), self._number)
-        if self._new:
+        if self._new or _creating(self._path).exists():
             _creating(self._path).unlink(missing_ok=True)
             sync_directory(self._path.parent)
             self._new = False
@@ -214,6 +214,8 @@ def _creating(path: Path) -> Path:
 def _is_new(path: Path) -> bool:
     """Whether there never was a database; marks that one is being made. Raises StoreError."""
     try:
+        if _creating(path).exists() and _is_made(path):
+            return False  # broken off behind its last step, or a backup was put where one was broken off
         if not _creating(path).exists():
             if any(each.exists() for each in (path, path.with_name(path.name + "-wal"), end_path(path))):
                 return False
@@ -222,6 +224,14 @@ def _is_new(path: Path) -> bool:
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error}") from error
     return True
+
+
+def _is_made(path: Path) -> bool:
+    """Whether the file beside, which is written last, says that there is a whole database. Raises OSError."""
+    try:
+        return read_end(end_path(path)) > 0
+    except StoreDamaged:
+        return False
 
 
 def _look(path: Path) -> None:
