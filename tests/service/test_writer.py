@@ -330,3 +330,23 @@ def test_whoever_asks_again_and_again_lets_the_others_have_a_turn() -> None:
             await task
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+
+
+def test_settled_waits_for_the_write_of_a_caller_who_gave_up() -> None:
+    """A topic that is closed and read back must not be read before what it handed over is there."""
+
+    async def scenario() -> None:
+        gate = Gate()
+        async with writing(gate) as (writer, events):
+            submit(writer, events, "one").cancel()
+            await gate.busy()
+            settled = asyncio.ensure_future(writer.settled())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not settled.done()
+            gate.let(2)
+            await settled
+            assert on_disk(gate) == {b"one"}
+            assert "one" in events
+
+    asyncio.run(scenario())

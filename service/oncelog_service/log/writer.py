@@ -183,10 +183,14 @@ class Writer:
         Raises StorageFailed if it may not be, or is not the newest there is, since the lease is lost.
         """
         state = self._state
-        if state.last is not None and not state.last.done():
-            await asyncio.wait([state.last])
+        last = state.last
+        if last is not None and not last.done():
+            await asyncio.wait([last])
         else:
             await asyncio.sleep(0)
+        if last is not None and last.cancelled():  # whoever waited for it has gone; it is written all the same
+            with suppress(OncelogError):
+                await self.synced()
         if state.failure is not None:
             raise StorageFailed(f"the store failed: {state.failure}")
         if not self.stands:
