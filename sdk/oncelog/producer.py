@@ -716,6 +716,9 @@ class Producer(Generic[R]):
     def _wait_for_room(self, size: int) -> None:
         """Return when there is room, or none is needed any more. The thread that makes the room cannot wait for it."""
         if self._drainer != threading.get_ident():
+            if self._pending and not self._has_room(size):
+                self._end_batch()  # what lingers would take room until its time is up, and has the company it can get
+                self._wake_sender()
             self._changed.wait_for(lambda: not self._pending or self._has_room(size) or self._stopped or self._closed)
 
     def _usable(self) -> bool:

@@ -379,6 +379,14 @@ def test_a_full_queue_is_full_by_bytes_too(house: RunningService, topic: str) ->
         assert producer._pending_bytes == producer._pending == 0
 
 
+def test_a_full_queue_is_sent_and_does_not_wait_for_company_that_has_no_room(client: Client, topic: str) -> None:
+    with Producer(topic, client=client, name="p", max_pending=2, linger=3_600) as producer:
+        thread = threading.Thread(target=lambda: [producer.send_async(b"%d" % n) for n in range(5)], daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
 def test_closing_wakes_whoever_waits_for_room(house: RunningService, topic: str) -> None:
     gate = threading.Event()
 
