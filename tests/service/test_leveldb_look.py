@@ -215,6 +215,18 @@ def test_whatever_a_power_cut_leaves_of_a_making_a_store_is_made_of_it(
         assert keys_of(store) == [0, 1, 2]
 
 
+def test_a_backup_put_where_a_making_was_broken_off_is_a_store_like_any_other(path: Path) -> None:
+    (path / "oncelog.creating").touch()
+    current = (path / "CURRENT").read_bytes()
+    (path / "CURRENT").unlink()
+    with pytest.raises(StoreDamaged):
+        opened(path)
+    (path / "CURRENT").write_bytes(current)
+    with closing(opened(path)) as store:
+        assert keys_of(store) == list(range(400))
+    assert not (path / "oncelog.creating").exists()
+
+
 def test_a_log_of_somebody_else_in_the_directory_is_none_of_the_stores(path: Path) -> None:
     """Where the output of the service is sent to, for example."""
     (path / "service.log").write_text("started\n")

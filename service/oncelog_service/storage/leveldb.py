@@ -23,7 +23,7 @@ import plyvel
 
 from oncelog_service.storage.directory import locked_directory, sync_directory
 from oncelog_service.storage.end_file import ROW_KEY, EndFile, decode_number, encode_number
-from oncelog_service.storage.leveldb_look import END_NAME, begin_creating, check_directory, end_creating, is_new
+from oncelog_service.storage.leveldb_look import CREATING_NAME, END_NAME, begin_creating, check_directory, end_creating, is_new
 from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreDamaged, StoreError, Table
 from oncelog_service.storage.reads import RunningReads
 
@@ -62,7 +62,7 @@ class LevelDBStore:
             if new:
                 self._write([])
             self._end = EndFile(path / END_NAME, self._number)
-            if new:
+            if new or (path / CREATING_NAME).exists():
                 end_creating(path)
         except plyvel.CorruptionError as error:
             self.close()

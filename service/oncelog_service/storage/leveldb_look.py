@@ -51,7 +51,18 @@ _NUMBER_END = _NUMBER_AT + len(encode_number(0))
 def is_new(path: Path) -> bool:
     """Whether nothing was ever stored in the directory. Raises OSError."""
     names = {each.name for each in path.iterdir()} - _NOTHING
-    return not names or CREATING_NAME in names
+    if CREATING_NAME in names:
+        return not _is_made(path)
+    return not names
+
+
+def _is_made(path: Path) -> bool:
+    """Whether the file beside, which is written last, says that there is a whole store: the making was broken off behind its last
+    step, or a backup was put where one was broken off. Raises OSError."""
+    try:
+        return read_end(path / END_NAME) > 0
+    except StoreDamaged:
+        return False
 
 
 def begin_creating(path: Path) -> None:
