@@ -18,12 +18,13 @@ from rich.table import Table
 from benchmarks.atomic import atomic_rates
 from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
+from benchmarks.lag import lag
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
 from benchmarks.spark import spark_rates
 from benchmarks.sql import sql_rates
 from benchmarks.transactions import transaction_rates
 
-KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "sql", "cluster", "spark", "large")
+KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "sql", "cluster", "spark", "lag", "large")
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -68,6 +69,9 @@ def main() -> None:
     if "spark" in chosen:
         with console.status(f"{args.messages:,} messages through Spark"):
             rows += spark_rates(args.messages)
+    if "lag" in chosen:
+        with console.status("small requests beside the largest ones"):
+            rows += lag()
     if "large" in chosen:
         with console.status(f"{args.large:,} messages, SIGKILL, open"):
             rows += ten_million(args.large)

@@ -25,7 +25,6 @@ from oncelog_service.log.payloads import (
     outdated_groups,
     payload_keys,
 )
-from oncelog_service.log.reading import read
 from oncelog_service.log.scan import expired_rows
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import live_from
@@ -106,7 +105,7 @@ class Retention:
             log.snapshots.begin_if_due()
             await self._settle_outlived(log)
         with_payloads = await self._with_payloads()
-        for name, row in await read(lambda: list(self._topics.rows())):
+        for name, row in await self._topics.scans.read(lambda: list(self._topics.rows())):
             if not self._topics.belongs_here(name):
                 continue
             try:
@@ -123,7 +122,7 @@ class Retention:
     async def _with_payloads(self) -> set[bytes] | None:
         """Of which generations of topics payloads are to be looked at; None: of all, as nobody can say which have some."""
         try:
-            return await read(generations_with_payloads, self._store)
+            return await self._topics.scans.read(generations_with_payloads, self._store)
         except OncelogError:
             return None
 
@@ -139,7 +138,7 @@ class Retention:
         deleted = 0
         while True:
             now_ms = self._clock.now_ms()
-            rows = await read(expired_rows, self._store, prefix, live_from(row, now_ms), now_ms, SLICE)
+            rows = await self._topics.scans.read(expired_rows, self._store, prefix, live_from(row, now_ms), now_ms, SLICE)
             if not rows:
                 return deleted
             log = await self._topics.open(*name)
@@ -157,11 +156,11 @@ class Retention:
             return 0
         begin = live_from(row, self._clock.now_ms())
         deleted = 0
-        for group in await read(outdated_groups, self._store, prefix, begin, self._oldest_pointer()):
+        for group in await self._topics.scans.read(outdated_groups, self._store, prefix, begin, self._oldest_pointer()):
             if group.unpublished and not await self._expire_stored(name, prefix, group):
                 continue
             deleted += await self._delete(name, partial(payload_keys, self._store, group, SLICE))
-        for branch in await read(outdated_branches, self._store, prefix, begin):
+        for branch in await self._topics.scans.read(outdated_branches, self._store, prefix, begin):
             if branch.published or await self._is_left_over(name, prefix, branch.number):
                 deleted += await self._delete(name, partial(branch_keys, self._store, branch.key, SLICE))
         return deleted
@@ -174,7 +173,7 @@ class Retention:
         if self._needs(number):
             return False
         await (await self._topics.writer(name)).settled()
-        return await read(read_group_row, self._store, prefix, -number) is None
+        return await self._topics.scans.read(read_group_row, self._store, prefix, -number) is None
 
     async def _expire_stored(self, name: TopicName, prefix: bytes, group: Outdated) -> bool:
         log = await self._topics.open(*name)
@@ -210,7 +209,7 @@ class Retention:
     async def _delete(self, name: TopicName, next_keys: Callable[[], list[tuple[Table, bytes]]]) -> int:
         """Delete slice after slice, until there is none. Raises NotServedHere."""
         deleted = 0
-        while keys := await read(next_keys):
+        while keys := await self._topics.scans.read(next_keys):
             batch = Batch()
             for table, key in keys:
                 batch.delete(table, key)

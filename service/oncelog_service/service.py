@@ -20,6 +20,7 @@ from oncelog_service.cluster.membership import Membership
 from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.journal.coordinator import Journal
 from oncelog_service.log.cache import RecentMessages
+from oncelog_service.log.reading import Scans
 from oncelog_service.log.writer import Writer
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
@@ -137,6 +138,7 @@ class Service:
         self._open_store = open_store
         self._opened: _Opened | None = None
         self.cache = RecentMessages(settings.cache_bytes)
+        self.scans = Scans()
         self._background: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
         self._reason = "the store is not open yet"
@@ -265,6 +267,7 @@ class Service:
                 transactions,
                 instance,
                 leases,
+                self.scans,
             )
 
             async def recover_journal(lease: Lease) -> Journal:

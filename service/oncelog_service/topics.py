@@ -27,7 +27,7 @@ from oncelog_service.cluster.placement import preferred
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.generations import highest_epoch
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.reading import read
+from oncelog_service.log.reading import Scans, read
 from oncelog_service.log.recovery import last_timestamp, read_judgements, recover
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.writer import Writer
@@ -79,6 +79,7 @@ class Topics:
         transactions: Transactions,
         instance: str,
         leases: Leases | None = None,
+        scans: Scans | None = None,
     ) -> None:
         """``deduplication``: what holds where neither topic nor namespace says. ``instance``: this store among those that share a
         transaction service. ``leases``: who serves which topic; without them this process serves all."""
@@ -91,6 +92,7 @@ class Topics:
         self._transactions = transactions
         self._instance = instance
         self._leases = leases or Alone()
+        self.scans = scans or Scans()
         self._policies = _read_policies(store)
         self._setting_policies = asyncio.Lock()
         self._opening: dict[tuple[TopicName, bool], asyncio.Task[TopicLog]] = {}
@@ -216,7 +218,7 @@ class Topics:
                 return present
             row = await self._existing(*name)  # as whoever served it before has left it
             prefix = generation_key(topic_key(*name), row.generation)
-            recovered = await read(recover, self._store, prefix, self._checks_expectations(row))
+            recovered = await self.scans.read(recover, self._store, prefix, self._checks_expectations(row))
             log = TopicLog(
                 prefix,
                 row,
@@ -229,6 +231,7 @@ class Topics:
                 lambda: deduplicates(log.row.properties, self._policies.get(name[0]), self._deduplication),
                 self._transactions,
                 participant(self._instance, *name, row.generation),
+                scans=self.scans,
             )
             self._open[name] = log
         await self._settle_ended(log)

@@ -18,7 +18,7 @@ from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.columns import Range, end_within, read_columns
 from oncelog_service.log.expiry import Expiry
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.reading import read
+from oncelog_service.log.reading import Scans, read
 from oncelog_service.log.scan import rows_from
 from oncelog_service.storage.keys import timestamp_prefix
 from oncelog_service.storage.port import Store
@@ -38,6 +38,7 @@ class Ranges:
         earliest_offset: Callable[[], int],
         expiry: Expiry,
         check_open: Callable[[], None],
+        scans: Scans,
     ) -> None:
         """``earliest_offset``: where retention has been."""
         self._prefix = prefix
@@ -48,6 +49,7 @@ class Ranges:
         self._earliest_offset = earliest_offset
         self._expiry = expiry
         self.check_open = check_open
+        self._scans = scans
         self.arrivals = Arrivals()
         """Woken when more may be settled, or the topic is closed."""
 
@@ -89,7 +91,11 @@ class Ranges:
             at_timestamp = await self._from(max(begin, timestamp_prefix(min(asked.timestamp, 2**63 - 1))), settled)
         if asked.after is not None and asked.max_bytes is not None:
             first, most = max(asked.after, earliest), min(asked.max_bytes, self._limits.max_sized_bytes)
-            within = settled if first >= settled else await read(end_within, self._store, self._prefix, first, settled, most)
+            within = (
+                settled
+                if first >= settled
+                else await self._scans.read(end_within, self._store, self._prefix, first, settled, most)
+            )
         return TopicOffsets(
             generation=self._row().generation, earliest=earliest, settled=settled, at_timestamp=at_timestamp, within=within
         )
@@ -129,7 +135,7 @@ class Ranges:
             living.judgements,
             expired_at,
         )
-        encoded = await read(_encoded_columns, self._store, self._prefix, wanted)
+        encoded = await self._scans.read(_encoded_columns, self._store, self._prefix, wanted)
         if expired_at:
             await self._expiry.passed_over(max(expired_at), self.last_settled_id)
         return encoded

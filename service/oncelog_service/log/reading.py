@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from oncelog.errors import StorageUnavailable, TopicDamaged
@@ -11,6 +13,26 @@ from oncelog_service.storage.port import StoreDamaged, StoreError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+_SCANNING = 3
+"""Threads for long scans. They share the interpreter with the event loop: each one more takes its turns from everybody."""
+
+
+class Scans:
+    """Threads of their own for reads that look at much: who checks, refolds or cleans up a log does not hold up who polls.
+
+    Whoever has more to read than a few thousand rows comes again for the next ones, so that all get their turns, and so that it
+    ends when nobody waits for it any more, or the store is closed.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_SCANNING, "oncelog-scan")
+
+    async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As :func:`read`. A call that has not begun when nobody waits for it any more never does."""
+        whole = partial(read_at_once, call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, whole)
 
 
 async def read(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

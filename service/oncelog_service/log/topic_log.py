@@ -50,7 +50,7 @@ from oncelog_service.log.pages import SETTLED, Bounds, Encoding, Lives, Page, co
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.ranges import Ranges
-from oncelog_service.log.reading import read
+from oncelog_service.log.reading import Scans, read
 from oncelog_service.log.receipts import response, rows_of, stored_runs
 from oncelog_service.log.recovery import Recovered
 from oncelog_service.log.scan import Expired, after, find_offset
@@ -103,6 +103,7 @@ class TopicLog:
         deduplication: Callable[[], bool],
         transactions: Transactions,
         participant: str,
+        scans: Scans | None = None,
     ) -> None:
         """``prefix`` begins every key of this generation; ``deduplication`` says what holds for the topic at each request;
         ``participant`` is how the transaction service calls this generation."""
@@ -218,6 +219,7 @@ class TopicLog:
             lambda: self.earliest_offset,
             self.expiry,
             self._check_open,
+            scans or Scans(),
         )
         self.subscriptions = Subscriptions(
             prefix,
@@ -612,7 +614,8 @@ class TopicLog:
         last_id: bytes | None = None
         for number in count(1):
             page = await self._slice(start, limit - len(messages), room, encoding, transaction, settled)
-            messages, last_id = messages + page.messages if messages else page.messages, page.last_id or last_id
+            messages += page.messages
+            last_id = page.last_id or last_id
             room -= sum(map(len, page.messages))
             if not page.more or last_id is None or len(messages) >= limit or room <= 0 or (messages and number >= _SLICES):
                 break

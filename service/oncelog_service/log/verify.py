@@ -5,9 +5,10 @@ Reads everything through the same checks as a poll (checksum, dense offsets, ris
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
@@ -15,14 +16,15 @@ from oncelog.wire.models import Verification
 from oncelog_dedup import Mark, Position, SequenceMap
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.recovery import forgotten, key_marks_of, read_snapshots, rows
-from oncelog_service.log.scan import earliest_offset, stored_under
+from oncelog_service.log.scan import after, earliest_offset, stored_under
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.transactional import Transactional
 from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import Row, decode_payload_row
 
-_REPORT_EVERY = 20_000
+_SLICE_ROWS = 2_000
+"""Read in one go: no scan is open while whoever asked takes its time, or has gone, or the store is to be closed."""
 _MAX_PROBLEMS = 100
 
 
@@ -51,7 +53,7 @@ class Findings:
             self.problems.append(text)
 
 
-def verify_log(store: Store, log: TopicLog) -> Iterator[Findings]:
+def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
     """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
     live = log.dedup.fold.copy()
     stepped_back: set[str] = set()
@@ -67,7 +69,7 @@ def verify_log(store: Store, log: TopicLog) -> Iterator[Findings]:
     return _watched(found, watchers)
 
 
-def _watched(found: Iterator[Findings], watchers: Sequence[tuple[Transactional | KeyIndex, set[str]]]) -> Iterator[Findings]:
+def _watched(found: Iterator[Findings], watchers: Sequence[tuple[Transactional | KeyIndex, set[str]]]) -> Generator[Findings]:
     try:
         yield from found
     finally:
@@ -110,21 +112,10 @@ def verify(
     """
     findings = Findings()
     try:
-        reported = 0
-        with closing(rows(store, prefix, FIRST_ROW_ID)) as found:
-            for row in found:
-                if row.offset + row.messages > upto.upcoming_offset:
-                    break
-                for producer, mark in _marks(store, prefix, row):
-                    if mark.offset >= forgotten.get(producer, 0):
-                        _fold(findings, producer, mark, judged)
-                if keys is not None:
-                    for name, mark in key_marks_of(store, prefix, row):
-                        findings.keys.raise_to(name, mark)
-                findings.messages += row.messages
-                if findings.messages - reported >= _REPORT_EVERY:
-                    reported = findings.messages
-                    yield findings
+        start: bytes | None = FIRST_ROW_ID
+        while start is not None:
+            start = _fold_slice(findings, store, prefix, start, upto, forgotten, judged, keys)
+            yield findings
         earliest = earliest_offset(store, prefix)
         findings.marks = _with_deleted(store, prefix, findings.marks, earliest, forgotten)
         _compare(findings, "producer", findings.marks, live, stepped_back)
@@ -135,6 +126,33 @@ def verify(
     except TopicDamaged as damage:
         findings.problem(damage.detail)
     yield findings
+
+
+def _fold_slice(
+    findings: Findings,
+    store: Store,
+    prefix: bytes,
+    start: bytes,
+    upto: Position,
+    forgotten: Mapping[str, int],
+    judged: bool,
+    keys: LiveKeys | None,
+) -> bytes | None:
+    """Fold the next rows from the key ``start`` on; where to go on, None: they were the last. Raises TopicDamaged."""
+    last: Row | None = None
+    with closing(rows(store, prefix, start)) as found:
+        for row in islice(found, _SLICE_ROWS):
+            if row.offset + row.messages > upto.upcoming_offset:
+                return None
+            for producer, mark in _marks(store, prefix, row):
+                if mark.offset >= forgotten.get(producer, 0):
+                    _fold(findings, producer, mark, judged)
+            if keys is not None:
+                for name, mark in key_marks_of(store, prefix, row):
+                    findings.keys.raise_to(name, mark)
+            findings.messages += row.messages
+            last = row
+    return None if last is None else after(last.row_id)
 
 
 def _marks(store: Store, prefix: bytes, row: Row) -> Iterator[tuple[str, Mark]]:

@@ -6,7 +6,8 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
 from functools import partial
 from urllib.parse import parse_qsl, quote
 
@@ -19,7 +20,7 @@ from oncelog.transport import READ_SECONDS
 from oncelog.wire.media import PROBLEM
 from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.forward import PROXY, ROUTE, Forwarder
-from oncelog_service.rest.limits import InFlight, read_body
+from oncelog_service.rest.limits import CONNECTION, Connection, InFlight, read_body
 from oncelog_service.rest.routes import Answer, Call, Route
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.service import Service
@@ -130,15 +131,34 @@ class _Endpoint(_Guarded):
             query = _query(scope["query_string"]) if scope["query_string"] else {}
             content_type, accept = _header(scope, b"content-type"), _header(scope, b"accept")
             call = Call(self._service, scope["path_params"], query, content_type, body, accept, self._forwarder)
-            try:
-                answer = await route.handler(call)
-            except NotServedHere as elsewhere:
-                if _header(scope, ROUTE).encode("latin-1") != PROXY:
-                    raise
-                answer = await self._forwarder.send(elsewhere.url, scope["method"], _target(scope), dict(scope["headers"]), body)
-            await _send(send, answer, {})
+            connection = scope.get(CONNECTION) if route.reads else None
+            with nullcontext() if connection is None else _stopping(connection):
+                await _send(send, await self._answered(route, call, scope), {})
         finally:
             self._in_flight.give_back(len(body))
+
+    async def _answered(self, route: Route, call: Call, scope: Scope) -> Answer:
+        try:
+            return await route.handler(call)
+        except NotServedHere as elsewhere:
+            if _header(scope, ROUTE).encode("latin-1") != PROXY:
+                raise
+            headers = dict(scope["headers"])
+            return await self._forwarder.send(elsewhere.url, scope["method"], _target(scope), headers, call.body)
+
+
+@contextmanager
+def _stopping(connection: Connection) -> Iterator[None]:
+    """Raises _ClientGone in the place where the client's hanging up has stopped what it asked for."""
+    try:
+        with connection.reading():
+            yield
+    except asyncio.CancelledError as stopped:
+        task = asyncio.current_task()
+        if not connection.lost or task is None:
+            raise
+        task.uncancel()
+        raise _ClientGone from stopped
 
 
 class _Made(_Guarded):
@@ -207,6 +227,7 @@ async def _send(send: Send, answer: Answer, extra: Mapping[bytes, bytes]) -> Non
         await send({"type": "http.response.body", "body": body})
         return
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    async for line in body:
-        await send({"type": "http.response.body", "body": line, "more_body": True})
+    async with aclosing(body) as lines:
+        async for line in lines:
+            await send({"type": "http.response.body", "body": line, "more_body": True})
     await send({"type": "http.response.body"})

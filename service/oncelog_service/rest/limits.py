@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 
 from starlette.types import Receive, Scope
@@ -20,6 +22,35 @@ from oncelog_service.config import Settings
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers; nginx and Apache refuse at 8 to 32 KiB."""
 _HEAD_TOO_LARGE = f"the request's head is larger than {MAX_HEAD_BYTES} bytes"
+
+
+class Connection:
+    """Whom to stop when its client hangs up."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self._readers: set[asyncio.Task[object]] = set()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is done within has no effect but its answer: nothing of it goes on when nobody waits for that."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._readers.add(task)
+        try:
+            yield
+        finally:
+            self._readers.discard(task)
+
+    def hung_up(self) -> None:
+        """The client has gone."""
+        self.lost = True
+        for task in self._readers:
+            task.cancel()
+
+
+CONNECTION = "oncelog.connection"
+"""What a :class:`Connection` is called in the scope of its requests."""
 
 
 class InFlight:
@@ -91,12 +122,14 @@ def guarded_protocol(head_timeout_seconds: float, body_timeout_seconds: float) -
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self._connection = Connection()
             self._start_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
             self._stop_body_timer()
             super().connection_lost(exc)
+            self._connection.hung_up()
 
         def data_received(self, data: bytes) -> None:
             if self._awaits_head:
@@ -130,6 +163,7 @@ def guarded_protocol(head_timeout_seconds: float, body_timeout_seconds: float) -
             if self._head_timer is None:  # a head that begins in the same packet as the request before it
                 self._start_timer()
             super().on_message_begin()
+            self.scope[CONNECTION] = self._connection  # type: ignore[literal-required]
 
         def on_headers_complete(self) -> None:
             if self._head_bytes > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:

@@ -5,7 +5,7 @@ A handler gets a :class:`Call` and returns an :class:`Answer` or raises one of o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     """What to send back. A body of bytes is there as a whole before the first of them leaves; only work that shows progress, line
     by line, is an iterator, and there the last line alone is the answer."""
 
-    body: bytes | AsyncIterator[bytes]
+    body: bytes | AsyncGenerator[bytes, None]
     media: str
     status: int = 200
 
@@ -59,6 +59,8 @@ class Route:
     errors: tuple[type[OncelogError], ...] = ()
     query: dict[str, str] = field(default_factory=dict)
     """Query parameter → what it means."""
+    reads: bool = False
+    """It looks at much, or waits, and changes nothing: it ends when its client has hung up."""
 
 
 TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"

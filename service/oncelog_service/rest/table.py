@@ -260,7 +260,7 @@ SUBSCRIPTION_ROUTES = (
         response={JSON: Subscription}, errors=(errors.InvalidRequest, errors.SubscriptionNotFound, *_ON_TOPIC, *_STORE),
     ),
     Route(
-        "POST", SUBSCRIPTION + "/receive", subscriptions.receive, "Receive the next messages of a subscription",
+        "POST", SUBSCRIPTION + "/receive", subscriptions.receive, "Receive the next messages of a subscription", reads=True,
         request={JSON: ReceiveMessages}, response={JSON: "ConsumeResponse", ONCELOG_AVRO: "ConsumeResponse"},
         errors=(*_BODY, errors.StaleMessageId, *_CONSUMING, *_ON_TOPIC, *_STORE),
     ),
@@ -371,7 +371,7 @@ ROUTES = (
         errors=(*_BODY, errors.StaleMessageId, errors.RollbackRefused, errors.TransactionNotInProgress, *_ON_TOPIC, *_STORE),
     ),
     Route(
-        "POST", TOPIC + "/poll", messages.poll, "Poll messages",
+        "POST", TOPIC + "/poll", messages.poll, "Poll messages", reads=True,
         request=_avro("ConsumeRequest"), response=_avro("ConsumeResponse"),
         errors=(
             *_BODY, errors.InvalidTransaction, errors.InvalidMessageId, errors.StaleMessageId, errors.OffsetOutOfRange,
@@ -380,11 +380,12 @@ ROUTES = (
     ),
     Route(
         "POST", _NAMESPACE + "/offsets", ranges.offsets, "Ask up to where topics are settled, or wait until there is more",
+        reads=True,
         request={JSON: AskOffsets}, response={JSON: {"type": "object", "additionalProperties": TopicOffsets}},
         errors=(*_BODY, *_ON_TOPIC, *_STORE),
     ),
     Route(
-        "GET", TOPIC + "/columns", ranges.columns, "Read a settled range of offsets, column by column",
+        "GET", TOPIC + "/columns", ranges.columns, "Read a settled range of offsets, column by column", reads=True,
         response={ONCELOG_AVRO: "MessageColumns"},
         errors=(errors.InvalidRequest, errors.StaleMessageId, errors.OffsetOutOfRange, *_ON_TOPIC, *_STORE),
         query={
@@ -397,7 +398,7 @@ ROUTES = (
         },
     ),
     Route(
-        "POST", TOPIC + "/verify", verification.verify, "Refold a log and compare it with the live maps",
+        "POST", TOPIC + "/verify", verification.verify, "Refold a log and compare it with the live maps", reads=True,
         response={NDJSON: Verification}, errors=(errors.InvalidRequest, *_ON_TOPIC),
     ),
     Route(

@@ -89,6 +89,8 @@ class LevelDBStore:
             try:
                 for last, value in iterator:
                     yield last[1:], value
+                    if self._failed:  # the store is to be closed, which waits for nobody who reads on
+                        raise StoreClosed(f"{self._path} is closed")
             finally:
                 iterator.close()
             self._check_end(prefix + start, prefix + stop, last, reverse)

@@ -48,7 +48,9 @@ class MemoryStore:
             keys = self._sorted[table]
             found = keys[bisect_left(keys, start) : bisect_left(keys, stop)]
             rows = [(key, self.disk.tables[table][key]) for key in found]
-        yield from reversed(rows) if reverse else rows
+        for row in reversed(rows) if reverse else rows:
+            yield row
+            self._check()
 
     def write(self, batches: Sequence[Batch]) -> None:
         with self._lock:

@@ -136,5 +136,5 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for running reads to end, then let go of the files. Twice is as once."""
+        """Let go of the files. Scans that are under way end with StoreClosed; it waits for that. Twice is as once."""
         ...

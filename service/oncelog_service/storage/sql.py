@@ -125,6 +125,8 @@ class SqlStore:
                         if ends:
                             ends.discard(key)
                         yield key[1:], value
+                        if self._failed:  # the store is to be closed, which waits for nobody who reads on
+                            raise StoreClosed(f"{self._database.where} is closed")
             for end in ends:
                 self._check_end(end)
 
