@@ -7,7 +7,7 @@ are those of Pulsar's PIP-6 (guaranteed message deduplication); the differences 
 from oncelog_dedup.deduplicator import Deduplicator, Verdict
 from oncelog_dedup.fold import Fold, ReplayError, Run
 from oncelog_dedup.replay import Entry, Replayed, replay
-from oncelog_dedup.schedule import SnapshotSchedule
+from oncelog_dedup.schedule import SnapshotSchedule, frees_enough
 from oncelog_dedup.sequence_map import MAX_SEQUENCE_ID, Mark, SequenceMap
 from oncelog_dedup.snapshot import START, Position, Snapshot, SnapshotDamaged
 
@@ -27,5 +27,6 @@ __all__ = [
     "SnapshotDamaged",
     "SnapshotSchedule",
     "Verdict",
+    "frees_enough",
     "replay",
 ]

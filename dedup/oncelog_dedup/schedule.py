@@ -4,6 +4,9 @@ Two rules. It is *wanted* after ``every_messages`` messages or after ``every_sec
 *affordable* when the messages since the last snapshot are at least as many as the producers it will hold: then snapshots write
 at most one map entry per message, however many producers there are. With 100,000 producers a snapshot every 1,000 messages
 would write 100 entries per message; replay after a crash is bounded by the same number instead.
+
+Deleting messages needs two snapshots that hold them. Those are affordable when they have at most as many entries as they let be
+deleted messages, or as many as hardly cost anything.
 """
 
 from __future__ import annotations
@@ -12,6 +15,14 @@ DEFAULT_EVERY_MESSAGES = 1_000
 """As Pulsar's brokerDeduplicationEntriesInterval."""
 DEFAULT_EVERY_SECONDS = 120.0
 """As Pulsar's brokerDeduplicationSnapshotIntervalSeconds."""
+
+FEW_ENTRIES = 16
+"""Snapshots of so few producers are always affordable: they are about as large as a message."""
+
+
+def frees_enough(snapshots: int, entries: int, messages: int) -> bool:
+    """Whether so many ``snapshots``, of ``entries`` each, are affordable for the ``messages`` that can be deleted only then."""
+    return entries <= FEW_ENTRIES or snapshots * entries <= messages
 
 
 class SnapshotSchedule:

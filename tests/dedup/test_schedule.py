@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog_dedup import SnapshotSchedule
+from oncelog_dedup import SnapshotSchedule, frees_enough
 
 
 def test_a_snapshot_is_due_after_a_thousand_messages() -> None:
@@ -96,3 +96,13 @@ def test_messages_that_a_snapshot_could_not_hold_do_not_make_it_due() -> None:
     assert schedule.due(1_000.0, producers=1, held_back=25)
     assert schedule.due(0.0, producers=1, held_back=20)
     assert not schedule.due(0.0, producers=11, held_back=20)
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "entries", "messages", "affordable"),
+    [(2, 100, 199, False), (2, 100, 200, True), (1, 100, 100, True), (0, 100_000, 1, True), (2, 16, 1, True), (2, 17, 33, False)],
+)
+def test_deleting_pays_for_no_more_entries_than_it_frees_messages(
+    snapshots: int, entries: int, messages: int, affordable: bool
+) -> None:
+    assert frees_enough(snapshots, entries, messages) == affordable

@@ -13,6 +13,7 @@ from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
 from oncelog_dedup import Entry, Snapshot, replay
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.recovery import recover
+from oncelog_service.log.scan import Expired, expired_rows
 from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
@@ -170,6 +171,60 @@ def test_retention_deletes_nothing_that_is_not_in_both_snapshots() -> None:
             if moment.tables[Table.TRIM]:
                 assert [each.position.upcoming_offset for each in snapshots_of(moment)] == [8, 8]
                 assert len(moment.tables[Table.MESSAGE]) == 3
+
+    asyncio.run(scenario())
+
+
+def begins(disk: Disk) -> list[Expired]:
+    """What lies on disk, oldest first, as if all of it had expired."""
+    return expired_rows(MemoryStore(disk), PREFIX, 2**62, 0, 1_000)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_retention_writes_no_more_entries_than_it_frees_messages_and_an_idle_topic_is_freed_once(idle: bool) -> None:
+    """Many producers, and message after message expires. A restart changes neither."""
+
+    async def scenario() -> None:
+        watched, clock, producers = Watched(every=10**9), ManualClock(), 200
+        async with opened(watched.disk, clock, clean=False) as house:
+            await asyncio.gather(*(house.log.publish(numbered([b"x"], f"p{number}", 0)) for number in range(producers)))
+            await house.log.snapshots.take()
+            for number in range(100):
+                await house.log.publish(numbered([b"x"], "p0", number + 1))
+                await house.log.trim(begins(watched.disk)[:1])
+            assert len(watched.snapshots) == 1, "two would hold 400 entries, and free less"
+            assert len(watched.disk.tables[Table.MESSAGE]) == producers + 100, "both cover nothing yet"
+            assert await house.log.trim(begins(watched.disk)[:200]) == 200, "one is there already: 200 entries free 200 messages"
+            assert len(watched.snapshots) == 2
+        disk = watched.disk
+        async with opened(disk, clock, clean=False) as house:
+            await house.log.publish(numbered([b"x"], "p0", 101))
+            clock.advance(24 * 3_600_000 - (0 if idle else 1))
+            for _ in range(3):
+                await house.log.trim(begins(disk))
+            assert len(disk.tables[Table.MESSAGE]) == (0 if idle else 101)
+            assert len(watched.snapshots) == (4 if idle else 2)
+        fold = recover(MemoryStore(disk), PREFIX).fold
+        assert (len(fold), fold.position.upcoming_offset) == (producers, producers + 101)
+
+    asyncio.run(scenario())
+
+
+def test_a_busy_topic_is_freed_by_the_snapshots_of_its_schedule() -> None:
+    """At most the messages of two of them, and what comes while they are on their way, wait. Nothing is written for retention."""
+
+    async def scenario() -> None:
+        watched, producers = Watched(every=10**9), 100
+        async with opened(watched.disk, limits=FEW, clean=False) as house:
+            for number in range(1_500):
+                await house.log.publish(numbered([b"x"], f"p{number % producers}", number))
+                if number >= producers:
+                    await house.log.trim(begins(watched.disk)[:5])
+            messages = house.log.position.upcoming_offset
+            assert sum(len(each.marks) for each in watched.snapshots) <= messages
+            await house.writer.synced()
+            assert house.log.snapshots.covered_by_both >= messages - 3 * producers
+            assert house.log.earliest_offset == messages - len(watched.disk.tables[Table.MESSAGE]) >= messages - 4 * producers
 
     asyncio.run(scenario())
 

@@ -1,7 +1,8 @@
-"""Writes a topic's snapshots: when the schedule says so, at a clean stop, and before retention may delete.
+"""Writes a topic's snapshots: when the schedule says so, at a clean stop, and for retention where that is affordable.
 
 Two are kept, in two slots written in turn: if the newest is damaged, the one before it and a longer replay give the same map.
-Retention deletes nothing that is not below both. Where the topic checks expectations, the snapshot of its keys is written beside
+Retention deletes nothing that is not below both: it waits for those of the schedule unless two of its own free as many messages as
+they have entries, or the topic has been idle so long that the schedule writes none. Where the topic checks expectations, the snapshot of its keys is written beside
 that of its producers, in one atomic change.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from oncelog_dedup import Snapshot, SnapshotSchedule
+from oncelog_dedup import Snapshot, SnapshotSchedule, frees_enough
 from oncelog_service.clock import Clock
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
@@ -76,15 +77,30 @@ class Snapshots:
         """Begin a snapshot if the schedule says so. Nobody waits for it; it joins the next write."""
         if self._running is not None or self._ended_for_good:
             return
-        entries = len(self._current().marks) + (0 if self._keys is None else len(self._keys().marks))
-        if self._schedule.due(self._clock.monotonic(), entries, self._unsettled()):
+        if self._schedule.due(self._clock.monotonic(), self._entries(), self._unsettled()):
             self._begin()
+
+    def _entries(self) -> int:
+        return len(self._current().marks) + (0 if self._keys is None else len(self._keys().marks))
 
     async def take(self) -> None:
         """Write a snapshot now and return when it is on disk. Raises StorageFailed or StorageUnavailable."""
         while self._running is not None:
             await asyncio.wait([self._running])
         await self._begin()
+
+    async def cover(self, earliest: int, upto: int, idle: bool) -> int:
+        """Both shall hold what lies below the offset ``upto``, so that it can be deleted; answers below which both do.
+
+        They are written only if the messages from ``earliest`` on are enough for them, or the topic is ``idle``: then once is
+        enough, since they hold all that is settled. Raises as :meth:`take`.
+        """
+        waiting = upto - max(earliest, self.covered_by_both)
+        missing = sum(min(offset or 0 for offset in slot) < upto for slot in zip(self._offsets, self._key_offsets, strict=True))
+        if idle or frees_enough(missing, self._entries(), waiting):
+            while self.covered_by_both < upto:
+                await self.take()
+        return self.covered_by_both
 
     async def stop(self) -> None:
         """Begin no more, and return when the last one is written: from now on somebody else writes the topic's snapshots."""

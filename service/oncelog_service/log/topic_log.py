@@ -75,6 +75,8 @@ _CACHED_ROWS = 2_000
 """Looked at in one turn of the event loop: 2 ms."""
 _SLICE_ROWS = 20_000
 """Read from the store in one go."""
+_IDLE_MS = 24 * 3_600_000
+"""Without a message for so long a topic is idle: retention has it written what it needs to delete the last of what has expired."""
 _SLICES = 100
 """Of one page that holds something: as many cached messages as a page may have twice."""
 
@@ -705,7 +707,8 @@ class TopicLog:
     # --- keeping house --------------------------------------------------------------------------------------------------
 
     async def trim(self, rows: Sequence[Expired]) -> int:
-        """Delete the oldest rows, these; returns how many. Both snapshots cover them first; what is not settled stays."""
+        """Delete the oldest rows, these; returns how many. What is not settled stays, and so does for now what the two snapshots
+        do not cover where it would cost too much that they do."""
         async with self._trimming:
             return await self._trim(rows)
 
@@ -717,10 +720,13 @@ class TopicLog:
         rows = [row for row in rows if row.end <= settled]
         if not rows or rows[0].last_id <= self._trimmed_id:
             return 0  # another round of retention was here first
-        upto = rows[-1].end
-        while self.snapshots.covered_by_both < upto:
-            await self.snapshots.take()
+        idle = self._clock.now_ms() - self._stamps.last_timestamp >= _IDLE_MS
+        covered = await self.snapshots.cover(self.earliest_offset, rows[-1].end, idle)
         self._check_open()
+        rows = [row for row in rows if row.end <= covered]
+        if not rows:
+            return 0  # the schedule's next snapshots will cover them, or there are none to come and the topic is idle one day
+        upto = rows[-1].end
         batch = Batch()
         for row in rows:
             batch.delete(Table.MESSAGE, self.prefix + row.row_id)
