@@ -284,6 +284,29 @@ def test_expired_rows_are_deleted_in_slices_and_sequence_ids_stay(machine: Machi
         assert verification["ok"], verification
 
 
+def test_what_has_expired_is_unseen_while_its_deletion_waits_and_is_gone_when_the_topic_is_idle(machine: Machine) -> None:
+    """Two maps of 20 producers for 20 messages are not affordable; the stop of a service brings one."""
+    with machine.run() as service:
+        topic = Topic(service.url, ttl="5")
+        for number in range(20):
+            topic.send(f"p{number}", 0)
+        machine.clock.advance(5_000)
+        assert service.on_loop(retention) == 0
+        assert topic.read() == topic.read(startOffset=0) == []
+        machine = machine.crash()
+    machine.clock.ms -= HOUR
+    with machine.run() as service:
+        topic = Topic(service.url, create=False)
+        topic.request("PUT", "/properties", json={"ttl": "50000"})
+        assert topic.read() == [], "nor when the clock is set back, the service crashed and the ttl is raised"
+        machine.clock.advance(26 * HOUR)
+        assert service.on_loop(retention) == 20
+        assert not machine.disk.tables[Table.MESSAGE]
+        assert [each["status"] for each in topic.send("p7", 0, 1)] == ["duplicate", "stored"]
+        verification = topic.verify()
+        assert verification["ok"], verification
+
+
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
 def test_after_everything_was_deleted_ids_offsets_and_maps_go_on(machine: Machine, clean: bool) -> None:
     with machine.run() as service:

@@ -1,9 +1,9 @@
 """Writes a topic's snapshots: when the schedule says so, at a clean stop, and for retention where that is affordable.
 
 Two are kept, in two slots written in turn: if the newest is damaged, the one before it and a longer replay give the same map.
-Retention deletes nothing that is not below both: it waits for those of the schedule unless two of its own free as many messages as
-they have entries, or the topic has been idle so long that the schedule writes none. Where the topic checks expectations, the snapshot of its keys is written beside
-that of its producers, in one atomic change.
+Retention deletes nothing that is not below both: it waits for those of the schedule, unless its own free as many messages as they
+have entries, or the topic has been idle so long that the schedule writes none. Where the topic checks expectations, the snapshot
+of its keys is written beside that of its producers, in one atomic change.
 """
 
 from __future__ import annotations

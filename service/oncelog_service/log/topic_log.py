@@ -76,7 +76,7 @@ _CACHED_ROWS = 2_000
 _SLICE_ROWS = 20_000
 """Read from the store in one go."""
 _IDLE_MS = 24 * 3_600_000
-"""Without a message for so long a topic is idle: retention has it written what it needs to delete the last of what has expired."""
+"""Without a message for so long a topic is idle: its schedule writes no snapshots, so retention does, whatever they cost."""
 _SLICES = 100
 """Of one page that holds something: as many cached messages as a page may have twice."""
 
@@ -725,7 +725,7 @@ class TopicLog:
         self._check_open()
         rows = [row for row in rows if row.end <= covered]
         if not rows:
-            return 0  # the schedule's next snapshots will cover them, or there are none to come and the topic is idle one day
+            return 0  # until the schedule's next snapshots cover them, or the topic is idle
         upto = rows[-1].end
         batch = Batch()
         for row in rows:
