@@ -97,6 +97,8 @@ class Retention:
                 await self.once()
             except OncelogError as error:
                 _log.warning("retention stopped early and will try again: %s", error)
+            except Exception:  # a bug: the disk must not fill up until somebody restarts the service
+                _log.exception("retention stopped early and will try again")
 
     async def once(self) -> int:
         """Go over all topics once; returns how many rows were deleted."""
@@ -117,6 +119,8 @@ class Retention:
                 continue  # whoever serves it sees to it
             except OncelogError as error:
                 _log.warning("retention of %s/%s failed and will be tried again: %s", *name, error)
+            except Exception:
+                _log.exception("retention of %s/%s failed and will be tried again", *name)
         return deleted
 
     async def _with_payloads(self) -> set[bytes] | None:

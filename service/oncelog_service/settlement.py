@@ -56,6 +56,9 @@ class SettlementTask:
             except OncelogError as error:
                 _log.warning("transactions cannot be settled now; they will be: %s", error)
                 pause = _PAUSE_SECONDS
+            except Exception:  # a bug: whatever it is, what else is to be settled must not wait for a restart
+                _log.exception("transactions cannot be settled now; it will be tried again")
+                pause = _PAUSE_SECONDS
             await asyncio.sleep(pause)
 
     async def once(self, wait_seconds: float = 0.0) -> int:

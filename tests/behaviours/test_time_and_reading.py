@@ -454,12 +454,12 @@ def test_a_round_of_retention_asks_once_for_each_idle_topic() -> None:
 def test_what_runs_in_the_background_does_not_end_silently(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(_: Retention) -> int:
+    async def broken(_: Retention) -> None:
         raise RuntimeError("nobody thought of this")
 
-    monkeypatch.setattr(Retention, "once", broken)
+    monkeypatch.setattr(Retention, "run", broken)
     with machine.run(retention_seconds=0.01):
-        until(lambda: "Retention.run failed and does not run any more" in caplog.text)
+        until(lambda: "failed and does not run any more" in caplog.text)
     assert "nobody thought of this" in caplog.text
 
 
