@@ -28,6 +28,9 @@ EVERYTHING = {
         {"name": "d", "type": {"type": "map", "values": ["string", "int", "null"]}},
         {"name": "e", "type": {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["X", "Y"]}}},
         {"name": "f", "type": "boolean"},
+        {"name": "g", "type": {"type": "array", "items": "long"}},
+        {"name": "h", "type": {"type": "array", "items": ["null", "long"]}},
+        {"name": "i", "type": {"type": "array", "items": ["null", {"type": "map", "values": "string"}]}},
     ],
 }
 records = st.fixed_dictionaries(
@@ -38,6 +41,9 @@ records = st.fixed_dictionaries(
         "d": st.dictionaries(TEXT, TEXT | st.integers(-(2**31), 2**31 - 1) | st.none(), max_size=4),
         "e": st.lists(st.sampled_from("XY"), max_size=4),
         "f": st.booleans(),
+        "g": st.lists(LONGS | st.integers(-9_000, 9_000), max_size=5),
+        "h": st.lists(st.none() | LONGS, max_size=3),
+        "i": st.lists(st.none() | st.dictionaries(TEXT | st.text("x", min_size=64, max_size=70), TEXT, max_size=3), max_size=3),
     }
 )
 READER = compile_reader(EVERYTHING)
@@ -64,9 +70,10 @@ def test_what_is_cut_short_or_altered_is_refused_or_read_and_never_fails_otherwi
         read_whole(READER, bytes(body[: data.draw(st.integers(0, len(body) - 1))]), 100)
     body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
-        read_whole(READER, bytes(body), 100)
+        read = read_whole(READER, bytes(body), 100)
     except (NotAvro, TooManyItems):
         return
+    assert read == fastavro.schemaless_reader(BytesIO(body), PARSED, None)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1, 63, 64, -64, -65, 2**31, 2**63 - 1, -(2**63)])
@@ -98,6 +105,35 @@ def test_a_long_of_more_than_64_bits_is_refused(body: bytes) -> None:
 def test_what_is_not_as_avro_writes_it_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         codec.decode_publish_request(AVRO, body)
+
+
+MAP = {"type": "map", "values": "string"}
+
+
+@pytest.mark.parametrize(
+    ("items", "before", "behind"),
+    [
+        ("bytes", b"\x02", b"12345\x00"),
+        (["null", "bytes"], b"\x02\x02", b"12345\x00"),
+        ("long", b"\x02", b"\x00"),
+        (["null", "long"], b"\x02\x02", b"\x00"),
+        (["null", MAP], b"\x02\x02\x02", b"12345\x00\x00\x00"),
+        (["null", MAP], b"\x02\x02\x02\x00", b"12345\x00\x00"),
+    ],
+)
+def test_no_loop_takes_a_number_that_is_not_as_avro_writes_it(items: Any, before: bytes, behind: bytes) -> None:
+    reader = compile_reader({"type": "array", "items": items})
+    assert len(read_whole(reader, before + b"\x0a" + behind, 10)) == 1
+    for five in (b"\x8a\x00", b"\x8a\x80\x00"):
+        with pytest.raises(NotAvro, match="not encoded as Avro does"):
+            read_whole(reader, before + five + behind, 10)
+    if "long" not in items:
+        for negative in (b"\x09", b"\x81\x01", b"\x81\x80\x01"):
+            with pytest.raises(NotAvro, match=r"cut short|UTF-8"):
+                read_whole(reader, before + negative + behind + bytes(9_000), 10)
+    if items != "bytes" and items != "long":
+        with pytest.raises(NotAvro, match="a branch that there is not"):
+            read_whole(reader, b"\x02\x01" + before[2:] + b"\x0a" + behind, 10)
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**63 - 1])

@@ -3,8 +3,8 @@
 fastavro decodes first and leaves it to the caller to count; 8 MiB of empty maps are 4 million objects by then, made without
 letting any other thread run. It also takes branch -1 for the last one and a number of 20 bytes. Here the count of each block is
 held against what is left of the bytes and of the items allowed, before one of them is decoded; numbers have at most 64 bits,
-branches one form; and other threads get their turns. It costs what fastavro does: runs of bytes, which is what messages are, have
-a loop of their own.
+branches one form; and other threads get their turns. It costs what fastavro does: what there is for each message has a loop of
+its own.
 
 A schema is compiled once, into functions from (bytes, place, allowance) to (value, next place).
 """
@@ -69,10 +69,10 @@ def compile_reader(schema: Any) -> Reader:
     if kind == "enum":
         return _enum(schema["symbols"])
     if kind == "array":
-        if schema["items"] in ("bytes", ["null", "bytes"]):
-            return _byte_runs(schema["items"] != "bytes")
-        return _array(compile_reader(schema["items"]))
-    return _map(compile_reader(schema["values"])) if kind == "map" else _SIMPLE[kind]
+        return _array(_HOT_ITEMS.get(str(schema["items"])) or _any_items(compile_reader(schema["items"])))
+    if kind == "map":
+        return _string_map if schema["values"] == "string" else _map(compile_reader(schema["values"]))
+    return _SIMPLE[kind]
 
 
 # --- numbers
@@ -84,15 +84,14 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
     value, shift = byte & 0x7F, 7
-    while True:
-        at += 1
-        byte = data[at]
+    at += 1
+    while (byte := data[at]) >= 0x80:
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
         shift += 7
+        at += 1
         if shift >= _LONG_BITS:
             raise NotAvro("a number in it has more than 64 bits")
+    value |= byte << shift
     if value >> _LONG_BITS or not byte:
         raise NotAvro("a number in it is not encoded as Avro does")
     return (value >> 1) ^ -(value & 1), at + 1
@@ -122,54 +121,22 @@ def _null(_: bytes, at: int, __: Allowance) -> tuple[None, int]:
 # --- bytes
 
 
-def _bytes(data: bytes, at: int, _: Allowance) -> tuple[bytes, int]:
+def _span(data: bytes, at: int) -> tuple[int, int]:
+    """Where bytes begin and end whose length is at ``at``. Raises NotAvro, IndexError."""
     size, at = read_long(data, at)
-    end = at + size
-    if not size >= 0 or end > len(data):
+    if not 0 <= size <= len(data) - at:
         raise NotAvro("it is cut short")
-    return data[at:end], end
+    return at, at + size
 
 
-def _string(data: bytes, at: int, allowance: Allowance) -> tuple[str, int]:
-    value, at = _bytes(data, at, allowance)
-    return value.decode(), at
+def _bytes(data: bytes, at: int, _: Allowance) -> tuple[bytes, int]:
+    start, end = _span(data, at)
+    return data[start:end], end
 
 
-def _byte_runs(optional: bool) -> Reader:
-    """Arrays of bytes, or of bytes and nulls: the hot loop. Lengths below 8 KiB are read here, which saves a call for each."""
-
-    def read(data: bytes, at: int, allowance: Allowance) -> tuple[list[bytes | None], int]:
-        out: list[bytes | None] = []
-        append, length = out.append, len(data)
-        while True:
-            count, at = _block(data, at, allowance)
-            if not count:
-                return out, at
-            for _ in range(count):
-                if optional:
-                    branch = data[at]
-                    at += 1
-                    if branch != 2:
-                        if branch:
-                            raise _no_branch()
-                        append(None)
-                        continue
-                size = data[at]
-                if size < 0x80:
-                    at += 1
-                elif data[at + 1] < 0x80 and data[at + 1]:
-                    size = size & 0x7F | data[at + 1] << 7
-                    at += 2
-                else:
-                    size, at = read_long(data, at)
-                    size = size << 1 if size >= 0 else 1
-                end = at + (size >> 1)
-                if size & 1 or end > length:
-                    raise NotAvro("it is cut short")
-                append(data[at:end])
-                at = end
-
-    return read
+def _string(data: bytes, at: int, _: Allowance) -> tuple[str, int]:
+    start, end = _span(data, at)
+    return data[start:end].decode(), end
 
 
 # --- what holds others
@@ -189,16 +156,28 @@ def _block(data: bytes, at: int, allowance: Allowance) -> tuple[int, int]:
     return count, at
 
 
-def _array(item: Reader) -> Reader:
+Items: TypeAlias = Callable[[bytes, int, int, Allowance, list[Any]], int]
+"""From (bytes, place, count, allowance), so many items into the list; the next place. One more byte follows them at least."""
+
+
+def _array(items: Items) -> Reader:
     def read(data: bytes, at: int, allowance: Allowance) -> tuple[list[Any], int]:
         out: list[Any] = []
         while True:
             count, at = _block(data, at, allowance)
             if not count:
                 return out, at
-            for _ in range(count):
-                value, at = item(data, at, allowance)
-                out.append(value)
+            at = items(data, at, count, allowance, out)
+
+    return read
+
+
+def _any_items(item: Reader) -> Items:
+    def read(data: bytes, at: int, count: int, allowance: Allowance, out: list[Any]) -> int:
+        for _ in range(count):
+            value, at = item(data, at, allowance)
+            out.append(value)
+        return at
 
     return read
 
@@ -254,6 +233,133 @@ def _no_branch() -> NotAvro:
     return NotAvro("a union in it takes a branch that there is not")
 
 
+# --- the hot loops: what a message brings. They read the numbers of one and two bytes themselves, which saves a call for each.
+#
+# A length that is negative, or too long, leads to a place behind the end. Another byte is always read after it, and is not there.
+
+_BEYOND = 2**62
+_HALF = tuple(_BEYOND if byte & 1 else (byte & 0x7F) >> 1 for byte in range(256))
+"""The lower six bits of a length, by the first byte of it."""
+
+
+def _bytes_items(data: bytes, at: int, count: int, __: Allowance, out: list[bytes]) -> int:
+    append, half = out.append, _HALF
+    for _ in range(count):
+        first = data[at]
+        if first < 0x80:
+            start = at + 1
+            at = start + half[first]
+        elif 0 < (second := data[at + 1]) < 0x80:
+            start = at + 2
+            at = start + half[first] + (second << 6)
+        else:
+            start, at = _span(data, at)
+        append(data[start:at])
+    return at
+
+
+def _optional_bytes_items(data: bytes, at: int, count: int, __: Allowance, out: list[bytes | None]) -> int:
+    append, half = out.append, _HALF
+    for _ in range(count):
+        if data[at] == _VALUE:
+            first = data[at + 1]
+            if first < 0x80:
+                start = at + 2
+                at = start + half[first]
+            else:
+                start, at = _span(data, at + 1)
+            append(data[start:at])
+        else:
+            at = _after_null(data, at)
+            append(None)
+    return at
+
+
+def _long_items(data: bytes, at: int, count: int, __: Allowance, out: list[int]) -> int:
+    append = out.append
+    for _ in range(count):
+        first = data[at]
+        if first < 0x80:
+            at += 1
+            append((first >> 1) ^ -(first & 1))
+        elif 0 < (second := data[at + 1]) < 0x80:
+            at += 2
+            append(((first & 0x7F | second << 7) >> 1) ^ -(first & 1))
+        else:
+            value, at = read_long(data, at)
+            append(value)
+    return at
+
+
+def _optional_long_items(data: bytes, at: int, count: int, __: Allowance, out: list[int | None]) -> int:
+    append = out.append
+    for _ in range(count):
+        if data[at] == _VALUE:
+            value, at = read_long(data, at + 1)
+            append(value)
+        else:
+            at = _after_null(data, at)
+            append(None)
+    return at
+
+
+def _string_map(data: bytes, at: int, allowance: Allowance) -> tuple[dict[str, str], int]:
+    out: dict[str, str] = {}
+    half = _HALF
+    while data[at]:
+        count, at = _block(data, at, allowance)
+        for _ in range(count):
+            first = data[at]
+            if first < 0x80:
+                start = at + 1
+                at = start + half[first]
+            else:
+                start, at = _span(data, at)
+            key = data[start:at].decode()
+            first = data[at]
+            if first < 0x80:
+                start = at + 1
+                at = start + half[first]
+            else:
+                start, at = _span(data, at)
+            out[key] = data[start:at].decode()
+    return out, at + 1
+
+
+def _optional_map_items(data: bytes, at: int, count: int, allowance: Allowance, out: list[dict[str, str] | None]) -> int:
+    append = out.append
+    for _ in range(count):
+        if data[at] == _VALUE:
+            value, at = _string_map(data, at + 1, allowance)
+            append(value)
+        else:
+            at = _after_null(data, at)
+            append(None)
+    return at
+
+
+_VALUE = 2
+"""The branch of ``["null", X]`` that is no null."""
+
+
+def _after_null(data: bytes, at: int) -> int:
+    """Raises NotAvro where there is no null."""
+    if data[at]:
+        raise _no_branch()
+    return at + 1
+
+
+_HOT_ITEMS: dict[str, Items] = {
+    str(items): read
+    for items, read in (
+        ("bytes", _bytes_items),
+        (["null", "bytes"], _optional_bytes_items),
+        ("long", _long_items),
+        (["null", "long"], _optional_long_items),
+        (["null", {"type": "map", "values": "string"}], _optional_map_items),
+    )
+}
+"""By the schema of an array's items."""
 _SIMPLE: dict[str, Reader] = {
     "long": _long,
     "int": _int,
