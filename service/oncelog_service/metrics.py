@@ -27,6 +27,11 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         service = self._service
         yield CounterMetricFamily("oncelog_store_failures", "Times the store failed and had to be reopened", service.failures)
+        yield CounterMetricFamily(
+            "oncelog_background_failures",
+            "Times a background task met an error that nobody foresaw and went on",
+            service.background.failures,
+        )
         yield GaugeMetricFamily(
             "oncelog_store_damaged", "Whether writes fail again and again since what is stored is damaged", service.damaged
         )

@@ -97,8 +97,6 @@ class Retention:
                 await self.once()
             except OncelogError as error:
                 _log.warning("retention stopped early and will try again: %s", error)
-            except Exception:  # a bug: the disk must not fill up until somebody restarts the service
-                _log.exception("retention stopped early and will try again")
 
     async def once(self) -> int:
         """Go over all topics once; returns how many rows were deleted."""

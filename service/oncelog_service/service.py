@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
+from oncelog_service.background import Background
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import JOURNAL, SETUP, TRANSACTIONS, Alone, Lease, Leases, topic_of
 from oncelog_service.cluster.led import Led
@@ -49,14 +51,6 @@ _ANYWHERE = ("0.0.0.0", "::", None)
 def _is_here(url: str) -> bool:
     """Whether what is at the URL is on this machine; one that names no host is."""
     return urlsplit(url).hostname in (*LOOPBACK, None)
-
-
-def _tell_of_failure(task: asyncio.Task[None]) -> None:
-    """Nobody waits for what runs in the background until it is stopped: should it end by itself, the log says so at once."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        what = getattr(task.get_coro(), "__qualname__", "a background task")
-        _log.error("%s failed and does not run any more; restart the service: %s", what, error, exc_info=error)
 
 
 class _Opened:
@@ -139,7 +133,8 @@ class Service:
         self._opened: _Opened | None = None
         self.cache = RecentMessages(settings.cache_bytes)
         self.scans = Scans()
-        self._background: list[asyncio.Task[None]] = []
+        self.background = Background(clock)
+        self._running: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
         self._reason = "the store is not open yet"
 
@@ -155,7 +150,7 @@ class Service:
     async def stop(self) -> None:
         """Finish what is in hand, leave a snapshot of every open topic, close the store."""
         self._reason = "the service is stopping"
-        for task in (self._reopening, *self._background):
+        for task in (self._reopening, *self._running):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
@@ -273,7 +268,7 @@ class Service:
             async def recover_journal(lease: Lease) -> Journal:
                 return await Journal.recover(store, opened.writer.under(lease), topics, self.clock, settings.journal_limits)
 
-            journal = opened.journal = Led(JOURNAL, leases, recover_journal)
+            journal = opened.journal = Led(JOURNAL, leases, recover_journal, self.background)
             await journal.begin()
             if isinstance(leases, Membership) and leases.death is not None:
                 raise StoreError(str(leases.death))
@@ -286,18 +281,16 @@ class Service:
             raise
         self._opened = opened
         self._opened_at = self.clock.monotonic()
-        running = [
-            self.retention.run(),
-            journal.run(),
-            transactions.run() if opened.led_transactions is None else opened.led_transactions.run(),
-            self._forget_outcomes(opened),
-            SettlementTask(topics, transactions, self.clock).run(),
-        ]
+        tasks: dict[str, Callable[[], Awaitable[None]]] = {
+            "retention": self.retention.run,
+            "serving the journal": journal.run,
+            "serving transactions": transactions.run if opened.led_transactions is None else opened.led_transactions.run,
+            "forgetting old outcomes": partial(self._forget_outcomes, opened),
+            "settlement": SettlementTask(topics, transactions, self.clock).run,
+        }
         if isinstance(leases, Membership):
-            running.append(self._keep_house(leases, topics))
-        self._background = [asyncio.ensure_future(each) for each in running]
-        for task in self._background:
-            task.add_done_callback(_tell_of_failure)
+            tasks["moving topics"] = partial(self._keep_house, leases, topics)
+        self._running = [asyncio.ensure_future(self.background.keep(what, run)) for what, run in tasks.items()]
 
     async def _join(self, store: Store) -> Alone | Membership:
         settings = self.settings
@@ -348,7 +341,7 @@ class Service:
             writer = opened.writer.under(lease)
             return await TransactionManager.recover(opened.store, writer, self.clock, settings.transaction_limits, instance)
 
-        led = opened.led_transactions = Led(TRANSACTIONS, opened.leases, recover)
+        led = opened.led_transactions = Led(TRANSACTIONS, opened.leases, recover, self.background)
         await led.begin()
         if isinstance(opened.leases, Alone):
             return led.here
@@ -400,7 +393,7 @@ class Service:
             _log.error(
                 "writes will fail again as long as that is so: stop the service and run `oncelog salvage`; %s", self._reason
             )
-        for task in self._background:
+        for task in self._running:
             task.cancel()
         opened, self._opened = self._opened, None
         if opened is not None:

@@ -30,6 +30,8 @@ _PAUSE_SECONDS = 1.0
 """After a failure of the transaction service; and before a participant is asked for again that could not be told."""
 _ELSEWHERE_SECONDS = 5.0
 """The same of one that another instance serves: where topics belong has changed, and it has not been moved yet."""
+_BUG_SECONDS = 30.0
+"""The same of one whose topic met an error that nobody foresaw; each time costs a traceback in the log."""
 _AT_ONCE = 8
 """Topics that are told, and answers that are under way, at the same time."""
 
@@ -55,9 +57,6 @@ class SettlementTask:
                 pause = _PAUSE_SECONDS  # a stop, or a failure that is told elsewhere
             except OncelogError as error:
                 _log.warning("transactions cannot be settled now; they will be: %s", error)
-                pause = _PAUSE_SECONDS
-            except Exception:  # a bug: whatever it is, what else is to be settled must not wait for a restart
-                _log.exception("transactions cannot be settled now; it will be tried again")
                 pause = _PAUSE_SECONDS
             await asyncio.sleep(pause)
 
@@ -92,6 +91,12 @@ class SettlementTask:
             self._later[each.participant] = self._clock.monotonic() + _PAUSE_SECONDS
             _log.warning(
                 "transaction %d cannot be settled on %s now; it will be: %s", each.write_pointer, each.participant, error
+            )
+            return False
+        except Exception:  # a bug: what else is to be settled must not wait for it
+            self._later[each.participant] = self._clock.monotonic() + _BUG_SECONDS
+            _log.exception(
+                "transaction %d cannot be settled on %s now; it will be tried again", each.write_pointer, each.participant
             )
             return False
         return True

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from oncelog_service.clock import SystemClock
-from oncelog_service.retention import Retention
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Rows, Table
 from tests.behaviours.conftest import Machine
-from tests.patience import PATIENCE, until
+from tests.patience import PATIENCE
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, hex_id
 from tests.support import ManualClock, RunningService, running_service
 
@@ -449,18 +448,6 @@ def test_a_round_of_retention_asks_once_for_each_idle_topic() -> None:
             counts.append(len(asked))
         assert counts[-1] <= 20 + 5
         assert len(disk.tables[Table.MESSAGE]) == 10, "of the deleted ones nothing is left"
-
-
-def test_what_runs_in_the_background_does_not_end_silently(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def broken(_: Retention) -> None:
-        raise RuntimeError("nobody thought of this")
-
-    monkeypatch.setattr(Retention, "run", broken)
-    with machine.run(retention_seconds=0.01):
-        until(lambda: "failed and does not run any more" in caplog.text)
-    assert "nobody thought of this" in caplog.text
 
 
 @pytest.mark.parametrize("topics", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])

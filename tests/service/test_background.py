@@ -3,52 +3,122 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import requests
 
-from oncelog_service import settlement
+from oncelog import Client
+from oncelog.wire.requests import PublishRequest
+from oncelog_service import background as background_module
+from oncelog_service.background import RECENT_SECONDS, Background
+from oncelog_service.journal.coordinator import Journal
+from oncelog_service.log import snapshots as snapshots_module
 from oncelog_service.retention import Retention
+from oncelog_service.service import Service
 from oncelog_service.settlement import SettlementTask
-from tests.patience import PATIENCE
-from tests.support import ManualClock
+from oncelog_service.topics import Topics
+from oncelog_service.transactions.manager import TransactionManager
+from tests.patience import until
+from tests.rest.talk import Topic
+from tests.support import ManualClock, running_service
 
-NOBODY: Any = None
+TASKS = {
+    "retention": (Retention, "once"),
+    "settlement": (SettlementTask, "once"),
+    "journal": (Journal, "once"),
+    "transactions": (TransactionManager, "expire_due"),
+    "forgetting old outcomes": (Journal, "forget_outcomes"),
+}
 
 
-def tasks() -> list[Retention | SettlementTask]:
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_module, "PAUSE_SECONDS", (0.0,))
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[object]:
+    """Have a method fail at its first call; the calls that it got."""
+    calls: list[object] = []
+    real: Callable[..., Any] = getattr(owner, name)
+
+    async def method(*given: object, **named: object) -> object:
+        calls.append(given[0])
+        if len(calls) == 1:
+            raise ValueError("nobody thought of this")
+        return await real(*given, **named)
+
+    monkeypatch.setattr(owner, name, method)
+    return calls
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_that_fails_goes_on_and_is_named(
+    task: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_service(retention_seconds=0.01) as service:
+        calls = failing_once(monkeypatch, *TASKS[task])
+        until(lambda: len(calls) > 1, f"{task} goes on")
+        health = requests.get(service.url + "/healthz", timeout=30).json()
+        assert (health["status"], health["failing"]) == ("failing", [task])
+        assert "oncelog_background_failures_total 1.0" in requests.get(service.url + "/metrics", timeout=30).text
+    told = [record for record in caplog.records if record.message.startswith(f"{task} failed")]
+    assert [record.exc_info is not None for record in told] == [True]
+
+
+def test_a_participant_that_brings_a_bug_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = failing_once(monkeypatch, Topics, "settle")
+    with running_service() as service:
+        client = Client(service.url)
+        for name in ("a", "b"):
+            client.create_topic(name)
+        pointer = client.start_transaction().write_pointer
+        for name in ("a", "b"):
+            client.publish(name, PublishRequest([b"x"], write_pointer=pointer))
+        client.commit_transaction(pointer)
+        until(lambda: len(calls) > 1, "the other topic is told")
+        client.close()
+        assert service.service.background.failures == 0
+
+
+def test_the_same_error_is_told_once_with_its_traceback_and_forgotten_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    return [
-        Retention(NOBODY, lambda _: False, NOBODY, clock, 0.0, 1),
-        SettlementTask(NOBODY, NOBODY, clock),
-    ]
+    background = Background(clock)
+    errors = [ValueError("a"), ValueError("a"), ValueError("b")]
+
+    async def run() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    asyncio.run(background.keep("some work", run))
+    assert [record.exc_info is not None for record in caplog.records] == [True, False, True]
+    assert (background.failures, background.failing) == (3, ["some work"])
+    clock.advance(int(RECENT_SECONDS * 1000))
+    assert background.failing == []
 
 
-@pytest.mark.parametrize("index", [0, 1], ids=["retention", "settlement"])
-def test_an_error_that_nobody_foresaw_ends_no_background_task(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settlement, "_PAUSE_SECONDS", 0.0)
+def test_a_snapshot_that_fails_is_told_and_the_topic_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = snapshots_module._encoded, [MemoryError("too large")]
 
-    async def scenario() -> None:
-        task = tasks()[index]
-        again = asyncio.Event()
-        rounds = 0
+    def encoded(snapshots: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(snapshots)
 
-        async def once(*_: object) -> int:
-            nonlocal rounds
-            rounds += 1
-            if rounds == 1:
-                raise ValueError("a bug")
-            again.set()
-            return 0
+    monkeypatch.setattr(snapshots_module, "_ENCODED_AT_ONCE", -1)
+    monkeypatch.setattr(snapshots_module, "_encoded", encoded)
 
-        cast(Any, task).once = once
-        running = asyncio.create_task(task.run())
-        waiting = asyncio.create_task(again.wait())
-        await asyncio.wait([running, waiting], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-        assert again.is_set()
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+    async def newest(inside: Service) -> int | None:
+        return (await inside.topics.open("default", "t")).snapshots.newest
 
-    asyncio.run(scenario())
+    with running_service(snapshot_messages=1) as service:
+        topic = Topic(service.url, "t")
+        for number in range(100):
+            assert topic.publish(f"{number}").status_code == 200
+            if service.on_loop(newest) is not None:
+                break
+        assert service.on_loop(newest) is not None
+    assert "a snapshot failed" in caplog.text

@@ -26,6 +26,7 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import Acknowledge, OpenSubscription
 from oncelog.wire.requests import CommitRequest, ConsumeRequest, Part, PublishRequest
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.background import Background
 from oncelog_service.cluster.leases import JOURNAL, TRANSACTIONS, Lease
 from oncelog_service.cluster.led import Led
 from oncelog_service.journal.coordinator import Journal
@@ -121,9 +122,9 @@ class House:
                 store, self.writer.under(lease), self.topics, self.clock, JournalLimits(4, 60_000, 600_000, 1_000)
             )
 
-        self.led_transactions = Led(TRANSACTIONS, self.leases, recover_transactions)
+        self.led_transactions = Led(TRANSACTIONS, self.leases, recover_transactions, Background(self.clock))
         self.transactions = LeasedTransactions(self.led_transactions, None, "0", self.clock)
-        self.led_journal = Led(JOURNAL, self.leases, recover_journal)
+        self.led_journal = Led(JOURNAL, self.leases, recover_journal, Background(self.clock))
         limits = Limits(snapshot_messages=1)
         self.topics = Topics(
             store, self.writer, self.clock, RecentMessages(2**20), limits, True, self.transactions, "0", self.leases

@@ -11,6 +11,7 @@ from typing import NoReturn, cast
 import pytest
 
 from oncelog.errors import NotServedHere, StorageUnavailable
+from oncelog_service.background import Background
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.cluster import membership
 from oncelog_service.cluster.lease_table import LeaseTable
@@ -360,7 +361,7 @@ def test_what_could_not_be_read_back_is_read_back_under_another_lease() -> None:
                 raise StorageUnavailable("the heartbeat was late")
             return Recovered()
 
-        led = Led(JOURNAL, Holding(), recover)
+        led = Led(JOURNAL, Holding(), recover, Background(ManualClock()))
         with pytest.raises(StorageUnavailable):
             await led.begin()
         await led.begin()

@@ -60,7 +60,7 @@ def test_a_topic_that_cannot_be_told_now_holds_up_no_other_one() -> None:
     with running_service() as service, Client(service.url) as client:
 
         async def stop_the_task(inside: Service) -> None:
-            for task in inside._background:
+            for task in inside._running:
                 task.cancel()
 
         for name in ("ours", "theirs"):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable
+from oncelog_service.background import Background
 from oncelog_service.cluster.leases import Lease, Leases
 from oncelog_service.storage.port import StoreError
 
@@ -33,12 +34,19 @@ class Led(Generic[C]):
     """A component while it is served here, and where else it is otherwise."""
 
     def __init__(
-        self, resource: bytes, leases: Leases, recover: Callable[[Lease], Awaitable[C]], every_seconds: float = 0.5
+        self,
+        resource: bytes,
+        leases: Leases,
+        recover: Callable[[Lease], Awaitable[C]],
+        background: Background,
+        every_seconds: float = 0.5,
     ) -> None:
-        """``recover`` reads it back from the store; ``every_seconds``: how often to see whether it can be had, or is lost."""
+        """``recover`` reads it back from the store; ``background`` keeps what it runs going; ``every_seconds``: how often to see
+        whether it can be had, or is lost."""
         self._resource = resource
         self._leases = leases
         self._recover = recover
+        self._background = background
         self._every = every_seconds
         self._lease: Lease | None = None
         self._component: C | None = None
@@ -84,7 +92,7 @@ class Led(Generic[C]):
                 if self.present is None:
                     await asyncio.sleep(self._every)
                 continue
-            running = asyncio.ensure_future(component.run())
+            running = asyncio.ensure_future(self._background.keep(self._resource.decode(), component.run))
             try:
                 while self.present is component:
                     await asyncio.sleep(self._every)

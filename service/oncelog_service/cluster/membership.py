@@ -279,6 +279,8 @@ class Membership:
                 return
             except StoreError as error:
                 _log.warning("the heartbeat did not get through and will be tried again: %s", error)
+            except Exception:  # a bug: without a heartbeat the leases end, and never come back
+                _log.exception("the heartbeat failed and will be tried again")
             else:
                 self._renewed(began, alive)
 

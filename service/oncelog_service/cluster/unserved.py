@@ -103,7 +103,7 @@ class Kept:
         assert self._table is not None
         while not self._ending.wait(_TTL_SECONDS / _BEATS):
             # What is too late, or does not get through, matters once another one takes over: then the fence keeps us out.
-            with suppress(StoreError):
+            with suppress(Exception):
                 self._table.renew(self._id, round(_TTL_SECONDS * 1000))
 
 

@@ -319,6 +319,8 @@ class Endings:
                 await (await self.open(topic)).journaled.drop(number)
             except OncelogError as error:
                 _log.info("what transaction %d staged on %s will be deleted by retention: %s", number, topic, error)
+            except Exception:  # a bug: the other topics are not to wait for retention because of it
+                _log.exception("what transaction %d staged on %s will be deleted by retention", number, topic)
 
     def _let_go(self, topic: TopicRef, number: int) -> None:
         log = self._topics.opened.get((topic.namespace, topic.topic))

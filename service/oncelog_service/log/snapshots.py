@@ -9,14 +9,18 @@ of its keys is written beside that of its producers, in one atomic change.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
+from oncelog.errors import OncelogError
 from oncelog_dedup import Snapshot, SnapshotSchedule, frees_enough
 from oncelog_service.clock import Clock
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.pieces import put_pieces
 from oncelog_service.storage.port import Batch, Table
+
+_log = logging.getLogger(__name__)
 
 _ENCODED_AT_ONCE = 2_000
 """Maps up to this size (1 ms) are encoded on the event loop; larger ones are copied and encoded on a thread."""
@@ -143,8 +147,10 @@ class Snapshots:
     def _ended(self, ended: asyncio.Future[None]) -> None:
         if self._running is ended:
             self._running = None
-        if not ended.cancelled():
-            ended.exception()  # the writer has told of the failure; here nobody waits
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None and not isinstance(error, OncelogError):  # of those the writer has told
+            _log.error("a snapshot failed; the next one will be taken when it is due: %s", error, exc_info=error)
+            self._schedule.done(self._clock.monotonic(), 0)  # not with each message
 
 
 def _encoded(snapshots: Sequence[Snapshot]) -> list[bytes]:

@@ -9,11 +9,16 @@ from oncelog_service.rest.routes import Answer, Call
 
 
 async def healthz(call: Call) -> Answer:
-    """200 only while the store is open and read back and, where it is shared, in reach; 503 otherwise."""
+    """200 only while the store is open and read back and, where it is shared, in reach; 503 otherwise.
+
+    A background task that fails ends nothing that is served, so it is named, and no load balancer takes the service away for it.
+    """
     call.service.check_serves()
     topics = call.service.topics
-    status = "damaged" if call.service.damaged else "ok"
-    return json_answer({"status": status, "version": oncelog.__version__, "openTopics": len(topics.opened)})
+    failing = call.service.background.failing
+    status = "damaged" if call.service.damaged else "failing" if failing else "ok"
+    found: dict[str, object] = {"status": status, "version": oncelog.__version__, "openTopics": len(topics.opened)}
+    return json_answer({**found, "failing": failing} if failing else found)
 
 
 async def metrics(call: Call) -> Answer:

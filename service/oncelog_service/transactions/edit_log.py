@@ -8,8 +8,10 @@ the state is, writing it costs no more than a fixed share of writing edits.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
+from oncelog.errors import OncelogError
 from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.pieces import put_pieces
@@ -18,6 +20,8 @@ from oncelog_service.transactions.edits import Edit, encode_edit
 from oncelog_service.transactions.recovery import Recovered
 from oncelog_service.transactions.snapshot import encode_snapshot
 from oncelog_service.transactions.state import TransactionsState
+
+_log = logging.getLogger(__name__)
 
 _ENCODED_AT_ONCE = 2_000
 """States up to this size are encoded on the event loop; larger ones are copied and encoded on a thread."""
@@ -86,8 +90,9 @@ class EditLog:
 
     def _ended(self, ended: asyncio.Future[None]) -> None:
         self._running = None
-        if not ended.cancelled():
-            ended.exception()  # the writer has told of the failure; here nobody waits
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None and not isinstance(error, OncelogError):  # of those the writer has told
+            _log.error("a snapshot of the transactions failed; the next one will be taken later: %s", error, exc_info=error)
 
     def _trim(self) -> None:
         """Delete edits that both snapshots hold, slice after slice."""
