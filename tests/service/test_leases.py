@@ -280,6 +280,35 @@ def test_leases_end_by_its_own_clock_before_anybody_else_may_take_them(
 # --- where a topic belongs
 
 
+def test_a_heartbeat_goes_on_after_an_error_that_nobody_foresaw(caplog: pytest.LogCaptureFixture) -> None:
+    class Fails:
+        renewed = 0
+
+        def join(self, *_: object) -> None: ...
+
+        def instances(self) -> list[Instance]:
+            return []
+
+        def renew(self, *_: object) -> list[Instance]:
+            self.renewed += 1
+            if self.renewed == 1:
+                raise ValueError("nobody thought of this")
+            return []
+
+        def leave(self, *_: object) -> None: ...
+
+    async def scenario() -> None:
+        table = Fails()
+        one = Membership(cast(LeaseTable, table), "http://a", None, 0.04, SystemClock(), lambda _: None, lambda _: None)
+        await one.join()
+        while table.renewed < 3:
+            await asyncio.sleep(0.001)
+        await one.leave()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+    assert "nobody thought of this" in caplog.text
+
+
 def test_a_loop_that_does_not_turn_lets_its_leases_end(caplog: pytest.LogCaptureFixture) -> None:
     """A thread that renews them all the same would keep everybody else from serving what nobody answers for."""
     renewed: list[int] = []
