@@ -23,13 +23,12 @@ from oncelog.wire.models import NamespacePolicies, TopicAsked, Verification
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import SystemClock
-from oncelog_service.cluster.lease_table import LeaseTable
-from oncelog_service.cluster.leases import Instance as LeaseHolder
 from oncelog_service.config import Settings
 from oncelog_service.log.pages import AS_ONCELOG
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Fence, StoreError, Table
+from oncelog_service.storage.port import Batch, Fence, LeaseTable, StoreError, Table
+from oncelog_service.storage.port import Instance as LeaseHolder
 from oncelog_service.storage.sql import SqlStore
 from oncelog_service.storage.sql_tables import INSTANCE, LEASE
 from tests.behaviours.cli.support import run, value

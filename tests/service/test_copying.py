@@ -19,7 +19,6 @@ from sqlalchemy import update
 from oncelog.errors import OncelogError
 from oncelog_service.cli.verify_same import READ, compare, shown_key
 from oncelog_service.cluster import unserved
-from oncelog_service.cluster.leases import Instance
 from oncelog_service.cluster.unserved import COPY, Kept, Served, Unserved
 from oncelog_service.storage import copying
 from oncelog_service.storage.copying import (
@@ -35,7 +34,7 @@ from oncelog_service.storage.copying import (
 )
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Fence, Store, StoreError, StoreFenced, Table
+from oncelog_service.storage.port import Batch, Fence, Instance, Store, StoreError, StoreFenced, Table
 from oncelog_service.storage.rows import TrimRow, encode_record
 from oncelog_service.storage.seals import SealedStore
 from oncelog_service.storage.sql_tables import INSTANCE

@@ -14,13 +14,12 @@ from oncelog.errors import NotServedHere, StorageUnavailable
 from oncelog_service.background import Background
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.cluster import membership
-from oncelog_service.cluster.lease_table import LeaseTable
-from oncelog_service.cluster.leases import JOURNAL, TOPIC_PREFIX, Alone, Dead, Instance, Lease
+from oncelog_service.cluster.leases import JOURNAL, TOPIC_PREFIX, Alone, Lease
 from oncelog_service.cluster.led import Led
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Fence, Store, StoreError, StoreFenced, Table
+from oncelog_service.storage.port import Batch, Dead, Fence, Instance, LeaseTable, Store, StoreError, StoreFenced, Table
 from tests.patience import PATIENCE, until
 from tests.postgres import PostgresServer
 from tests.support import ManualClock

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from oncelog import Consumer, Message, Reader
-from oncelog.client import RETRY_SECONDS
+from oncelog.calls import RETRY_SECONDS
 from oncelog.reader import Start
 from oncelog.wire.models import InspectedRow, RowState
 from oncelog_service.cli.output import iso_time

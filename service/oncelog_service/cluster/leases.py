@@ -11,11 +11,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from oncelog.errors import InvalidRequest, NotServedHere, StorageUnavailable
 from oncelog_service.storage.keys import split_topic_key
-from oncelog_service.storage.port import Fence, StoreError
+from oncelog_service.storage.port import Fence
 
 LOST = "another process may serve this by now; nothing was done here, try again"
 
@@ -62,27 +62,6 @@ class Lease:
         """Raises StorageUnavailable unless it stands."""
         if not self.stands:
             raise StorageUnavailable(LOST)
-
-
-class Instance(NamedTuple):
-    """A process that serves a part of the store."""
-
-    id: str
-    url: str
-    expires_in_ms: int
-    """By the database's clock, as of the call."""
-
-
-class Held(NamedTuple):
-    """A lease that somebody has."""
-
-    resource: bytes
-    epoch: int
-    instance: str
-
-
-class Dead(StoreError):
-    """The others take this instance for dead: it has to begin anew, under another id."""
 
 
 class Leases(Protocol):

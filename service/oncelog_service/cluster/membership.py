@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -22,12 +22,9 @@ from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable
 from oncelog.transport import Transport
 from oncelog.wire.media import JSON
 from oncelog_service.clock import Clock
-from oncelog_service.cluster.leases import TOPIC_PREFIX, Dead, Held, Instance, Lease, topic_of
+from oncelog_service.cluster.leases import TOPIC_PREFIX, Lease, topic_of
 from oncelog_service.cluster.placement import preferred
-from oncelog_service.storage.port import Fence, StoreError
-
-if TYPE_CHECKING:
-    from oncelog_service.cluster.lease_table import LeaseTable
+from oncelog_service.storage.port import Dead, Fence, Held, Instance, LeaseTable, StoreError
 
 _log = logging.getLogger(__name__)
 

@@ -12,15 +12,10 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from oncelog_service.cluster.leases import SETUP
-from oncelog_service.storage.port import Fence, Store, StoreError
-
-if TYPE_CHECKING:
-    from oncelog_service.cluster.lease_table import LeaseTable
-    from oncelog_service.cluster.leases import Instance
+from oncelog_service.storage.port import Fence, Instance, LeaseTable, Store, StoreError
 
 COPY = b"copy"
 """What a process holds while it copies into the store."""

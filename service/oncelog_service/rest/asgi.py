@@ -18,10 +18,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from oncelog.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, OncelogError, Unauthorized
 from oncelog.transport import READ_SECONDS
 from oncelog.wire.media import PROBLEM
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.forward import PROXY, ROUTE, Forwarder
 from oncelog_service.rest.limits import CONNECTION, Connection, InFlight, read_body
-from oncelog_service.rest.routes import Answer, Call, Route
+from oncelog_service.rest.routes import Call, Route
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.service import Service
 

@@ -18,7 +18,8 @@ from oncelog.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from oncelog.wire.codec import decode_json
 from oncelog.wire.media import JSON, essence
 from oncelog.wire.models import AbortTransaction, Changes, StartTransaction
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.routes import Call
 
 M = TypeVar("M", bound=BaseModel)
 

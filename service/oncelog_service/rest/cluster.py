@@ -6,8 +6,9 @@ from pydantic import ConfigDict
 
 from oncelog.wire.models import Cluster, ClusterInstance, ClusterLease, Resource
 from oncelog_service.cluster.leases import topic_of
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, read_model
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 
 class HandOver(Resource):

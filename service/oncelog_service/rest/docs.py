@@ -15,7 +15,8 @@ import oncelog
 from oncelog.errors import OncelogError, Unauthorized, all_errors
 from oncelog.wire.codec import avro_source
 from oncelog.wire.media import AVRO, JSON, PROBLEM
-from oncelog_service.rest.routes import Answer, Route
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.routes import Route
 from oncelog_service.rest.table import ROUTES
 
 _PROBLEM_SCHEMA = {

@@ -13,7 +13,7 @@ from oncelog.connections import new_session
 from oncelog.deadline import Deadline
 from oncelog.errors import ConnectionFailed, StorageUnavailable
 from oncelog.transport import connection_error
-from oncelog_service.rest.routes import Answer
+from oncelog_service.rest.answer import Answer
 
 ROUTE = b"oncelog-route"
 """The header by which a client asks for this, with the value ``proxy``."""

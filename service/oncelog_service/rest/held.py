@@ -9,8 +9,9 @@ from oncelog.errors import InvalidRequest, NotSupported, StorageUnavailable, Tra
 from oncelog.wire.models import EndHeld, HeldMessages, HeldOnTopic, TransactionState
 from oncelog_service.log.held import held_messages
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_limit, read_model
-from oncelog_service.rest.routes import HELD, Answer, Call
+from oncelog_service.rest.routes import HELD, Call
 from oncelog_service.rest.transactions import pointer_of
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_int, query_limit
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 
 async def rows(call: Call) -> Answer:

@@ -8,8 +8,9 @@ from oncelog.wire.media import JSON
 from oncelog.wire.models import AtomicOutcome, AtomicState, BeginAtomic
 from oncelog_service.journal.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import decoded, json_answer, query_int, read_model
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 MAX_LISTED = 10_000
 _LISTED: dict[str, AtomicState] = {"in_progress": "in_progress", "prepared": "prepared"}

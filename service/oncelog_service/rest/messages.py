@@ -15,8 +15,9 @@ from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
 from oncelog.wire.requests import Polled
 from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
 from oncelog_service.log.topic_log import Glance, TopicLog
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, json_answer, off_loop
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
 """How the messages of a page are encoded, by the media type of the answer."""

@@ -6,8 +6,9 @@ from uuid import uuid4
 
 from oncelog.wire.models import OpenProducer
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_int, query_limit, read_model
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 
 async def _log(call: Call) -> TopicLog:

@@ -11,8 +11,9 @@ from oncelog.errors import InvalidRequest, NotServedHere, StorageUnavailable, fr
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
 from oncelog_service.log.ranges import Ranges, wait_for_more
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_int, read_model
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 MAX_TOPICS = 1_000
 _WAIT_MS = 2_000

@@ -1,19 +1,18 @@
 """Every address in one table: the router, /openapi.json and the docs page are made from it, so none can be forgotten.
 
-A handler gets a :class:`Call` and returns an :class:`Answer` or raises one of oncelog's errors; it knows nothing of status lines.
+A handler gets a :class:`Call` and returns an ``Answer`` or raises one of oncelog's errors; it knows nothing of status lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from oncelog.errors import OncelogError
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.forward import Forwarder
 from oncelog_service.service import Service
-
-if TYPE_CHECKING:
-    from oncelog_service.rest.forward import Forwarder
 
 
 @dataclass(slots=True)
@@ -29,15 +28,6 @@ class Call:
     """What the Accept header says."""
     forwarder: Forwarder | None = None
     """Asks other instances, for what several of them have to answer together."""
-
-
-class Answer(NamedTuple):
-    """What to send back. A body of bytes is there as a whole before the first of them leaves; only work that shows progress, line
-    by line, is an iterator, and there the last line alone is the answer."""
-
-    body: bytes | AsyncGenerator[bytes, None]
-    media: str
-    status: int = 200
 
 
 Handler = Callable[[Call], Awaitable[Answer]]

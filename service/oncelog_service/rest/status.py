@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import oncelog
 from oncelog_service.metrics import exposition
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 
 async def healthz(call: Call) -> Answer:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from oncelog.wire.media import JSON, ONCELOG_AVRO, essence
 from oncelog.wire.models import Acknowledge, OpenSubscription, ReceiveMessages, SeekSubscription
 from oncelog_service.log.subscriptions import Subscriptions
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_limit, read_model
 from oncelog_service.rest.messages import ENCODINGS, page_answer
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 
 async def _subscriptions(call: Call) -> Subscriptions:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from oncelog.message_id import MessageId
 from oncelog.wire.models import NamespacePolicies, TopicStats
 from oncelog_service.log.held import held_messages
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, read_json, read_model
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 
 
 def _name(call: Call) -> tuple[str, str]:

@@ -19,8 +19,9 @@ from oncelog.wire.models import (
     TransactionState,
 )
 from oncelog.wire.transaction import Transaction, TransactionType
+from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_int, read_model
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.routes import Call
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 MAX_LISTED = 10_000

@@ -9,7 +9,8 @@ from contextlib import suppress
 from oncelog.wire.media import NDJSON
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import Findings, verification, verify_log
-from oncelog_service.rest.routes import Answer, Call
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.routes import Call
 
 _REPORT_EVERY = 20_000
 

@@ -6,12 +6,9 @@ contract test (tests/service/test_storage_contract.py) runs on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from oncelog_service.cluster.lease_table import LeaseTable
+from typing import NamedTuple, Protocol
 
 
 class Table(Enum):
@@ -77,6 +74,69 @@ class StoreFenced(StoreError):
     def __init__(self, lost: frozenset[Fence]) -> None:
         super().__init__(f"taken over by another process: {', '.join(sorted(repr(each.resource) for each in lost))}")
         self.lost = lost
+
+
+class Instance(NamedTuple):
+    """A process that serves a part of a store that several processes share."""
+
+    id: str
+    url: str
+    expires_in_ms: int
+    """By the store's clock, as of the call."""
+
+
+class Held(NamedTuple):
+    """A lease that somebody has."""
+
+    resource: bytes
+    epoch: int
+    instance: str
+
+
+class Dead(StoreError):
+    """The others take this instance for dead: it has to begin anew, under another id."""
+
+
+class LeaseTable(Protocol):
+    """Instances and leases of a store that several processes share. Each call is one transaction and blocks.
+
+    Only the store's clock counts. An instance is alive as long as its row has not expired; whoever finds it expired and wants
+    something that it has deletes the row, so that it cannot be renewed any more: it is dead for everybody, itself included. A
+    lease changes hands by a new epoch. A write that is fenced is either before the change and seen by whoever takes over, or
+    refused.
+    """
+
+    def join(self, id: str, url: str, ttl_ms: int) -> None:  # noqa: A002
+        """Begin to be alive. Whoever answered at the same address before is dead: two cannot listen there. Raises StoreError."""
+        ...
+
+    def renew(self, id: str, ttl_ms: int) -> Sequence[Instance]:  # noqa: A002
+        """Go on being alive; all that are. Raises Dead; StoreError: nobody knows."""
+        ...
+
+    def leave(self, id: str) -> None:  # noqa: A002
+        """Give up every lease at once, and stop being alive: what it had can be taken without waiting. Raises StoreError."""
+        ...
+
+    def take(self, id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
+        """The fence to write under from now on, or who has the lease. Raises Dead, StoreError."""
+        ...
+
+    def give_up(self, id: str, fence: Fence, to: str | None = None) -> None:  # noqa: A002
+        """Let go of a lease, in favour of the instance ``to``. Nothing happens if it is lost already. Raises StoreError."""
+        ...
+
+    def holder(self, resource: bytes) -> Instance | None:
+        """Who has it and is alive. Raises StoreError."""
+        ...
+
+    def instances(self) -> Sequence[Instance]:
+        """All that are alive. Raises StoreError."""
+        ...
+
+    def held(self) -> Mapping[bytes, Held]:
+        """Every lease that somebody has, alive or not. Raises StoreError."""
+        ...
 
 
 class Batch:

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
 from zlib import crc32
 
-from oncelog_service.storage.port import Batch, Rows, Store, StoreDamaged, Table
-
-if TYPE_CHECKING:
-    from oncelog_service.cluster.lease_table import LeaseTable
+from oncelog_service.storage.port import Batch, LeaseTable, Rows, Store, StoreDamaged, Table
 
 UNSEALED = frozenset(
     (Table.MESSAGE, Table.PAYLOAD, Table.SNAPSHOT, Table.KEY_SNAPSHOT, Table.TRANSACTION_SNAPSHOT),

@@ -17,10 +17,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog.sql_table import create_missing
-from oncelog_service.cluster.lease_table import LeaseTable
-from oncelog_service.storage.port import Batch, Fence, Rows, StoreClosed, StoreDamaged, StoreError, StoreFenced, Table
+from oncelog_service.storage.port import Batch, Fence, LeaseTable, Rows, StoreClosed, StoreDamaged, StoreError, StoreFenced, Table
 from oncelog_service.storage.reads import RunningReads
 from oncelog_service.storage.sql_ends import decode_end, encode_end, end_key, ends_between, log_of, log_of_range, newest_of
+from oncelog_service.storage.sql_leases import SqlLeaseTable
 from oncelog_service.storage.sql_tables import METADATA, ROW
 
 PAGES = ((32, 2**16), (512, 2**19), (8_192, 2**22))
@@ -189,7 +189,7 @@ class SqlStore:
     def lease_table(self) -> LeaseTable | None:
         # Its transactions are of several statements, and see what was committed while they waited for a row.
         engine = self._database.engine.execution_options(isolation_level="READ COMMITTED")
-        return LeaseTable(engine) if self._database.shared else None
+        return SqlLeaseTable(engine) if self._database.shared else None
 
     def close(self) -> None:
         self._failed = True

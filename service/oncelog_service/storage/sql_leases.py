@@ -1,9 +1,6 @@
-"""Instances and leases in the database that the rows lie in: each call is one transaction. Blocks; not for the event loop.
+"""The lease table in the database that the rows lie in: each call is one transaction. Blocks; not for the event loop.
 
-Only the database's clock counts. An instance is alive as long as its row has not expired; whoever finds it expired and wants
-something that it has deletes the row, so that it cannot be renewed any more: it is dead for everybody, itself included. A lease
-changes hands by a new epoch in its locked row. A write that is fenced locks that row too, so it is either before the change and
-seen by whoever takes over, or refused.
+See :class:`~oncelog_service.storage.port.LeaseTable`. Who changes a lease, and who writes under it, locks its row.
 """
 
 from __future__ import annotations
@@ -15,8 +12,7 @@ from sqlalchemy import BigInteger, Connection, Engine, cast, delete, extract, fu
 from sqlalchemy.dialects.postgresql import insert as insert_or_nothing
 from sqlalchemy.exc import SQLAlchemyError
 
-from oncelog_service.cluster.leases import Dead, Held, Instance
-from oncelog_service.storage.port import Fence, StoreError
+from oncelog_service.storage.port import Dead, Fence, Held, Instance, StoreError
 from oncelog_service.storage.sql_tables import INSTANCE, LEASE
 
 _NOW_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
@@ -29,21 +25,19 @@ _LONG_DEAD_MS = 86_400_000
 """Rows of instances that ended so long ago, and of which nobody wanted anything, are tidied away."""
 
 
-class LeaseTable:
-    """Over an engine of the store."""
+class SqlLeaseTable:
+    """Implements :class:`~oncelog_service.storage.port.LeaseTable` over an engine of the store."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def join(self, id: str, url: str, ttl_ms: int) -> None:  # noqa: A002
-        """Begin to be alive. Whoever answered at the same address before is dead: two cannot listen there. Raises StoreError."""
         with self._transaction() as connection:
             long_dead = INSTANCE.c.expires_ms < _NOW_MS - _LONG_DEAD_MS
             connection.execute(delete(INSTANCE).where(or_(INSTANCE.c.url == url, long_dead)))
             connection.execute(insert(INSTANCE).values(id=id, url=url, expires_ms=_NOW_MS + ttl_ms))
 
     def renew(self, id: str, ttl_ms: int) -> Sequence[Instance]:  # noqa: A002
-        """Go on being alive; all that are. Raises Dead; StoreError: nobody knows."""
         with self._transaction() as connection:
             renewed = connection.execute(
                 update(INSTANCE).where(INSTANCE.c.id == id, INSTANCE.c.expires_ms > _NOW_MS).values(expires_ms=_NOW_MS + ttl_ms)
@@ -53,13 +47,11 @@ class LeaseTable:
             return _alive(connection)
 
     def leave(self, id: str) -> None:  # noqa: A002
-        """Give up every lease at once, and stop being alive: what it had can be taken without waiting. Raises StoreError."""
         with self._transaction() as connection:
             connection.execute(update(LEASE).where(LEASE.c.instance == id).values(instance=None))
             connection.execute(delete(INSTANCE).where(INSTANCE.c.id == id))
 
     def take(self, id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
-        """The fence to write under from now on, or who has the lease. Raises Dead, StoreError."""
         with self._transaction() as connection:
             row = connection.execute(select(LEASE.c.instance).where(LEASE.c.resource == resource).with_for_update()).one_or_none()
             if row is None:
@@ -85,7 +77,6 @@ class LeaseTable:
             return Fence(resource, epoch)
 
     def give_up(self, id: str, fence: Fence, to: str | None = None) -> None:  # noqa: A002
-        """Let go of a lease, in favour of the instance ``to``. Nothing happens if it is lost already. Raises StoreError."""
         with self._transaction() as connection:
             connection.execute(
                 update(LEASE)
@@ -94,7 +85,6 @@ class LeaseTable:
             )
 
     def holder(self, resource: bytes) -> Instance | None:
-        """Who has it and is alive. Raises StoreError."""
         with self._transaction() as connection:
             row = connection.execute(
                 select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS)
@@ -104,12 +94,10 @@ class LeaseTable:
             return None if row is None else Instance(*row)
 
     def instances(self) -> Sequence[Instance]:
-        """All that are alive. Raises StoreError."""
         with self._transaction() as connection:
             return _alive(connection)
 
     def held(self) -> Mapping[bytes, Held]:
-        """Every lease that somebody has, alive or not. Raises StoreError."""
         with self._transaction() as connection:
             rows = connection.execute(
                 select(LEASE.c.resource, LEASE.c.epoch, LEASE.c.instance).where(LEASE.c.instance.is_not(None))
