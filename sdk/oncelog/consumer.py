@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
 from oncelog import exits, forks
-from oncelog.client import Client
+from oncelog.api import Api
 from oncelog.codecs import Codec, codec_for
 from oncelog.errands import Stopped
 from oncelog.errors import (
@@ -108,7 +108,7 @@ class Consumer(Stream[T]):
         timeout: float | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         url: str | None = None,
-        client: Client | None = None,
+        client: Api | None = None,
         verify: Verify = None,
         cert: Certificate = None,
         proxy: str | None = None,
@@ -136,7 +136,7 @@ class Consumer(Stream[T]):
             raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
         super().__init__(timeout, codec_for(codec))
         self._owns_client = client is None
-        self._client = Client(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
+        self._client = Api(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._topic = topic
         self._namespace = namespace
         self._page_size = page_size

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 if TYPE_CHECKING:
-    from oncelog.client import Client
+    from oncelog.api import Api
     from oncelog.start import Start
-    from oncelog.transaction import TransactionContext
     from oncelog.trust import Certificate, Verify
     from oncelog.wire.models import Gaps
     from oncelog.wire.transaction import Transaction
@@ -17,12 +16,21 @@ Untyped = Literal["json"] | dict[str, Any] | list[Any] | Path
 """Codecs that say nothing about the type of their values: JSON, and schemas of Avro."""
 
 
+class BegunTransaction(Protocol):
+    """A transaction that has begun, as a reader sees it: an :class:`oncelog.TransactionContext`."""
+
+    @property
+    def transaction(self) -> Transaction:
+        """What it sees; a checkpoint changes it."""
+        ...
+
+
 class ConnectionOptions(TypedDict, total=False):
     """How the service is reached."""
 
     namespace: str
     url: str | None
-    client: Client | None
+    client: Api | None
     verify: Verify
     cert: Certificate
     proxy: str | None
@@ -55,7 +63,7 @@ class StreamOptions(ConnectionOptions, total=False):
 class ReaderOptions(StreamOptions, total=False):
     """Of a Reader."""
 
-    transaction: TransactionContext | Transaction | bytes | None
+    transaction: BegunTransaction | Transaction | bytes | None
 
 
 class ConsumerOptions(StreamOptions, total=False):

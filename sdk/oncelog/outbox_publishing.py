@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from oncelog.api import Api
 from oncelog.batching import MAX_BYTES, MAX_MESSAGES, Batch
-from oncelog.client import Client
 from oncelog.errors import (
     InvalidRequest,
     InvalidResponse,
@@ -47,7 +47,7 @@ class Published(NamedTuple):
 class Publishing:
     """Under one producer's name, to many topics. For one thread; made anew whenever the outbox is claimed."""
 
-    def __init__(self, client: Client, producer: str, before_request: Callable[[], None]) -> None:
+    def __init__(self, client: Api, producer: str, before_request: Callable[[], None]) -> None:
         """``before_request``: whether this relay still may; raises if not."""
         self._client = client
         self._producer = producer

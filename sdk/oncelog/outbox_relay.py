@@ -25,7 +25,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog import forks
-from oncelog.client import Client
+from oncelog.api import Api
 from oncelog.errors import OncelogError, OutboxBehind, OutboxBlocked, OutboxBusy, ProducerFenced
 from oncelog.outbox import Outbox
 from oncelog.outbox_lease import PATIENCE_SECONDS, Lease, LeaseLost, Name, OutboxDatabase, Row
@@ -99,7 +99,7 @@ class OutboxRelay:
         database: Engine | str,
         *,
         url: str | None = None,
-        client: Client | None = None,
+        client: Api | None = None,
         verify: Verify = None,
         cert: Certificate = None,
         proxy: str | None = None,
@@ -123,9 +123,7 @@ class OutboxRelay:
         self._owns_engine = isinstance(database, str)
         self._engine = create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
         self._owns_client = client is None
-        self._client = (
-            Client(url, retry=_CLIENT_RETRY_SECONDS, verify=verify, cert=cert, proxy=proxy) if client is None else client
-        )
+        self._client = Api(url, retry=_CLIENT_RETRY_SECONDS, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._database = OutboxDatabase(outbox, self._engine, takeover_seconds)
         self._rows = rows
         self._poll_seconds = poll_seconds

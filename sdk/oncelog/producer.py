@@ -19,8 +19,8 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, Unpack, overload
 from pydantic import BaseModel
 
 from oncelog import exits, forks
+from oncelog.api import Api
 from oncelog.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, TakenIds, size_of
-from oncelog.client import Client
 from oncelog.codecs import Codec, codec_for
 from oncelog.errors import (
     InitialSequenceIdTaken,
@@ -127,7 +127,7 @@ class Producer(Generic[R]):
         name: str | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         url: str | None = None,
-        client: Client | None = None,
+        client: Api | None = None,
         verify: Verify = None,
         cert: Certificate = None,
         proxy: str | None = None,
@@ -163,7 +163,7 @@ class Producer(Generic[R]):
         if initial_sequence_id is not None:
             check_sequence_id(initial_sequence_id)
         self._owns_client = client is None
-        self._client = Client(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
+        self._client = Api(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._topic = topic
         self._namespace = namespace
         self._asked_name = name

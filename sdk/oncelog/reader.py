@@ -7,16 +7,16 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from oncelog import forks
-from oncelog.client import Client
+from oncelog.api import Api
 from oncelog.codecs import Codec, codec_for
 from oncelog.errands import Stopped
 from oncelog.errors import MessagesExpired, ReaderClosed
 from oncelog.message import Message
 from oncelog.message_id import MessageId
-from oncelog.options import ReaderOptions, Untyped
+from oncelog.options import BegunTransaction, ReaderOptions, Untyped
 from oncelog.start import Start as Start
 from oncelog.start import milliseconds, no_start
 from oncelog.stream import PAGE, Model, Stream, T
@@ -24,9 +24,6 @@ from oncelog.trust import Certificate, Verify
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction
-
-if TYPE_CHECKING:
-    from oncelog.transaction import TransactionContext
 
 _log = logging.getLogger(__name__)
 
@@ -75,13 +72,13 @@ class Reader(Stream[T]):
         timeout: float | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         url: str | None = None,
-        client: Client | None = None,
+        client: Api | None = None,
         verify: Verify = None,
         cert: Certificate = None,
         proxy: str | None = None,
         codec: Any = None,
         page_size: int = PAGE,
-        transaction: TransactionContext | Transaction | bytes | None = None,
+        transaction: BegunTransaction | Transaction | bytes | None = None,
         generation: int | None = None,
         on_expired: Literal["raise", "skip"] = "raise",
     ) -> None:
@@ -108,7 +105,7 @@ class Reader(Stream[T]):
             raise ValueError(f"page_size is at least 1, not {page_size}")
         super().__init__(timeout, codec_for(codec))
         self._owns_client = client is None
-        self._client = Client(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
+        self._client = Api(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._topic = topic
         self._namespace = namespace
         self._page_size = page_size

@@ -17,7 +17,7 @@ from oncelog.wire.models import TopicAsked
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from oncelog.client import Client
+    from oncelog.api import Api
     from oncelog.spark.read_options import ReadOptions
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def report(losses: Iterable[Loss], fail: bool) -> None:
         warn(f"oncelog source: {loss}; going on without them (failOnDataLoss is false)")
 
 
-def _behind_what_is_lost(client: Client, options: ReadOptions, wanted: Range, refusal: OncelogError | None) -> int:
+def _behind_what_is_lost(client: Api, options: ReadOptions, wanted: Range, refusal: OncelogError | None) -> int:
     """Where to go on: behind what is lost, or at the same place, after a refusal once what was settled is so again."""
     asked = {wanted.topic: TopicAsked(after=wanted.upto - 1)}
     deadline, wait = time.monotonic() + options.connection.retry_seconds, 0.0

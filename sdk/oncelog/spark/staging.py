@@ -16,7 +16,7 @@ from oncelog.spark.refusals import explained
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from oncelog.client import Client
+    from oncelog.api import Api
     from oncelog.spark.write_options import WriteOptions
     from oncelog.wire.requests import PublishRequest
 
@@ -107,7 +107,7 @@ def abort_quietly(
         logger.info("what is staged and not committed will be dropped when its time is up: %s", error)
 
 
-def _abort(client: Client, branch: str) -> None:
+def _abort(client: Api, branch: str) -> None:
     with suppress(TransactionNotInProgress, TransactionNotFound):  # it is committed, or gone
         client.abort_atomic(branch)
 

@@ -13,7 +13,7 @@ from oncelog.spark.options import logger
 from oncelog.wire.models import Acknowledge
 
 if TYPE_CHECKING:
-    from oncelog.client import Client
+    from oncelog.api import Api
     from oncelog.spark.connection import Connection
     from oncelog.spark.offsets import Position, Positions
 
@@ -46,7 +46,7 @@ class Standing:
                 logger.warning("oncelog source: subscription %s of %s is not moved: %s", self._name, topic, error.detail)
             self._told[topic] = position
 
-    def _tell(self, client: Client, topic: str, position: Position) -> None:
+    def _tell(self, client: Api, topic: str, position: Position) -> None:
         namespace, at = self._connection.namespace, position.pos
         epoch = self._epochs.get(topic)
         if epoch is None or at == 0 or self._told[topic].generation != position.generation:
