@@ -20,10 +20,10 @@ from oncelog_service.cluster.leases import JOURNAL, SETUP, TRANSACTIONS, Alone, 
 from oncelog_service.cluster.led import Led
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.config import LOOPBACK, Settings
+from oncelog_service.group_commit import Writer
 from oncelog_service.journal.coordinator import Journal
 from oncelog_service.log.cache import RecentMessages
-from oncelog_service.log.reading import Scans
-from oncelog_service.log.writer import Writer
+from oncelog_service.reading import Scans
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole

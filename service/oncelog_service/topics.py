@@ -24,14 +24,14 @@ from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolic
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Alone, Leases, held_briefly, topic_resource
 from oncelog_service.cluster.placement import preferred
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.generations import highest_epoch
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.reading import Scans, read
 from oncelog_service.log.recovery import last_timestamp, read_judgements, recover
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_properties, checks_expectations, deduplicates, expired_before, shown_properties
+from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, prefix_end, split_topic_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record

@@ -18,7 +18,7 @@ from oncelog.errors import (
 from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import SequenceMap, Snapshot
-from oncelog_service.log import writer
+from oncelog_service import group_commit as writer
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.recovery import read_snapshots, recover

@@ -29,6 +29,7 @@ from oncelog.wire.transaction import TransactionType
 from oncelog_service.background import Background
 from oncelog_service.cluster.leases import JOURNAL, TRANSACTIONS, Lease
 from oncelog_service.cluster.led import Led
+from oncelog_service.group_commit import Writer
 from oncelog_service.journal.coordinator import Journal
 from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.log.cache import RecentMessages
@@ -36,7 +37,6 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.pages import AS_ONCELOG
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import verify_log
-from oncelog_service.log.writer import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Fence
 from oncelog_service.topics import Topics

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from oncelog.wire.requests import PublishRequest
-from oncelog_service.log import reading, verify
-from oncelog_service.log.reading import Scans, read
+from oncelog_service import reading
+from oncelog_service.log import verify
 from oncelog_service.log.verify import verify_log
+from oncelog_service.reading import Scans, read
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Rows

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from oncelog.errors import StorageFailed, StorageUnavailable
-from oncelog_service.log.writer import Writer
+from oncelog_service.group_commit import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from tests.patience import PATIENCE

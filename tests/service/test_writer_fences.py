@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog_service.cluster.leases import Lease
-from oncelog_service.log.writer import Writer
+from oncelog_service.group_commit import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Fence, Table
 from tests.patience import PATIENCE

@@ -11,7 +11,7 @@ from typing import Any
 
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import Clock
-from oncelog_service.log.writer import Writer
+from oncelog_service.group_commit import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table

@@ -20,8 +20,8 @@ from oncelog_service.cli.stores import check_store
 from oncelog_service.cli.verifying import Name, damaged, task_of
 from oncelog_service.clock import SystemClock
 from oncelog_service.cluster.unserved import Served, Unserved
-from oncelog_service.log.reading import read
 from oncelog_service.log.verify import Findings, verification, verify_log
+from oncelog_service.reading import read
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store, StoreError

@@ -30,6 +30,7 @@ from oncelog.errors import (
 from oncelog.wire.models import AtomicOutcome, AtomicState, GroupProducer
 from oncelog.wire.requests import CommitRequest, PublishRequest
 from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
 from oncelog_service.journal.checks import check_begin, check_commit, check_stage
 from oncelog_service.journal.endings import ASKED, Endings, again
 from oncelog_service.journal.ledger import Ledger, check_assignable, fenced, not_in_progress
@@ -39,9 +40,8 @@ from oncelog_service.journal.plan import Apply, Decide, Finish, GiveUp, Step
 from oncelog_service.journal.records import ApplyCommit, Enlist, TopicRef
 from oncelog_service.journal.recovery import Found, find
 from oncelog_service.log.journaled import INLINE, Staged
-from oncelog_service.log.reading import read
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.log.writer import Writer
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import group_producer_key, number_key
 from oncelog_service.storage.port import Batch, Store, StoreError, Table
 from oncelog_service.topics import Topics

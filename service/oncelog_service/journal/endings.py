@@ -27,13 +27,13 @@ from oncelog.errors import (
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest
 from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
 from oncelog_service.journal.ledger import Ledger, not_in_progress
 from oncelog_service.journal.outcomes import Ended
 from oncelog_service.journal.plan import Transaction
 from oncelog_service.journal.records import Abort, Applied, ApplyCommit, Commit, PrepareCommit, TopicPart, TopicRef
 from oncelog_service.log.journaled import Ready, Staged
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import group_producer_key
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.rows import GroupProducerRow, encode_record

@@ -18,13 +18,13 @@ from oncelog.wire.models import AtomicOutcome, AtomicState, AtomicTopic
 from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock, RunningClock
+from oncelog_service.group_commit import Writer
 from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.journal.outcomes import Ended, number_of, put_id, put_outcome, read_ended
 from oncelog_service.journal.plan import Plan, Transaction
 from oncelog_service.journal.records import Begin, Record, TopicRef, encode
 from oncelog_service.journal.recovery import META_KEY, Found
-from oncelog_service.log.reading import read, read_at_once
-from oncelog_service.log.writer import Writer
+from oncelog_service.reading import read, read_at_once
 from oncelog_service.storage.keys import journal_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import GroupProducerRow, JournalMetaRow, encode_record

@@ -20,11 +20,11 @@ from oncelog.errors import (
 )
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import Deduplicator
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.conditions import KEY_OFFSET, NOTHING_REPEATED, OFFSET, Held, Mismatch, Repeated, mismatch
 from oncelog_service.log.judge import Known
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.pointers import WritePointers
-from oncelog_service.log.writer import Writer
 from oncelog_service.storage.keys import GENERATION_SIZE, split_topic_key
 from oncelog_service.transactions.port import Transactions
 

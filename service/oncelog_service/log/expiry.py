@@ -14,11 +14,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.judgements import Judgements, judged, judged_at
-from oncelog_service.log.reading import read
 from oncelog_service.log.scan import following, rows_from, stored_in
-from oncelog_service.log.writer import Writer
 from oncelog_service.properties import live_from
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import GROUP, ExpiryRow, T, TopicRow, encode_record, offset_of, write_pointer_of

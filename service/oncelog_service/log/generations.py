@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from oncelog.errors import ConsumerFenced, ProducerFenced
 from oncelog_service.log.epochs import Opens, begun_by
-from oncelog_service.log.reading import read
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import FIRST_GENERATION, GENERATION_SIZE, generation_key, prefix_end
 from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.storage.rows import ProducerRow, RowDamaged, SubscriptionRow, decode_record

@@ -15,8 +15,8 @@ from oncelog.errors import StoredGroupPublished, TopicDamaged
 from oncelog_dedup import Deduplicator, Fold, Mark, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.key_index import KeyIndex, group_key_marks, key_name
-from oncelog_service.log.reading import read
 from oncelog_service.log.stamps import Stamps
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import (

@@ -21,6 +21,7 @@ from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDam
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import Deduplicator, Mark, Run
 from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.conditions import TopicState, mismatch
 from oncelog_service.log.expectations import Expectations, topic_name
 from oncelog_service.log.groups import Appearances, StoredGroup, load_group, payload_rows
@@ -28,9 +29,8 @@ from oncelog_service.log.judge import Judge, sequence_gap
 from oncelog_service.log.key_index import KeyIndex, key_name
 from oncelog_service.log.payloads import branch_keys
 from oncelog_service.log.producers import Producers
-from oncelog_service.log.reading import read
 from oncelog_service.log.transactional import columns_of
-from oncelog_service.log.writer import Writer
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import (

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from oncelog.errors import ProducerInTransaction, SequenceGap, SequenceReused, TransactionNotInProgress
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from oncelog_dedup import Deduplicator
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.groups import Groups
 from oncelog_service.log.history import History, Original
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
-from oncelog_service.log.reading import read
 from oncelog_service.log.receipts import duplicate_runs
-from oncelog_service.log.writer import Writer
+from oncelog_service.reading import read
 from oncelog_service.storage.port import Store
 from oncelog_service.transactions.port import Transactions
 

@@ -15,12 +15,12 @@ from oncelog.errors import InvalidRequest, ProducerFenced, ProducerNotFound
 from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
 from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.checks import check_producer_name, first_gap
 from oncelog_service.log.epochs import begun_by, remembering
 from oncelog_service.log.generations import Generations
 from oncelog_service.log.history import MOST_RECENT, walk
-from oncelog_service.log.reading import read
-from oncelog_service.log.writer import Writer
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import ProducerRow, encode_record

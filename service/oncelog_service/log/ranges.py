@@ -18,8 +18,8 @@ from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.columns import Range, end_within, read_columns
 from oncelog_service.log.expiry import Expiry
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.reading import Scans, read
 from oncelog_service.log.scan import rows_from
+from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import timestamp_prefix
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.rows import TopicRow, offset_of

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from oncelog.errors import OncelogError
 from oncelog_dedup import Snapshot, SnapshotSchedule, frees_enough
 from oncelog_service.clock import Clock
-from oncelog_service.log.writer import Writer
+from oncelog_service.group_commit import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.pieces import put_pieces
 from oncelog_service.storage.port import Batch, Table

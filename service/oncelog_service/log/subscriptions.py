@@ -39,6 +39,7 @@ from oncelog.wire.models import (
 )
 from oncelog_dedup import Position, Run
 from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_place, check_subscription_name
 from oncelog_service.log.epochs import begun_by, remembering
@@ -46,9 +47,8 @@ from oncelog_service.log.generations import Generations
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.pages import Encoding, Page
 from oncelog_service.log.ranges import Ranges
-from oncelog_service.log.reading import read
 from oncelog_service.log.scan import after, offset_behind
-from oncelog_service.log.writer import Writer
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import split_row_id
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import SubscriptionRow, encode_record

@@ -34,6 +34,7 @@ from oncelog.wire.transaction import Transaction
 from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
@@ -50,7 +51,6 @@ from oncelog_service.log.pages import SETTLED, Bounds, Encoding, Lives, Page, co
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.ranges import Ranges
-from oncelog_service.log.reading import Scans, read
 from oncelog_service.log.receipts import response, rows_of, stored_runs
 from oncelog_service.log.recovery import Recovered
 from oncelog_service.log.scan import Expired, after, find_offset
@@ -58,8 +58,8 @@ from oncelog_service.log.snapshots import Snapshots
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.log.subscriptions import Subscriptions
 from oncelog_service.log.transactional import Transactional, columns_of
-from oncelog_service.log.writer import Writer
 from oncelog_service.properties import check_mode, expired_before, ttl_ms
+from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import Columns, TopicRow, TrimRow, encode_record, encode_rows, message_id_of

@@ -16,6 +16,7 @@ from oncelog.errors import RollbackRefused, SequenceReused, StaleMessageId, Tran
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse, ReceiptRun, Rollback
 from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.expectations import Expectations
 from oncelog_service.log.groups import Appearances, Groups, StoredGroup, find_stored
@@ -23,10 +24,9 @@ from oncelog_service.log.judge import Judge, sequence_gap
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
-from oncelog_service.log.reading import read
 from oncelog_service.log.receipts import response, unplaced_runs
 from oncelog_service.log.scan import row_at, rows_from
-from oncelog_service.log.writer import Writer
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, row_id
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import (

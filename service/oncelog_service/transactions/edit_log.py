@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 
 from oncelog.errors import OncelogError
-from oncelog_service.log.writer import Writer
+from oncelog_service.group_commit import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.pieces import put_pieces
 from oncelog_service.storage.port import Batch, Table

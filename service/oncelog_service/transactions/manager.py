@@ -26,8 +26,8 @@ from oncelog.errors import (
 from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionType
 from oncelog_service.clock import Clock, SteadyClock
-from oncelog_service.log.reading import read
-from oncelog_service.log.writer import Writer
+from oncelog_service.group_commit import Writer
+from oncelog_service.reading import read
 from oncelog_service.storage.keys import outcome_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.transactions.decisions import (
