@@ -1,0 +1,156 @@
+"""Rules of this house that a machine can look after: no circles of imports, no huge function, a word on every module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("sdk", "service", "dedup")
+
+MOST_LINES = 70
+MOST_PARAMETERS = 8
+"""Of one function; keyword-only parameters do not count, and neither does ``self``."""
+
+LONGER: Mapping[str, int] = {
+    "sdk/oncelog/producer.py:Producer.__init__": 71,
+    "sdk/oncelog/spark/shipping.py:carrying": 89,
+    "service/oncelog_service/log/topic_log.py:TopicLog.__init__": 163,
+    "service/oncelog_service/rest/limits.py:guarded_protocol": 103,
+}
+"""Functions that are longer, and how long they may be. This list only gets shorter."""
+
+WIDER: Mapping[str, int] = {
+    "sdk/oncelog/producer.py:Producer._enqueue": 9,
+    "sdk/oncelog/producer.py:Producer._put": 12,
+    "sdk/oncelog/spark/jobs/audit.py:_audit": 9,
+    "sdk/oncelog/spark/jobs/backfill.py:_files": 9,
+    "service/oncelog_service/cli/pipeline.py:archive": 9,
+    "service/oncelog_service/cli/pipeline.py:backfill": 10,
+    "service/oncelog_service/cli/pipeline.py:flights": 9,
+    "service/oncelog_service/cli/publish.py:publish": 11,
+    "service/oncelog_service/log/expiry.py:Expiry.__init__": 9,
+    "service/oncelog_service/log/journaled.py:Journaled.__init__": 12,
+    "service/oncelog_service/log/judge.py:Judge.__init__": 11,
+    "service/oncelog_service/log/producers.py:Producers.__init__": 9,
+    "service/oncelog_service/log/ranges.py:Ranges.__init__": 9,
+    "service/oncelog_service/log/snapshots.py:Snapshots.__init__": 9,
+    "service/oncelog_service/log/subscriptions.py:Subscriptions.__init__": 14,
+    "service/oncelog_service/log/topic_log.py:TopicLog.__init__": 12,
+    "service/oncelog_service/log/transactional.py:Transactional.__init__": 17,
+    "service/oncelog_service/topics.py:Topics.__init__": 10,
+}
+"""Functions with more parameters, and how many they may have. This list only gets shorter."""
+
+
+class Function(NamedTuple):
+    """What is measured of a function."""
+
+    name: str
+    """Its file and its qualified name."""
+    lines: int
+    parameters: int
+
+
+@cache
+def modules() -> Mapping[Path, ast.Module]:
+    """The product's modules, parsed."""
+    return {path: ast.parse(path.read_text("utf-8")) for root in PRODUCT for path in sorted((ROOT / root).rglob("*.py"))}
+
+
+def functions(path: Path, node: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[Function]:
+    """All functions in a module, methods and nested ones too."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from functions(path, child, outer)
+            continue
+        inner = (*outer, child.name)
+        if not isinstance(child, ast.ClassDef):
+            positional = [*child.args.posonlyargs, *child.args.args]
+            parameters = len(positional) - (bool(positional) and positional[0].arg in ("self", "cls"))
+            name = f"{path.relative_to(ROOT)}:{'.'.join(inner)}"
+            yield Function(name, (child.end_lineno or 0) - child.lineno + 1, parameters)
+        yield from functions(path, child, inner)
+
+
+def measured() -> list[Function]:
+    """All functions of the product."""
+    return [function for path, tree in modules().items() for function in functions(path, tree)]
+
+
+def dotted(path: Path) -> str:
+    """A module's name, as it is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported() -> dict[str, set[str]]:
+    """module → modules of the product that it imports, anywhere in it, for type checkers too. Packages do not count."""
+    names = {dotted(path) for path in modules() if path.name != "__init__.py"}
+    graph: dict[str, set[str]] = {}
+    for path, tree in modules().items():
+        found: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+        graph[dotted(path)] = found & names - {dotted(path)}
+    return graph
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules of which each imports the next one, and the last one the first; none where there is no circle."""
+    done: set[str] = set()
+
+    def search(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return way[way.index(module) :]
+        if module not in done:
+            for other in sorted(graph.get(module, ())):
+                if found := search(other, [*way, module]):
+                    return found
+            done.add(module)
+        return []
+
+    return next(filter(None, (search(module, []) for module in graph)), [])
+
+
+def over(sizes: Mapping[str, int], limit: int, allowed: Mapping[str, int]) -> dict[str, int]:
+    """What is larger than it may be."""
+    return {name: size for name, size in sizes.items() if size > allowed.get(name, limit)}
+
+
+def outdated(sizes: Mapping[str, int], limit: int, allowed: Mapping[str, int]) -> list[str]:
+    """What is listed as too large and is not, or is no more."""
+    return [name for name in allowed if sizes.get(name, 0) <= limit]
+
+
+def test_a_circle_is_found_where_there_is_one() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = imported()
+    assert len(graph) > 200
+    assert circle(graph) == []
+
+
+def test_no_function_is_longer_than_a_screen_but_those_that_wait_to_be_cut() -> None:
+    sizes = {function.name: function.lines for function in measured()}
+    assert over(sizes, MOST_LINES, LONGER) == {}
+    assert outdated(sizes, MOST_LINES, LONGER) == [], "take them out of LONGER"
+
+
+def test_no_function_takes_more_parameters_than_one_remembers_but_those_that_wait_to_be_cut() -> None:
+    sizes = {function.name: function.parameters for function in measured()}
+    assert over(sizes, MOST_PARAMETERS, WIDER) == {}
+    assert outdated(sizes, MOST_PARAMETERS, WIDER) == [], "take them out of WIDER"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [str(path.relative_to(ROOT)) for path, tree in modules().items() if ast.get_docstring(tree) is None] == []
