@@ -23,7 +23,15 @@ import plyvel
 
 from oncelog_service.storage.directory import locked_directory, sync_directory
 from oncelog_service.storage.end_file import ROW_KEY, EndFile, decode_number, encode_number
-from oncelog_service.storage.leveldb_look import CREATING_NAME, END_NAME, begin_creating, check_directory, end_creating, is_new
+from oncelog_service.storage.leveldb_look import (
+    CREATING_NAME,
+    END_NAME,
+    begin_creating,
+    check_directory,
+    cut_off,
+    end_creating,
+    is_new,
+)
 from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreDamaged, StoreError, Table
 from oncelog_service.storage.reads import RunningReads
 
@@ -53,9 +61,8 @@ class LevelDBStore:
             new = is_new(path)
             if new:
                 begin_creating(path)
-            else:
-                check_directory(path)
-            self._db = _opened(path, new)
+            with cut_off([] if new else check_directory(path)):
+                self._db = _opened(path, new)
             sync_directory(path)
             sync_directory(path.parent)
             self._number = self._read_number()

@@ -7,28 +7,35 @@ on without, and in both cases it deletes the files that it thinks nobody needs. 
 2. LevelDB opens a directory elsewhere that holds a copy of the manifest and links to the tables, and no log: it checks the
    manifest, that no table is gone, and tells the number of the newest write that is in a table. Elsewhere is where temporary
    files go; where none can be written, a directory within that is gone again at the end.
-3. The logs' records are read here. Every write begins with its number, so those that are in no table must follow on it, one by
-   one.
+3. The logs' records are read here (leveldb_log.py). Every write begins with its number, so those that are in no table must
+   follow on it, one by one.
 4. The number of the last one is held against the file beside (end_file.py).
 
-The records' own checksums are LevelDB's to check when it opens (in Python that takes a second for a full log): a record that is
+What a power cut has left of the last write of a log, or of the last record of the manifest, is found on the way. LevelDB would
+refuse most of it; it is cut off before LevelDB opens the directory. Nobody was told of that write, or the file beside would know
+of it. Without its last record a manifest describes the directory as it was before. If that record was synced, and what it
+replaced is gone, then tables or numbers are missing.
+
+The records' own checksums are LevelDB's to check when it opens (in Python that takes seconds for a full log): a record that is
 damaged is an error there, and then nothing has been changed but its journal of messages to people.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-import struct
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import plyvel
 
 from oncelog_service.storage.directory import sync_directory
-from oncelog_service.storage.end_file import ROW_KEY, check_number, decode_number, encode_number, read_end
+from oncelog_service.storage.end_file import ROW_KEY, check_number, decode_number, read_end
+from oncelog_service.storage.leveldb_log import end_of_log, end_of_records
 from oncelog_service.storage.port import StoreDamaged
 
 END_NAME = "oncelog.end"
@@ -39,13 +46,14 @@ _NOTHING = frozenset({"lost+found"})
 
 _COPY_PREFIX = "oncelog-look-"
 
-_BLOCK = 32_768
-_RECORD = struct.Struct("<IHB")  # checksum, length, kind
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_BATCH_HEAD = 12
-_FIRST_ENTRY = b"\x01" + bytes([len(ROW_KEY)]) + ROW_KEY + bytes([len(encode_number(0))])
-_NUMBER_AT = _BATCH_HEAD + len(_FIRST_ENTRY)
-_NUMBER_END = _NUMBER_AT + len(encode_number(0))
+_log = logging.getLogger(__name__)
+
+
+class Tail(NamedTuple):
+    """What a power cut has left of the last record of a file."""
+
+    path: Path
+    begin: int
 
 
 def is_new(path: Path) -> bool:
@@ -83,16 +91,49 @@ def end_creating(path: Path) -> None:
     sync_directory(path)
 
 
-def check_directory(path: Path) -> None:
-    """Raises StoreDamaged unless everything that was ever acknowledged can be there; changes nothing. OSError, plyvel.Error."""
-    _check_current(path)
-    number = number_in_tables(path)
+def check_directory(path: Path) -> list[Tail]:
+    """What was torn and may be cut off. Changes nothing.
+
+    Raises StoreDamaged unless everything that was ever acknowledged can be there; OSError, plyvel.Error.
+    """
+    manifest = _manifest_of(path)
+    size, end = manifest.stat().st_size, end_of_records(manifest.read_bytes())
+    number, known = number_in_tables(path, manifest, end), read_end(path / END_NAME)
+    torn: Tail | None = None
     for log in _logs(path):
-        for found in numbers_in_log(log.read_bytes()):
-            if found is None or found > number + 1:
-                raise StoreDamaged(f"{log}: behind write {number} writes are missing")
-            number = max(number, found)
-    check_number(number, read_end(path / END_NAME), path, END_NAME)
+        data = log.read_bytes()
+        try:
+            number, behind = end_of_log(data, number, known)
+        except StoreDamaged as damage:
+            raise StoreDamaged(f"{log}: {damage}") from damage
+        if data:  # a log is begun when the one before it has been read back, or ends with a synced write
+            torn = Tail(log, behind) if behind < len(data) else None
+    check_number(number, known, path, END_NAME)
+    return [*([Tail(manifest, end)] if end < size else []), *([torn] if torn else [])]
+
+
+@contextmanager
+def cut_off(tails: Sequence[Tail]) -> Iterator[None]:
+    """Without them, durably; as before if the store cannot be opened then. Raises OSError."""
+    kept = [_cut(*tail) for tail in tails]
+    try:
+        yield
+    except plyvel.Error:
+        for (path, begin), data in zip(tails, kept, strict=True):
+            with suppress(OSError), path.open("r+b") as file:  # at worst it is gone, and nobody was told of it
+                file.seek(begin)
+                file.write(data)
+        raise
+
+
+def _cut(path: Path, begin: int) -> bytes:
+    with path.open("r+b") as file:
+        file.seek(begin)
+        data = file.read()
+        file.truncate(begin)
+        os.fsync(file.fileno())
+    _log.warning("%s: its last record is torn, which nobody was told of: %d bytes are cut off at byte %d", path, len(data), begin)
+    return data
 
 
 def _logs(path: Path) -> list[Path]:
@@ -101,26 +142,30 @@ def _logs(path: Path) -> list[Path]:
     return sorted(logs, key=lambda log: int(log.stem))
 
 
-def number_in_tables(path: Path) -> int:
-    """The number of the newest write that is in a table; 0: none is. Raises StoreDamaged, OSError, plyvel.Error."""
+def number_in_tables(path: Path, manifest: Path, end: int) -> int:
+    """The number of the newest write that is in a table, by the manifest up to this byte; 0: none is.
+
+    Raises StoreDamaged, OSError, plyvel.Error.
+    """
     for left in path.glob(_COPY_PREFIX + "*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:
-        return _number_in_tables(path, None)
+        return _number_in_tables(path, None, manifest, end)
     except (plyvel.Error, OSError):
         # The temporary directory is full, read-only or can hold no links: that says nothing of the store.
-        return _number_in_tables(path, path)
+        return _number_in_tables(path, path, manifest, end)
 
 
-def _number_in_tables(path: Path, place: Path | None) -> int:
+def _number_in_tables(path: Path, place: Path | None, manifest: Path, end: int) -> int:
     """The same, with the copy in this directory; None: wherever temporary files go."""
     with tempfile.TemporaryDirectory(prefix=_COPY_PREFIX, dir=place) as name:
         copy = Path(name)
         for each in path.resolve().iterdir():
             if each.suffix in (".ldb", ".sst"):
                 (copy / each.name).symlink_to(each)
-            elif each.name == "CURRENT" or each.name.startswith("MANIFEST-"):
+            elif each.name in ("CURRENT", manifest.name):
                 shutil.copyfile(each, copy / each.name)
+        os.truncate(copy / manifest.name, end)
         try:
             with closing(plyvel.DB(str(copy), paranoid_checks=True)) as tables:
                 data = tables.get(ROW_KEY, verify_checksums=True)
@@ -132,53 +177,17 @@ def _number_in_tables(path: Path, place: Path | None) -> int:
     return number
 
 
-def numbers_in_log(data: bytes) -> Iterator[int | None]:
-    """The number of every whole write in a log, in order; None: it has none. Ends where LevelDB would stop reading."""
-    begun: bytes | None = None
-    for kind, fragment in _fragments(data):
-        if kind in (_FULL, _FIRST):
-            begun = fragment
-        elif begun is not None and len(begun) < _NUMBER_END:
-            begun += fragment
-        if kind in (_FULL, _LAST) and begun is not None:
-            yield _number_of(begun)
-            begun = None
-
-
-def _number_of(batch: bytes) -> int | None:
-    if batch[_BATCH_HEAD:_NUMBER_AT] != _FIRST_ENTRY:
-        return None
-    return decode_number(batch[_NUMBER_AT:_NUMBER_END])
-
-
-def _fragments(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(kind, the beginning of what it holds) of LevelDB's physical records, up to the first that cannot be one."""
-    at = 0
-    while at + _RECORD.size <= len(data):
-        left = _BLOCK - at % _BLOCK
-        if left < _RECORD.size:
-            at += left
-            continue
-        _, length, kind = _RECORD.unpack_from(data, at)
-        if kind == 0 and length == 0:
-            at += left  # as LevelDB does: nothing was written in the rest of the block
-            continue
-        begin = at + _RECORD.size
-        at = begin + length
-        if not _FULL <= kind <= _LAST or length > left - _RECORD.size or at > len(data):
-            return
-        yield kind, data[begin : begin + min(length, _NUMBER_END)]
-
-
-def _check_current(path: Path) -> None:
-    """Raises StoreDamaged: CURRENT does not name a manifest that is there."""
+def _manifest_of(path: Path) -> Path:
+    """The manifest that CURRENT names. Raises StoreDamaged: it names none that is there."""
     current = path / "CURRENT"
     try:
-        manifest = current.read_bytes()
+        named = current.read_bytes()
     except FileNotFoundError as error:
         raise StoreDamaged(
             f"{path} holds files and no CURRENT: it was a store, or is something else; a new store needs an empty directory"
         ) from error
-    name = manifest.removesuffix(b"\n")
-    if b"/" in name or not name.startswith(b"MANIFEST-") or not (path / name.decode("ascii", "replace")).is_file():
-        raise StoreDamaged(f"{current} does not name a manifest that is there: {manifest[:100]!r}")
+    name = named.removesuffix(b"\n")
+    manifest = path / name.decode("ascii", "replace")
+    if b"/" in name or not name.startswith(b"MANIFEST-") or not manifest.is_file():
+        raise StoreDamaged(f"{current} does not name a manifest that is there: {named[:100]!r}")
+    return manifest
