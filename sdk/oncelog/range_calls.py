@@ -50,19 +50,21 @@ class RangeCalls(JournalCalls):
         limit: int | None = None,
         max_bytes: int | None = None,
         properties: bool = False,
+        refuse_expired: bool = False,
     ) -> MessageColumns:
         """The settled messages with offsets from ``first`` to below ``upto``, or the first of them: go on at ``next``.
 
-        ``limit``, ``max_bytes``: of one answer, at most what the service allows; ``properties``: whether to bring them.
+        ``limit``, ``max_bytes``: of one answer, at most what the service allows; ``properties``: whether to bring them;
+        ``refuse_expired``: whether messages of the range that have expired by the topic's ttl are an error, or left out.
 
         Raises:
             OffsetOutOfRange: ``upto`` is not settled yet, or ``first`` lies before the oldest message.
-            StaleMessageId: the topic is not of this ``generation`` any more. TopicNotFound, TopicDamaged, InvalidRequest.
+            StaleMessageId: the topic is not of this ``generation`` any more. MessagesExpired: with ``refuse_expired``.
+            TopicNotFound, TopicDamaged, InvalidRequest.
         """
         asked = {"first": first, "upto": upto, "generation": generation, "limit": limit, "maxBytes": max_bytes}
         params = {name: str(value) for name, value in asked.items() if value is not None}
-        if properties:
-            params["properties"] = "true"
+        params |= {name: "true" for name, wanted in (("properties", properties), ("refuseExpired", refuse_expired)) if wanted}
         columns = decoded(decode_message_columns, self._get(f"{topic_path(namespace, topic)}/columns", params, MAX_ANSWER_BYTES))
         check_columns(columns, first, upto, limit)
         return columns

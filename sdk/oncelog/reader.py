@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import replace
 from datetime import datetime
 from math import inf
@@ -190,7 +189,7 @@ class Reader(Stream[T]):
     def _fetch(self, wait_ms: int) -> bool:
         """Poll once. Whether it is certain that more polls would bring nothing: what comes next is undecided."""
         request = replace(self._request, wait=wait_ms, transaction=self._transaction_bytes(), generation=self._generation)
-        asked, before = time.monotonic(), request.start_from
+        before = request.start_from
         try:
             polled = self._errands.run(lambda: self._client.poll(self._topic, request, self._namespace))
         except MessagesExpired as error:
@@ -208,9 +207,8 @@ class Reader(Stream[T]):
         # No call between these, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
         self._request, self._first = following, first
         buffer += records
-        # At the end of the log the service would have held the poll; after a page full of rows that are passed over, moved on.
-        early = time.monotonic() - asked < wait_ms / 1000
-        return self._transaction is not None and not polled.messages and early and self._request.start_from == request.start_from
+        # At the end of the log the service would have said so; after a page full of rows that are passed over, moved on.
+        return self._transaction is not None and not polled.messages and polled.upcoming is None and polled.position is None
 
     def _overtaken(self, error: MessagesExpired) -> None:
         """Retention was faster. Raises it, or goes on with what lives."""

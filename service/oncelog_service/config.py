@@ -62,8 +62,8 @@ class Settings(BaseSettings):
     """Hard maximum of a poll's limit."""
     max_poll_bytes: int = Field(default=8 * 2**20, ge=1_024)
     """A poll ends after the message that reaches this."""
-    max_wait_ms: int = Field(default=60_000, ge=0)
-    """Longest wait of a poll."""
+    max_wait_ms: int = Field(default=60_000, ge=100)
+    """Longest wait of a poll, or of another request that waits; a longer one is cut to it."""
     snapshot_messages: int = Field(default=1_000, ge=1)
     """A snapshot of a topic is wanted after so many messages."""
     snapshot_seconds: float = Field(default=120.0, gt=0)

@@ -9,10 +9,12 @@ from sqlalchemy import create_engine
 
 from oncelog import Client, Consumer, Reader
 from oncelog.checkpoint import Checkpoint
-from oncelog.errors import MessagesExpired, StaleMessageId
+from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
+from oncelog.wire.models import TopicAsked
 from oncelog_service.log.judgements import Judgement, judged, judged_at
 from oncelog_service.service import Service
 from tests.behaviours.conftest import Machine
+from tests.patience import until
 from tests.rest.talk import Topic, assert_problem
 from tests.support import RunningService
 
@@ -254,3 +256,39 @@ def test_a_reader_is_told_that_its_topic_was_made_anew(running: RunningService, 
             Reader("t", client=client, start=2, generation=1).read(timeout=0)
     assert assert_problem(topic.poll(startOffset=2, generation=1), 400, "stale_message_id")["generation"] == 2
     assert topic.payloads(startOffset=2, generation=2) == ["2", "3", "4"]
+
+
+def test_a_reader_of_columns_is_told_what_is_gone(machine: Machine, deleted: bool) -> None:
+    with machine.run() as service, Client(service.url) as client:
+        topic = Topic(service.url, ttl="60")
+        publish(topic, *range(10))
+        assert client.read_columns("t", 4, 10, refuse_expired=True).next == 10
+        expire(service, machine, deleted)
+        publish(topic, 10, 11)
+        assert client.offsets({"t": TopicAsked(after=4)})["t"].earliest == 10
+        if deleted:
+            with pytest.raises(OffsetOutOfRange) as gone:
+                client.read_columns("t", 4, 12)
+            assert gone.value.earliest == 10
+        else:
+            with pytest.raises(MessagesExpired) as told:
+                client.read_columns("t", 4, 12, refuse_expired=True)
+            assert (told.value.first, told.value.earliest, told.value.upcoming) == (4, 10, 12)
+            assert client.read_columns("t", 4, 12).offsets[0].first == 10
+        assert client.read_columns("t", 10, 12, refuse_expired=True).next == 12
+
+
+def test_what_was_rolled_back_or_ended_by_its_own_ttl_is_no_loss_in_columns(machine: Machine) -> None:
+    with machine.run() as service, Client(service.url) as client:
+        topic = Topic(service.url, ttl="60")
+        undone = client.transaction()
+        undone.start()
+        undone.send("t", b"never")
+        undone.checkpoint()
+        undone.abort()
+        topic.publish("1", ttls=[1])
+        until(lambda: client.offsets({"t": TopicAsked()})["t"].settled == 2)
+        machine.clock.advance(1_001)
+        assert client.read_columns("t", 0, 2, refuse_expired=True).offsets == []
+        machine.clock.advance(60_000)
+        assert client.read_columns("t", 0, 1, refuse_expired=True).offsets == []

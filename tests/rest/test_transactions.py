@@ -474,9 +474,7 @@ def test_a_list_that_makes_no_sense_is_refused(refusing: Transactions, query: st
     assert_problem(refusing.request("GET", "?" + query), 400, "invalid_request")
 
 
-@pytest.mark.parametrize(
-    "query", ["", "instance=", f"instance={HERE}&wait=-1", f"instance={HERE}&wait=1001", f"instance={HERE}&wait=x"]
-)
+@pytest.mark.parametrize("query", ["", "instance=", f"instance={HERE}&wait=-1", f"instance={HERE}&wait=x"])
 def test_a_wait_that_makes_no_sense_is_refused(refusing: Transactions, query: str) -> None:
     assert_problem(refusing.request("GET", "/unsettled?" + query), 400, "invalid_request")
 

@@ -6,14 +6,18 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oncelog import Client, MessageId, Producer, Reader, TransactionContext
+from oncelog import Client, Consumer, MessageId, Producer, Reader, TransactionContext
 from oncelog.errors import CodecError, InvalidTransaction, OffsetOutOfRange, StaleMessageId, TopicNotFound
+from oncelog.wire.models import TopicAsked
+from oncelog.wire.requests import ConsumeRequest, Polled
+from tests.patience import PATIENCE, until
 from tests.support import ManualClock, RunningService, ServiceProcess, running_service
 
 
@@ -363,3 +367,44 @@ def test_at_the_end_of_the_log_a_reader_in_a_transaction_waits(
 def test_bytes_that_are_no_transaction_are_refused(client: Client, topic: str) -> None:
     with Reader(topic, client=client, transaction=b"nonsense", timeout=0) as reader, pytest.raises(InvalidTransaction):
         list(reader)
+
+
+# --- how long it waits
+
+
+@pytest.mark.parametrize("longest_ms", [60_000, 100], ids=["the service waits", "the service cuts waits short"])
+def test_a_read_that_finds_nothing_takes_its_timeout_and_no_less(longest_ms: int) -> None:
+    with running_service(max_wait_ms=longest_ms) as service, Client(service.url) as client:
+        client.create_topic("t")
+        asked: list[int] = []
+        poll = client.poll
+
+        def watched(topic: str, request: ConsumeRequest, *more: Any) -> Polled:
+            asked.append(request.wait or 0)
+            return poll(topic, request, *more)
+
+        client.poll = watched  # type: ignore[method-assign]
+        with client.transaction() as tx:
+            for reader in (Reader("t", client=client), Reader("t", client=client, transaction=tx)):
+                for timeout in (0.0, 0.45):
+                    asked.clear()
+                    began = time.monotonic()
+                    assert reader.read(timeout=timeout) == []
+                    assert time.monotonic() - began >= timeout
+                    assert max(asked) <= timeout * 1000, "nobody is held for longer than asked"
+                    assert len(asked) <= 4 + timeout * 1000 / 100, "nor asks again without having waited"
+
+
+def test_waits_longer_than_the_service_allows_are_cut_to_what_it_does() -> None:
+    with running_service(max_wait_ms=100) as service, Client(service.url) as client:
+        client.create_topic("t")
+        consumer = Consumer("t", "s", client=client)
+        assert consumer.receive(timeout=0.25) == []
+        assert client.offsets({"t": TopicAsked(after=0)}, wait=3_600)["t"].settled == 0
+        assert client.poll("t", ConsumeRequest(wait=3_600_000)).messages == []
+        reader = Reader("t", client=client)  # which asks for 20 s
+        with Producer("t", client=client) as producer, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(reader.read)
+            until(lambda: service.service.topics.opened)
+            producer.send(b"0")
+            assert [message.payload for message in waiting.result(PATIENCE)] == [b"0"]

@@ -102,12 +102,12 @@ def check_sequence_ids(sequence_ids: Sequence[int] | None) -> None:
         raise InvalidRequest(f"sequenceIds must strictly increase inside a request: {behind} follows {before}")
 
 
-def check_consume(request: ConsumeRequest, max_wait: int) -> None:
+def check_consume(request: ConsumeRequest) -> None:
     """Raises InvalidRequest."""
     if request.limit is not None and request.limit <= 0:
         raise InvalidRequest(f"limit is a number of messages greater than 0, not {request.limit}")
-    if request.wait is not None and not 0 <= request.wait <= max_wait:
-        raise InvalidRequest(f"wait is 0 to {max_wait} ms, not {request.wait}")
+    if request.wait is not None and request.wait < 0:
+        raise InvalidRequest(f"wait is 0 ms or more, not {request.wait}")
     if request.start_offset is not None:
         if request.start_from is not None:
             raise InvalidRequest("startFrom and startOffset exclude each other")

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
-from oncelog.errors import InvalidRequest, OffsetOutOfRange, StaleMessageId
+from oncelog.errors import InvalidRequest, MessagesExpired, OffsetOutOfRange, StaleMessageId
 from oncelog.wire.columns import encode_message_columns
 from oncelog.wire.models import TopicAsked, TopicOffsets
 from oncelog_dedup import Deduplicator, Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.columns import Range, end_within, read_columns
-from oncelog_service.log.expiry import Expiry
+from oncelog_service.log.expiry import Expiry, Living
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.scan import rows_from
+from oncelog_service.log.scan import find_offset, rows_from
 from oncelog_service.reading import Scans, read
-from oncelog_service.storage.keys import timestamp_prefix
+from oncelog_service.storage.keys import FIRST_ROW_ID, timestamp_prefix
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.rows import TopicRow, offset_of
 
@@ -113,10 +113,12 @@ class Ranges:
         limit: int | None = None,
         max_bytes: int | None = None,
         properties: bool = False,
+        refuse_expired: bool = False,
     ) -> bytes:
         """The messages of a settled range, or the first of them, as the encoded ``MessageColumns``.
 
         Raises:
+            MessagesExpired: with ``refuse_expired``; messages of the range have expired by the topic's ttl.
             InvalidRequest; StaleMessageId: the topic is of another generation. OffsetOutOfRange: the range is not settled up to
                 its end, or retention has been beyond its beginning. TopicDamaged.
         """
@@ -124,6 +126,8 @@ class Ranges:
         self._check(first, upto, generation, limit, max_bytes)
         living, expired_at = self._expiry.living(), list[int]()
         await self._expiry.hide(living)
+        if refuse_expired:
+            await self._check_nothing_lost(first, upto, living)
         wanted = Range(
             first,
             upto,
@@ -139,6 +143,24 @@ class Ranges:
         if expired_at:
             await self._expiry.passed_over(max(expired_at), self.last_settled_id)
         return encoded
+
+    async def _check_nothing_lost(self, first: int, upto: int, living: Living) -> None:
+        """Raises MessagesExpired where messages of the range have expired by the topic's ttl; rows that were rolled back are no
+        loss, nor is what expired by its own."""
+        start = await self._scans.read(find_offset, self._store, self._prefix, first) if first else FIRST_ROW_ID
+        if start is None:
+            return
+        behind = await self._expiry.behind(start, living, rolled_back=True)
+        lost = first if behind.first is None else behind.first
+        if behind.lost and lost < upto:
+            settled = self.settled
+            earliest = settled if behind.earliest is None else min(behind.earliest, settled)
+            raise MessagesExpired(
+                f"messages at offsets {lost} to {earliest - 1} have expired before they were asked for",
+                first=lost,
+                earliest=earliest,
+                upcoming=self._dedup.fold.upcoming_offset,
+            )
 
     def _check(self, first: int, upto: int, generation: int | None, limit: int | None, max_bytes: int | None) -> None:
         for name, value in (("limit", limit), ("maxBytes", max_bytes)):

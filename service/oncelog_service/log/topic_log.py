@@ -541,14 +541,14 @@ class TopicLog:
             InvalidRequest, InvalidTransaction, StaleMessageId, OffsetOutOfRange, MessagesExpired: definite.
             TopicDamaged: a message is damaged or missing.
         """
-        check_consume(request, self._limits.max_wait_ms)
+        check_consume(request)
         self._check_open()
         self._check_generation(request.generation)
         limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         transaction = None if request.transaction is None else await self._decoded(request.transaction)
         start = await self._start(request)
         offset = None if request.start_offset is None else request.start_offset + (not request.inclusive)
-        end = self._clock.monotonic() + (request.wait or 0) / 1000
+        end = self._clock.monotonic() + min(request.wait or 0, self._limits.max_wait_ms) / 1000
         while True:
             seen = self.position.last_message_id
             if request.refuse_expired:

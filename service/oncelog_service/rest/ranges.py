@@ -28,9 +28,7 @@ async def offsets(call: Call) -> Answer:
     later. `maxBytes` with `after`: also behind which message that many bytes are full.
     """
     asked = await read_model(call, AskOffsets)
-    limits = call.service.settings.limits
-    if asked.wait > limits.max_wait_ms:
-        raise InvalidRequest(f"wait is 0 to {limits.max_wait_ms} ms, not {asked.wait}")
+    wait = min(asked.wait, call.service.settings.max_wait_ms)
     if len(asked.topics) > MAX_TOPICS:
         raise InvalidRequest(f"at most {MAX_TOPICS} topics can be asked about at once, not {len(asked.topics)}")
     found: dict[str, tuple[Ranges, TopicAsked]] = {}
@@ -43,9 +41,9 @@ async def offsets(call: Call) -> Answer:
     if elsewhere and not found and len(elsewhere) == 1:
         raise NotServedHere(url=next(iter(elsewhere)))
     if not elsewhere:
-        await wait_for_more(found, asked.wait, call.service.clock)
+        await wait_for_more(found, wait, call.service.clock)
         return _answer(await _here(found))
-    return _answer(await _everywhere(call, found, elsewhere, asked.wait))
+    return _answer(await _everywhere(call, found, elsewhere, wait))
 
 
 async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, TopicOffsets]:
@@ -114,11 +112,9 @@ async def columns(call: Call) -> Answer:
     the same.
 
     Rolled back and expired messages are left out. The answer may end earlier: go on at its `next`. With `generation` it is
-    refused when the topic was deleted and created anew meanwhile.
+    refused when the topic was deleted and created anew meanwhile; with `refuseExpired` where messages of the range have expired
+    by the topic's ttl.
     """
-    properties = call.query.get("properties", "false")
-    if properties not in ("true", "false"):
-        raise InvalidRequest(f"properties is true or false, not {properties[:50]!r}")
     ranges = await _ranges(call, call.path["topic"])
     body = await ranges.columns(
         query_int(call, "first"),
@@ -126,13 +122,21 @@ async def columns(call: Call) -> Answer:
         _optional_int(call, "generation"),
         _optional_int(call, "limit"),
         _optional_int(call, "maxBytes"),
-        properties == "true",
+        _optional_bool(call, "properties"),
+        _optional_bool(call, "refuseExpired"),
     )
     return Answer(body, ONCELOG_AVRO)
 
 
 async def _ranges(call: Call, topic: str) -> Ranges:
     return (await call.service.topics.open(call.path["namespace"], topic)).ranges
+
+
+def _optional_bool(call: Call, name: str) -> bool:
+    value = call.query.get(name, "false")
+    if value not in ("true", "false"):
+        raise InvalidRequest(f"{name} is true or false, not {value[:50]!r}")
+    return value == "true"
 
 
 def _optional_int(call: Call, name: str) -> int | None:

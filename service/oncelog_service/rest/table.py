@@ -387,7 +387,9 @@ ROUTES = (
     Route(
         "GET", TOPIC + "/columns", ranges.columns, "Read a settled range of offsets, column by column", reads=True,
         response={ONCELOG_AVRO: "MessageColumns"},
-        errors=(errors.InvalidRequest, errors.StaleMessageId, errors.OffsetOutOfRange, *_ON_TOPIC, *_STORE),
+        errors=(
+            errors.InvalidRequest, errors.StaleMessageId, errors.OffsetOutOfRange, errors.MessagesExpired, *_ON_TOPIC, *_STORE,
+        ),
         query={
             "first": "offset of the first message",
             "upto": "offset behind the last one",
@@ -395,6 +397,7 @@ ROUTES = (
             "limit": "at most so many messages; the service has a bound too",
             "maxBytes": "about so many bytes at most; the service has a bound too",
             "properties": "true: the messages' properties too",
+            "refuseExpired": "true: refused where messages of the range have expired by the topic's ttl",
         },
     ),
     Route(
