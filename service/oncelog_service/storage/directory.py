@@ -18,6 +18,15 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+def make_directory(path: Path) -> None:
+    """Make the directory and those above it, as far as they are missing. The name of each stands, synced, in the one above: a
+    power cut takes away none of them, and nothing of what lies in them. Raises OSError."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
 def locked_directory(path: Path) -> int:
     """A handle that holds a lock on the directory until it is closed, and at the latest until the process ends.
 

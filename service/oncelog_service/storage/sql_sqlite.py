@@ -23,7 +23,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 
-from oncelog_service.storage.directory import sync_directory
+from oncelog_service.storage.directory import make_directory, sync_directory
 from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_number, decode_number, encode_number, read_end
 from oncelog_service.storage.port import Fence, StoreDamaged, StoreError
 from oncelog_service.storage.sql import PAGES, Changes
@@ -275,7 +275,7 @@ def _lock(path: Path) -> int | None:
     """A handle that holds the lock until it is closed, and at the latest until the process ends."""
     handle = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
