@@ -103,7 +103,7 @@ class Producers:
 
         Raises ProducerNotFound.
         """
-        self.show(name)
+        await self.shown(name)
         while self._dedup.in_flight(name):
             self._check_open()
             await self._writer.settled()
@@ -192,6 +192,14 @@ class Producers:
             last_message_id=None if mark is None else MessageId.from_bytes(mark.message_id),
             last_offset=None if mark is None else mark.offset,
         )
+
+    async def shown(self, name: str) -> Producer:
+        """The same for whoever is told that there is none: that it was forgotten is on disk then. Raises ProducerNotFound."""
+        try:
+            return self.show(name)
+        except ProducerNotFound:
+            await self._writer.settled()
+            raise
 
     async def why(self, name: str, sequence_id: int, deduplication: bool) -> Why:
         """What a message with this sequence id would be judged now, and where the original is. Raises InvalidRequest."""

@@ -142,12 +142,12 @@ class Subscriptions:
     async def delete(self, name: str) -> None:
         """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""
         self._check_open()
-        row = self._existing(name)
+        row = await self._existing(name)
         await self._write(name, SubscriptionRow(row.epoch + 1))
 
     async def _held(self, name: str, asked: SeekSubscription) -> SubscriptionRow:
         """The row, if who seeks may. A consumer whose answer was lost seeks again under the epoch before."""
-        row = self._existing(name)
+        row = await self._existing(name)
         if asked.epoch is None or begun_by(row.opens, asked.nonce) == row.epoch:
             return row
         return await self._current(name, asked.epoch)
@@ -159,9 +159,11 @@ class Subscriptions:
         await self._write(name, SubscriptionRow(epoch, remembering(row.opens, nonce, epoch), cursor))
         return epoch
 
-    def _existing(self, name: str) -> SubscriptionRow:
+    async def _existing(self, name: str) -> SubscriptionRow:
+        """The row; where there is one nothing was awaited. Raises SubscriptionNotFound."""
         row = self._rows.get(name)
         if row is None or row.cursor is None:
+            await self._writer.settled()  # that it was deleted may still be on its way to disk
             raise SubscriptionNotFound(f"the topic has no subscription {name[:249]!r}")
         return row
 
@@ -291,7 +293,7 @@ class Subscriptions:
     async def show(self, name: str) -> Subscription:
         """A subscription as it is on disk. Raises SubscriptionNotFound, TopicDamaged."""
         self._check_open()
-        return await self._shown(name, self._existing(name).epoch)
+        return await self._shown(name, (await self._existing(name)).epoch)
 
     async def show_all(self, names: Sequence[str]) -> list[Subscription]:
         """The same of many, but for those that are deleted."""
@@ -307,7 +309,7 @@ class Subscriptions:
         ]
 
     async def _shown(self, name: str, epoch: int) -> Subscription:
-        cursor = self._existing(name).cursor or 0
+        cursor = (await self._existing(name)).cursor or 0
         await self._writer.settled()
         offsets = await self._ranges.offsets(TopicAsked())
         return _as_shown(name, epoch, cursor, offsets, self._position().upcoming_offset, self._ranges.held_from)

@@ -38,7 +38,7 @@ async def list_(call: Call) -> Answer:
 async def get(call: Call) -> Answer:
     """Epoch, last pushed and last persisted sequence id, as the live maps have them."""
     log = await _log(call)
-    return json_answer(log.producers.show(call.path["producer"]).to_wire())
+    return json_answer((await log.producers.shown(call.path["producer"])).to_wire())
 
 
 async def delete(call: Call) -> Answer:

@@ -1,0 +1,331 @@
+"""CONTRACT §2.2: every answer waits for what it depends on, also where memory alone could give it.
+
+One table: what is being written while the disk stalls, what is asked meanwhile, and what is answered once it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from oncelog.errors import (
+    BranchGone,
+    ConsumerFenced,
+    GroupProducerNotFound,
+    InvalidRequest,
+    OffsetMismatch,
+    OncelogError,
+    ProducerFenced,
+    ProducerNotFound,
+    SequenceGap,
+    SequenceReused,
+    StoredGroupPublished,
+    SubscriptionNotFound,
+    TopicExists,
+    TopicNotFound,
+    TransactionConflict,
+    TransactionNotInProgress,
+)
+from oncelog.wire.models import Acknowledge, OpenSubscription, Place, ReceiveMessages, SeekSubscription
+from oncelog.wire.requests import PublishRequest
+from oncelog.wire.transaction import TransactionType
+from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch
+from tests.behaviours.atomics import CHECKED, House, living, messages
+from tests.patience import PATIENCE
+
+Call = Callable[[House, Any], Awaitable[Any]]
+
+
+class Stalling(MemoryStore):
+    """Its writes can be held up; who reads is not."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.entered, self.goes = threading.Event(), threading.Event()
+        self.goes.set()
+
+    def stall(self) -> None:
+        self.goes.clear()
+        self.entered.clear()
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.entered.set()
+        assert self.goes.wait(PATIENCE)
+        super().write(batches)
+
+
+class Row(NamedTuple):
+    """``moves`` is being written when ``asks`` is asked; ``said`` is the answer's state, or the refusal."""
+
+    name: str
+    before: Call
+    moves: Call
+    asks: Call
+    said: Any
+
+
+async def nothing(house: House, _: Any) -> None:
+    return
+
+
+def one(producer: str = "p", *ids: int, payload: str = "m", epoch: int | None = None, **fields: Any) -> PublishRequest:
+    ids = ids or (0,)
+    return PublishRequest([payload.encode()] * len(ids), producer, epoch=epoch, sequence_ids=list(ids), **fields)
+
+
+def publish(request: PublishRequest) -> Call:
+    return lambda house, _: house.publish("t", request)
+
+
+def opens(nonce: str, gaps: Any = "allow") -> Call:
+    async def call(house: House, _: Any) -> Any:
+        return await (await house.topic("t")).producers.open("p", nonce, gaps)
+
+    return call
+
+
+async def forget(house: House, _: Any) -> Any:
+    return await (await house.topic("t")).producers.forget("p")
+
+
+async def looks(house: House, _: Any) -> Any:
+    return await (await house.topic("t")).producers.shown("p")
+
+
+# --- subscriptions
+
+
+def subscribes(nonce: str) -> Call:
+    async def call(house: House, _: Any) -> Any:
+        return await (await house.topic("t")).subscriptions.open(OpenSubscription(name="s", nonce=nonce))
+
+    return call
+
+
+async def subscribed(house: House, _: Any) -> Any:
+    await house.publish("t", messages("0", "1"))
+    return await subscribes("n")(house, None)
+
+
+async def acknowledges(house: House, opened: Any) -> Any:
+    asked = Acknowledge(epoch=opened.epoch, generation=1, offset=0)
+    return await (await house.topic("t")).subscriptions.acknowledge("s", asked)
+
+
+async def receives(house: House, opened: Any) -> Any:
+    return await (await house.topic("t")).subscriptions.receive("s", ReceiveMessages(epoch=opened.epoch), AS_ONCELOG)
+
+
+async def seeks(house: House, opened: Any) -> Any:
+    asked = SeekSubscription(to=Place(offset=1), nonce="sought", epoch=opened.epoch)
+    return await (await house.topic("t")).subscriptions.seek("s", asked)
+
+
+async def unsubscribes(house: House, _: Any) -> Any:
+    await (await house.topic("t")).subscriptions.delete("s")
+
+
+async def looks_at(house: House, _: Any) -> Any:
+    return await (await house.topic("t")).subscriptions.show("s")
+
+
+# --- atomic commits
+
+
+def commits(id: str = "a", **fields: Any) -> Call:  # noqa: A002
+    return lambda house, _: house.commit(id, {"t": messages("x")}, group="g", **fields)
+
+
+def begins(id: str = "a") -> Call:  # noqa: A002
+    return lambda house, _: house.begin(id)
+
+
+def stages(chunk: int = 0, request: PublishRequest | None = None) -> Call:
+    return lambda house, _: house.stage("a", "t", chunk, request or messages("x"))
+
+
+async def begun_with_one(house: House, _: Any) -> None:
+    await house.begin("a")
+    await house.stage("a", "t", 0, one("p", 5))
+
+
+def both(*calls: Call) -> Call:
+    async def call(house: House, given: Any) -> Any:
+        for each in calls:
+            await each(house, given)
+
+    return call
+
+
+def journal(name: str, *arguments: Any) -> Call:
+    return lambda house, _: getattr(house.journal, name)(*arguments)
+
+
+# --- transactions
+
+
+def starts(count: int = 1) -> Call:
+    async def call(house: House, _: Any) -> Any:
+        found = [(await house.service.transactions.start(TransactionType.SHORT)).transaction_id for _ in range(count)]
+        return found[0] if count == 1 else found
+
+    return call
+
+
+def service(name: str, *more: Any, each: int | None = None) -> Call:
+    """A call of the transaction service, about the pointer that was started before, or the one of this number among them."""
+
+    async def call(house: House, given: Any) -> Any:
+        return await getattr(house.service.transactions, name)(given if each is None else given[each], *more)
+
+    return call
+
+
+async def all_invalid(house: House, _: Any) -> Any:
+    return [each.state for each in await house.service.transactions.list("invalid", 0, 10)]
+
+
+async def states_of(house: House, pointer: Any) -> Any:
+    return (await house.service.transactions.states([pointer]))[pointer]
+
+
+async def snapshot(house: House, pointer: Any) -> Any:
+    begun = await house.service.transactions.start(TransactionType.SHORT)
+    return pointer <= begun.read_pointer and pointer not in begun.in_progress
+
+
+async def stores(house: House, pointer: Any) -> Any:
+    return await (await house.topic("t")).store(one("p", 0, write_pointer=pointer))
+
+
+async def stored(house: House, _: Any) -> Any:
+    pointer = await starts()(house, None)
+    await stores(house, pointer)
+    return pointer
+
+
+async def publishes_stored(house: House, pointer: Any) -> Any:
+    return await house.publish("t", PublishRequest([], "p", write_pointer=pointer))
+
+
+def topics(name: str, *arguments: Any) -> Call:
+    return lambda house, _: getattr(house.service.topics, name)("default", *arguments)
+
+
+TABLE = [
+    Row("a message again", nothing, publish(one()), publish(one()), "duplicate"),
+    Row("part of a request again", nothing, publish(one("p", 0, 1, 2)), publish(one("p", 1)), "duplicate"),
+    Row("a sequence id with another payload", nothing, publish(one()), publish(one(payload="x")), SequenceReused),
+    Row("a gap", opens("n", "refuse"), publish(one()), publish(one("p", 5)), SequenceGap),
+    Row("an expected offset", nothing, publish(one()), publish(messages("x", expected_offset=0)), OffsetMismatch),
+    Row("an open, again", nothing, opens("n"), opens("n"), None),
+    Row("an open behind a message", nothing, publish(one()), opens("n"), None),
+    Row("an older epoch", opens("n"), opens("m"), publish(one(epoch=1)), ProducerFenced),
+    Row("a batch under an older epoch", opens("n"), opens("m"), publish(one("p", 0, 1, epoch=1)), ProducerFenced),
+    Row("an epoch that was forgotten", opens("n"), forget, publish(one(epoch=1)), ProducerFenced),
+    Row("a producer that was forgotten", publish(one()), forget, forget, ProducerNotFound),
+    Row("a look at one that was forgotten", publish(one()), forget, looks, ProducerNotFound),
+    Row("a subscription, again", nothing, subscribes("n"), subscribes("n"), None),
+    Row("an acknowledgement, again", subscribed, acknowledges, acknowledges, None),
+    Row("an older consumer that receives", subscribed, subscribes("m"), receives, ConsumerFenced),
+    Row("an older consumer that acknowledges", subscribed, subscribes("m"), acknowledges, ConsumerFenced),
+    Row("a seek, again", subscribed, seeks, seeks, None),
+    Row("the consumer of a deleted subscription", subscribed, unsubscribes, receives, ConsumerFenced),
+    Row("a deleted subscription, again", subscribed, unsubscribes, unsubscribes, SubscriptionNotFound),
+    Row("a look at a deleted subscription", subscribed, unsubscribes, looks_at, SubscriptionNotFound),
+    Row("a begin, again", nothing, begins(), begins(), "in_progress"),
+    Row("what was begun", nothing, begins(), journal("show", "a"), "in_progress"),
+    Row("a chunk, again", begins(), stages(), stages(), None),
+    Row("a chunk whose ids do not rise", begins(), stages(0, one("p", 5)), stages(1, one("p", 4)), InvalidRequest),
+    Row("a chunk for what is committed", begun_with_one, commits(), stages(1), TransactionNotInProgress),
+    Row("a commit, again", nothing, commits(), commits(), "committed"),
+    Row("the outcome of a commit", nothing, commits(), journal("show", "a"), "committed"),
+    Row("an abort of what is committed", nothing, commits(), journal("abort", "a"), TransactionNotInProgress),
+    Row("an abort, again", begins(), journal("abort", "a"), journal("abort", "a"), "aborted"),
+    Row("a commit of what is aborted", begins(), journal("abort", "a"), commits(), TransactionNotInProgress),
+    Row("a branch that is gone", both(begins(), begins("b")), journal("abort", "b"), commits("a", branches=["b"]), BranchGone),
+    Row(
+        "how far a group's producer has come", nothing, commits(producer="p", sequence_id=1), journal("producer", "g", "p"), None
+    ),
+    Row(
+        "another incarnation of a group's producer",
+        nothing,
+        commits(producer="p", sequence_id=1, incarnation="i"),
+        commits("b", producer="p", sequence_id=1, incarnation="j"),
+        ProducerFenced,
+    ),
+    Row(
+        "a group's producer that was forgotten",
+        commits(producer="p", sequence_id=1),
+        journal("forget_producer", "g", "p"),
+        journal("producer", "g", "p"),
+        GroupProducerNotFound,
+    ),
+    Row("a transaction's commit, again", starts(), service("commit"), service("commit"), None),
+    Row("a transaction that is committed", starts(), service("commit"), service("show"), "committed"),
+    Row("the state of one that is committed", starts(), service("commit"), states_of, "committed"),
+    Row("a transaction's abort, again", starts(), service("abort"), service("abort"), None),
+    Row("an abort after the commit", starts(), service("commit"), service("abort"), TransactionNotInProgress),
+    Row("a participant of one that is committed", starts(), service("commit"), service("enlist", "x"), TransactionNotInProgress),
+    Row("a snapshot behind a commit", starts(), service("commit"), snapshot, True),
+    Row("the invalid ones", starts(), service("invalidate"), all_invalid, ["invalid"]),
+    Row("nothing to prune", starts(), service("commit"), lambda house, _: house.service.transactions.prune([1], None), 0),
+    Row(
+        "a conflict",
+        starts(2),
+        service("commit", [b"k"], each=0),
+        service("can_commit", [b"k"], each=1),
+        TransactionConflict,
+    ),
+    Row("a stored message, again", starts(), stores, stores, "duplicate"),
+    Row("a stored group, published again", stored, publishes_stored, publishes_stored, "duplicate"),
+    Row("a store behind its publish", stored, publishes_stored, stores, StoredGroupPublished),
+    Row("a topic, again", nothing, topics("create", "u", {}), topics("create", "u", {}), TopicExists),
+    Row("a topic that is deleted", nothing, topics("delete", "t"), topics("delete", "t"), TopicNotFound),
+]
+
+
+async def answered(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except OncelogError as refusal:
+        return refusal
+
+
+def told(answer: Any) -> Any:
+    """What of an answer the table names."""
+    if isinstance(answer, OncelogError):
+        return type(answer)
+    if getattr(answer, "receipts", None):
+        return answer.receipts[0].status
+    return getattr(answer, "state", answer if isinstance(answer, bool | int | str | list) else None)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_an_answer_waits_until_what_it_depends_on_is_on_disk(row: Row) -> None:
+    async def scenario() -> None:
+        store = Stalling(Disk())
+        async with living(None, store=store) as house:
+            await house.create("t", **CHECKED)
+            given = await row.before(house, None)
+            store.stall()
+            try:
+                moving = asyncio.ensure_future(row.moves(house, given))  # type: ignore[arg-type]
+                assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+                asking = asyncio.ensure_future(answered(row.asks(house, given)))
+                await asyncio.wait([asking], timeout=0.05)
+                early = asking.done()
+            finally:
+                store.goes.set()
+            await moving
+            answer = await asyncio.wait_for(asking, PATIENCE)
+            assert told(answer) == row.said
+            assert not early, f"answered before it was synced: {answer!r}"
+
+    asyncio.run(scenario())
