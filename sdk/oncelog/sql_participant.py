@@ -126,10 +126,15 @@ class SqlParticipant:
 
     @property
     def connection(self) -> Connection:
-        """The connection of the running transaction. Raises TransactionClosed outside of one."""
+        """The connection of the running transaction. Raises TransactionClosed outside of one; Forked: it is the parent's."""
+        self._check_made_here()
         if self._connection is None:
             raise TransactionClosed("there is a connection inside a transaction only")
         return self._connection
+
+    def _check_made_here(self) -> None:
+        """Raises Forked: the transaction, and its connection, are the parent's."""
+        forks.check_made_here(self._home, repr(self))
 
     def __repr__(self) -> str:
         return f"SqlParticipant({self._database!r}, resource={self.resource!r})"
@@ -143,7 +148,7 @@ class SqlParticipant:
             TransactionClosed: another one is running.
             ValueError: what happens in the database is not a transaction that this one could commit.
         """
-        forks.check_made_here(self._home, repr(self))
+        self._check_made_here()
         if self._tx is not None:
             raise TransactionClosed(f"this participant is in transaction {self._tx.transaction_id}; make another one")
         if isinstance(self._database, Session | scoped_session) and isinstance(
@@ -205,6 +210,7 @@ class SqlParticipant:
             NotCommitted: it failed, and the database says that it has not committed and never will.
             TransactionInDoubt: it failed, and the database cannot be asked what became of it. So it is after any other exception.
         """
+        self._check_made_here()
         try:
             self._commit()
         except BaseException as error:
@@ -224,6 +230,7 @@ class SqlParticipant:
 
     def rollback_tx(self) -> None:
         """Roll the database back."""
+        self._check_made_here()
         try:
             if isinstance(self._database, Session | scoped_session):
                 self._database.rollback()
@@ -316,7 +323,7 @@ class SqlParticipant:
         Raises:
             OncelogError: the transaction service does not answer.
         """
-        forks.check_made_here(self._home, repr(self))
+        self._check_made_here()
         if isinstance(self._engine().pool, SingletonThreadPool | StaticPool):
             return {}  # a database in memory: nothing outlives its process, and a second connection would be the first one
         own = None if self._tx is None else self._tx.transaction_id

@@ -3,11 +3,14 @@ wrong there would take the tests with it: `python -m tests.sdk.processes <functi
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -15,7 +18,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from sqlalchemy import create_engine, text
+
 from oncelog import Client, Consumer, Producer, Reader, errors
+from oncelog.outbox import Outbox
+from oncelog.outbox_relay import OutboxRelay
+from oncelog.spark.connection import Connection as SparkConnection
+from oncelog.sql_participant import SqlParticipant
 
 PATIENCE = 120.0
 
@@ -200,6 +209,109 @@ def transactions(url: str, topic: str) -> None:
             all_ended_well([in_child(other_child)])
         assert batch.outcome is not None
         assert batch.outcome.state == "committed"
+
+
+def tls(url: str, certificates: str) -> None:
+    """The connections are encrypted and each side has a certificate; whose turn it is would end in garbage if two shared one."""
+    trusted = {"verify": f"{certificates}/ca.pem", "cert": (f"{certificates}/client.pem", f"{certificates}/client.key")}
+    client, topic = Client(url, retry=0, **trusted), f"t-{os.getpid()}"
+    client.create_topic(topic)
+    with Producer(topic, client=client) as producer:
+        producer.send(b"parent")
+        reader = Reader(topic, client=client, timeout=0)
+
+        def use() -> None:
+            for _ in range(20):
+                assert client.topic(topic).name == topic
+            producer.send(b"x")
+            assert reader.read(1)[0].payload == b"parent"
+
+        children = [in_child(use) for _ in range(3)]
+        use()
+        all_ended_well(children)
+    client.close()
+
+
+def relay(url: str, topic: str) -> None:
+    """A child neither relays nor ends what its parent relays."""
+    with tempfile.TemporaryDirectory() as place, Client(url) as client:
+        engine, outbox = create_engine(f"sqlite:///{place}/shop.db", connect_args={"timeout": PATIENCE}), Outbox(f"o-{topic}")
+
+        def add(payload: bytes) -> None:
+            with engine.begin() as connection:
+                outbox.add(connection, topic, payload)
+
+        running = OutboxRelay(outbox, f"sqlite:///{place}/shop.db", url=url, poll_seconds=0.01)
+        with running, Reader(topic, client=client, timeout=PATIENCE) as reader:
+            add(b"0")
+            assert reader.read(1)[0].payload == b"0"
+
+            def child() -> None:
+                for use in (running.run_once, running.run, running.start, running.renumber):
+                    raises(errors.Forked, use)
+                running.__exit__(SystemExit, SystemExit(), None)
+                gc.collect()
+
+            all_ended_well([in_child(child) for _ in range(3)])
+            add(b"1")
+            assert reader.read(1)[0].payload == b"1"
+            assert running.status.state == "relaying"
+        engine.dispose()
+
+
+def sql_participant(url: str, topic: str) -> None:
+    """The database's transaction is the parent's: a child is not handed its connection, and decides nothing."""
+    with tempfile.TemporaryDirectory() as place, Client(url) as client:
+        engine = create_engine(f"sqlite:///{place}/shop.db", connect_args={"timeout": PATIENCE})
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE orders (n INTEGER)"))
+        database, other = SqlParticipant(engine, f"r-{topic}"), SqlParticipant(engine, f"r-{topic}")
+        with client.transaction(database) as tx:
+            database.connection.execute(text("INSERT INTO orders VALUES (1)"))
+            tx.send(topic, b"1")
+
+            def child() -> None:
+                for use in (
+                    lambda: database.connection,
+                    lambda: database.recover(client),
+                    lambda: other.recover(client),
+                    database.commit_tx,
+                    database.decide,
+                    database.rollback_tx,
+                    tx.finish,
+                    tx.abort,
+                    client.transaction(other).start,
+                ):
+                    raises(errors.Forked, use)
+                tx.__exit__(SystemExit, SystemExit(), None)
+
+            all_ended_well([in_child(child) for _ in range(2)])
+        assert tx.state == "committed"
+        with engine.begin() as connection:
+            assert connection.execute(text("SELECT n FROM orders")).all() == [(1,)]
+        with Reader(topic, client=client, timeout=0) as reader:
+            assert [message.payload for message in reader] == [b"1"]
+        engine.dispose()
+
+
+def spark_connection(url: str, topic: str) -> None:
+    """Python workers of Spark are forked: each has a client of its own, however it came by the connection."""
+    connection = SparkConnection.chosen(url, None, None, retry_seconds=0)
+    client = connection.client()
+    assert pickle.loads(pickle.dumps(connection)).client() is client
+    assert client.topic(topic).name == topic
+
+    def child() -> None:
+        own = connection.client()
+        assert own is not client
+        assert connection.client() is own
+        for _ in range(50):
+            assert own.topic(topic).name == client.topic(topic).name == topic
+
+    children = [in_child(child) for _ in range(3)]
+    for _ in range(50):
+        assert connection.client().topic(topic).name == topic
+    all_ended_well(children)
 
 
 # --- signals

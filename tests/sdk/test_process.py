@@ -84,7 +84,7 @@ def test_what_processes_of_multiprocessing_leave_unsent_is_sent(house: RunningSe
     assert payloads(client, topic).count(b"child") == 600
 
 
-@pytest.mark.parametrize("what", ["shared_client", "readers", "transactions"])
+@pytest.mark.parametrize("what", ["shared_client", "readers", "transactions", "relay", "sql_participant", "spark_connection"])
 def test_what_was_made_before_a_fork_works_anew_or_refuses(house: RunningService, topic: str, what: str) -> None:
     run(what, house.url, topic)
 

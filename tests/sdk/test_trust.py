@@ -23,6 +23,7 @@ from oncelog.spark.connection import Connection
 from oncelog.trust import CA_VARIABLES, Trust
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, FakeServer, Request, fake_server, forward
+from tests.sdk.test_process import run
 from tests.support import RunningService, free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="the test makes its certificates with openssl")
@@ -273,3 +274,8 @@ def test_a_proxy_that_cannot_be_reached_has_sent_nothing(certificates: Certifica
     for wrong in ("proxy:3128", "socks5://proxy", "http://", "http://proxy:x"):
         with pytest.raises(ValueError, match="proxy"):
             Client("http://x", proxy=wrong)
+
+
+def test_encrypted_connections_are_not_shared_with_a_forked_child(house: RunningService, certificates: Certificates) -> None:
+    with behind_tls(house, certificates.server(of_clients=True)) as fake:
+        run("tls", fake.url, str(certificates.place))
