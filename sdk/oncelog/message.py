@@ -77,7 +77,7 @@ class Message(Generic[T_co]):
 
     @property
     def sequence_id(self) -> int | None:
-        """The producer's number for it, or None when it has no named producer."""
+        """The producer's number for it; without a producer that of the transaction which it was sent through, or None."""
         sequence_id: int | None = self._record["sequenceId"]
         return sequence_id
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from oncelog.codecs import codec_for
 from oncelog.errors import StoredGroupPublished, TransactionClosed
 from oncelog.held_producers import HeldProducers
-from oncelog.plausible import check_names_all, check_receipts
+from oncelog.plausible import check_names_all
 from oncelog.producer import Producer, checked_extras, encode_value
 from oncelog.receipt import Receipt
 from oncelog.transaction_calls import BUFFER_BYTES, TransactionCalls
@@ -51,9 +52,10 @@ class _Topic:
 class MessagePublisher:
     """The participant that publishes; always the last one, so that nothing is published that others still refuse.
 
-    Messages of one topic and producer keep their order. What is stored or published is deduplicated for named producers, so that
-    a request whose answer was lost is repeated for them; otherwise its loss ends the transaction. Nothing is undone from here:
-    when the transaction is aborted the service marks whatever each topic holds of it, whether its answer was heard or not.
+    Messages of one topic and producer keep their order. Those without a producer are numbered here, within the write pointer and
+    the topic. So what is stored or published is deduplicated, and a request whose answer was lost is repeated. Nothing is undone
+    from here: when the transaction is aborted the service marks whatever each topic holds of it, whether its answer was heard or
+    not.
     """
 
     def __init__(self, client: TransactionCalls, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -66,6 +68,8 @@ class MessagePublisher:
         self._tx: Transaction | None = None
         self._topics: dict[tuple[str, str], _Topic] = {}
         self._held = HeldProducers()
+        self._unnamed: Counter[tuple[str, str]] = Counter()
+        """How many messages without a producer have been sent to each topic under the present write pointer."""
         self._size = 0
         self._failure: BaseException | None = None
 
@@ -126,11 +130,13 @@ class MessagePublisher:
 
     def start_tx(self, tx: Transaction) -> None:
         """A transaction begins."""
+        self._unnamed.clear()
         self._tx = tx
 
     def update_tx(self, tx: Transaction) -> None:
         """A checkpoint: what was sent so far is published under the pointer that it was sent under."""
         self.commit_tx()
+        self._unnamed.clear()
         self._tx = tx
 
     def get_tx_changes(self) -> tuple[bytes, ...]:
@@ -221,17 +227,19 @@ class MessagePublisher:
             ttls=ttls if any(ttls) else None,
             write_pointer=tx.write_pointer,
         )
-        if producer is not None:
+        if producer is None:
+            name = topic.namespace, topic.name
+            request.sequence_ids = range(self._unnamed[name], self._unnamed[name] + len(rows))
+            self._unnamed[name] += len(rows)
+        else:
             epoch = self._held.epoch(topic.namespace, topic.name, producer)
             request.producer, request.epoch, request.sequence_ids = producer, epoch, ids
         return request
 
     def _sent(self, request: PublishRequest, send: Callable[[], PublishResponse]) -> PublishResponse:
-        response = self._client._trying(send, idempotent=request.producer is not None)
-        if request.sequence_ids is not None:
-            check_names_all(response.receipts, request.sequence_ids)
-        else:
-            check_receipts(response.receipts, len(request.payloads))
+        assert request.sequence_ids is not None  # each message has one, with a producer or without
+        response = self._client._trying(send, idempotent=True)
+        check_names_all(response.receipts, request.sequence_ids)
         return response
 
     def _note_last(self, topic: _Topic, request: PublishRequest, response: PublishResponse) -> None:

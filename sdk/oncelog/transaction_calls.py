@@ -185,6 +185,7 @@ class TransactionCalls(Calls):
         """One publish request with a write pointer, sent once; its answer is what :meth:`rollback` takes.
 
         Without messages it publishes what :meth:`store` has put under the pointer, as one group, in the order of storing.
+        Without a producer, sequence ids that rise by one make it safe to repeat; they are the write pointer's on this topic.
         Raises StoredGroupPublished, TransactionNotInProgress, ProducerInTransaction, TransactionalMismatch.
         """
         return self._send_messages(topic_path(namespace, topic) + "/publish", request)

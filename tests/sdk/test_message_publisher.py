@@ -203,12 +203,12 @@ def test_a_publisher_outside_of_a_transaction_takes_nothing(client: Client, topi
 
 
 @contextmanager
-def losing(target: str, action: str, answer: bool, times: int = 1) -> Iterator[Client]:
-    """A client some of whose requests to …/``action`` are lost: before they arrive, or their answers."""
+def losing(target: str, action: str, answer: bool, always: bool = False) -> Iterator[Client]:
+    """A client whose first request to …/``action`` is lost, or each: before it arrives, or its answer."""
     lost: list[Request] = []
 
     def handle(request: Request) -> Answer | None:
-        lose = request.path.endswith(f"/{action}") and len(lost) < times
+        lose = request.path.endswith(f"/{action}") and (always or not lost)
         if lose:
             lost.append(request)
         if lose and not answer:
@@ -218,30 +218,57 @@ def losing(target: str, action: str, answer: bool, times: int = 1) -> Iterator[C
 
     with fake_server(handle) as fake, Client(fake.url, retry=1) as client:
         yield client
-    assert len(lost) == times
+    assert lost
+
+
+@pytest.mark.parametrize("buffer_bytes", [0, 5_000, 1 << 20], ids=["stored at once", "spilling", "in memory"])
+def test_what_the_network_repeats_is_there_once_also_without_a_producer(
+    house: RunningService, topic: str, buffer_bytes: int
+) -> None:
+    """A gateway sends each request again; a second time also when others have come between."""
+    sent: list[Request] = []
+
+    def handle(request: Request) -> Answer | None:
+        if not request.path.endswith(("/publish", "/store")):
+            return forward(house.url, request)
+        sent.append(request)
+        answer = forward(house.url, request)
+        for again in (request, sent[0]):
+            forward(house.url, again)
+        return answer
+
+    with fake_server(handle) as fake, Client(fake.url, retry=1) as client:
+        with client.transaction(buffer_bytes=buffer_bytes) as tx:
+            for _ in range(2):
+                sending(topic, *[b"%d" % (n % 3) for n in range(40)])(tx)
+                tx.checkpoint()
+        assert visible(client, topic) == [b"%d" % (n % 3) for n in range(40)] * 2
 
 
 @pytest.mark.parametrize("answer", [False, True], ids=["request lost", "answer lost"])
 @pytest.mark.parametrize(("action", "buffer_bytes"), [("publish", 1 << 20), ("store", 0)])
-def test_a_named_producer_repeats_what_was_lost_and_nothing_is_there_twice(
-    house: RunningService, topic: str, action: str, buffer_bytes: int, answer: bool
+@pytest.mark.parametrize("named", [True, False])
+def test_what_was_lost_is_repeated_and_nothing_is_there_twice(
+    house: RunningService, topic: str, named: bool, action: str, buffer_bytes: int, answer: bool
 ) -> None:
     with losing(house.url, action, answer) as client, Producer(topic, name="p", client=client) as producer:
         with client.transaction(buffer_bytes=buffer_bytes) as tx:
-            for payload in (b"a", b"b", b"c"):
-                tx.send(topic, payload, producer=producer)
-        assert visible(client, topic) == [b"a", b"b", b"c"]
+            for payload in (b"a", b"a", b"b"):
+                tx.send(topic, payload, producer=producer if named else None)
+        assert visible(client, topic) == [b"a", b"a", b"b"]
+        if not named:
+            return
         assert producer.last_sequence_id == 2
         assert producer.send(b"d").sequence_id == 3
 
 
 @pytest.mark.parametrize("answer", [False, True], ids=["request lost", "answer lost"])
 @pytest.mark.parametrize(("action", "buffer_bytes"), [("publish", 1 << 20), ("store", 0)])
-def test_without_a_producer_a_loss_aborts_and_the_service_undoes_what_came_through(
+def test_a_loss_without_end_aborts_and_the_service_undoes_what_came_through(
     house: RunningService, topic: str, action: str, buffer_bytes: int, answer: bool
 ) -> None:
     """Nobody has to know what came through: the service marks what the topic holds, and refuses what comes later."""
-    with losing(house.url, action, answer) as client:
+    with losing(house.url, action, answer, always=True) as client:
         context = client.transaction(buffer_bytes=buffer_bytes)
         with pytest.raises(ConnectionFailed) as caught:
             run(context, sending(topic, b"a", b"b"))

@@ -24,6 +24,7 @@ class PublishRequest:
     producer: str | None = None
     epoch: int | None = None
     sequence_ids: Sequence[int] | None = None
+    """The producer's; without one, under a write pointer, the transaction's own."""
     keys: Sequence[bytes | None] | None = None
     properties: Sequence[Mapping[str, str] | None] | None = None
     ttls: Sequence[int | None] | None = None

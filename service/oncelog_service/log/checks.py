@@ -28,13 +28,26 @@ def check_publish(request: PublishRequest, max_messages: int) -> None:
     if len(request.payloads) > max_messages:
         raise RequestTooLarge(f"{len(request.payloads)} messages in one request; {max_messages} are the most", limit=max_messages)
     if request.producer is None:
-        if request.sequence_ids is not None or request.epoch is not None:
-            raise InvalidRequest("sequenceIds and epoch belong to a producer; name it in producer")
+        _check_unnamed(request)
     else:
         check_producer_name(request.producer)
         check_sequence_ids(request.sequence_ids)
     if request.ttls is not None and any(ttl is not None and ttl <= 0 for ttl in request.ttls):
         raise InvalidRequest("a ttl is a number of seconds greater than 0")
+
+
+def _check_unnamed(request: PublishRequest) -> None:
+    """Without a producer sequence ids are those of a transaction. Raises InvalidRequest."""
+    ids = request.sequence_ids
+    if request.epoch is not None or (ids is not None and request.write_pointer is None):
+        raise InvalidRequest(
+            "sequenceIds and epoch belong to a producer; name it in producer. Without one, sequenceIds go with a "
+            "transactionWritePointer"
+        )
+    if ids is not None:
+        check_sequence_ids(ids)
+        if ids[-1] - ids[0] != len(ids) - 1:
+            raise InvalidRequest("sequenceIds without a producer rise by one from each message to the next")
 
 
 def _check_expectations(request: PublishRequest, max_keys: int) -> None:

@@ -12,9 +12,10 @@ from contextlib import closing
 from itertools import islice
 
 from oncelog.errors import StoredGroupPublished, TopicDamaged
-from oncelog_dedup import Deduplicator, Fold, Mark, Run
+from oncelog_dedup import Deduplicator, Fold, Mark, Run, Verdict
 from oncelog_service.clock import Clock
 from oncelog_service.log.key_index import KeyIndex, group_key_marks, key_name
+from oncelog_service.log.numbers import Numbers, Taken, partly_taken
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
@@ -43,6 +44,8 @@ class StoredGroup:
         self.row = row
         """Once it is published, or has expired."""
         self.dedup = Deduplicator(Fold())
+        self.numbers = Numbers()
+        """The sequence ids, pushed or stored, of messages without a producer."""
         self.first_payload_id: bytes | None = None
         self.keys: dict[str, tuple[bytes, int]] = {}
         """Of a topic that checks expectations: name of a key → payload id and place of its newest message, pushed or stored."""
@@ -56,6 +59,8 @@ class StoredGroup:
             if payload.producer is not None and payload.sequence_id is not None:
                 mark = payload.producer, Mark(payload.sequence_id, _message_id(payload.payload_id), payload.place)
                 self._first_ids.setdefault(payload.producer, payload.sequence_id)
+            elif payload.sequence_id is not None:
+                self.numbers.add(Taken(payload.sequence_id, payload.sequence_id + 1))
             self._add(payload.payload_id, payload.payload_id, 1, mark)
             if keyed and payload.key is not None:
                 self.keys[key_name(payload.key)] = payload.payload_id, payload.place
@@ -74,9 +79,29 @@ class StoredGroup:
 
     def push(self, producer: str | None, sequence_ids: Sequence[int] | None, payload_ids: Sequence[bytes], first: int) -> None:
         """Note what is about to be written, from the place ``first`` on."""
-        if producer is not None and sequence_ids is not None:
+        if sequence_ids is None:
+            return
+        if producer is None:
+            self.numbers.add(Taken(sequence_ids[0], sequence_ids[-1] + 1))
+        else:
             self._first_ids.setdefault(producer, sequence_ids[0])
             self.dedup.push(producer, _mark(sequence_ids, payload_ids, first))
+
+    def judge(self, producer: str | None, sequence_ids: Sequence[int]) -> Verdict:
+        """What of a request is stored, what is being written and what is new; without a producer it is all of one kind.
+
+        Raises InvalidRequest: without a producer, and only some of the ids are taken.
+        """
+        if producer is not None:
+            return self.dedup.judge(producer, sequence_ids)
+        taken = self.numbers.overlapping(sequence_ids)
+        if not taken:
+            return Verdict(0, 0, len(sequence_ids))
+        if not self.settled:
+            return Verdict(0, len(sequence_ids), 0)
+        if not taken[0].holds(sequence_ids):
+            raise partly_taken(self.pointer, sequence_ids, taken[0])
+        return Verdict(len(sequence_ids), 0, 0)
 
     def push_keys(self, keys: Sequence[bytes | None] | None, payload_ids: Sequence[bytes], first: int) -> None:
         """The same for the messages' keys; nothing where nobody asks for them."""
@@ -242,8 +267,11 @@ def latest_stored(store: Store, key: bytes, limit: int) -> Iterator[Payload]:
             yield _decoded(row_key[len(key) :], row)
 
 
-def find_stored(store: Store, key: bytes, producer: str, sequence_ids: Sequence[int]) -> dict[int, Payload]:
-    """sequence id → stored payload of the producer, for those of ``sequence_ids`` among the latest ones. Raises TopicDamaged."""
+def find_stored(store: Store, key: bytes, producer: str | None, sequence_ids: Sequence[int]) -> dict[int, Payload]:
+    """sequence id → stored payload of the producer, or of none, for those of ``sequence_ids`` among the latest ones.
+
+    Raises TopicDamaged.
+    """
     wanted = set(sequence_ids)
     found: dict[int, Payload] = {}
     for payload in latest_stored(store, key, len(sequence_ids) + 1_000):

@@ -299,7 +299,7 @@ class TopicLog:
     async def _publish(self, request: PublishRequest) -> PublishResponse:
         pointer = request.write_pointer
         while True:
-            known = await self._judge.known(request)
+            known = await self._known(request)
             if known.messages == len(request.payloads):
                 self.refused += known.messages
                 return response(known.receipts, self._rows_again(known, pointer), pointer)
@@ -321,6 +321,12 @@ class TopicLog:
         receipts = known.receipts + stored_runs(columns.sequence_ids, row_ids, first_offset)
         return response(receipts, [*self._rows_again(known, pointer), *row_ids], pointer)
 
+    async def _known(self, request: PublishRequest) -> Known:
+        """What of the request is stored; when this returns, its other messages are new at this very moment."""
+        if request.producer is None and request.write_pointer is not None:
+            return await self.transactional.unnamed.known(request, request.write_pointer)
+        return await self._judge.known(request)
+
     def _hand_over(self, columns: Columns, row_ids: list[bytes], rows: list[bytes], first_offset: int) -> asyncio.Future[None]:
         """Push and submit, in one step."""
         batch = Batch()
@@ -331,6 +337,8 @@ class TopicLog:
             mark = Mark(columns.sequence_ids[-1], last_id, first_offset + len(rows) - 1)
             marks = ((columns.producer, mark),)
             self.dedup.push(columns.producer, mark)
+        elif columns.write_pointer is not None and columns.sequence_ids is not None:
+            self.transactional.unnamed.push(columns.write_pointer, columns.sequence_ids, row_ids[0])
         run = Run(first_offset, len(rows), first_id, last_id, marks, columns.write_pointer)
         keyed = None
         if self.keys is not None:

@@ -22,10 +22,12 @@ from oncelog_service.log.expectations import Expectations
 from oncelog_service.log.groups import Appearances, Groups, StoredGroup, find_stored
 from oncelog_service.log.judge import Judge, sequence_gap
 from oncelog_service.log.key_index import KeyIndex
+from oncelog_service.log.numbers import reused
 from oncelog_service.log.pointers import WritePointers
 from oncelog_service.log.producers import Producers
 from oncelog_service.log.receipts import response, unplaced_runs
 from oncelog_service.log.scan import row_at, rows_from
+from oncelog_service.log.unnamed import Unnamed
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, row_id
 from oncelog_service.storage.port import Batch, Store, Table
@@ -78,6 +80,7 @@ class Transactional:
         self._cache = cache
         self._producers = producers
         self.groups = groups
+        self.unnamed = Unnamed(prefix, store, writer, dedup.fold, check_open)
         self.pointers = pointers
         self._transactions = transactions
         self._expectations = expectations
@@ -125,27 +128,23 @@ class Transactional:
             if group.row is not None:
                 await self._writer.settled()
                 group.check_open()
-            if producer is None or ids is None or not self.judge.deduplicates:
+            if ids is None or (producer is not None and not self.judge.deduplicates):
                 return 0
             rest = ids[known:]
-            verdict = group.dedup.judge(producer, rest)
+            verdict = group.judge(producer, rest)
             if verdict.in_flight:
                 await self._writer.settled()
                 continue
-            self._check_gap(group, producer, rest[verdict.persisted :])
+            if producer is not None:
+                self._check_gap(group, producer, rest[verdict.persisted :])
             if not verdict.persisted:
                 return 0
             repeated = rest[: verdict.persisted]
             found = await read(find_stored, self._store, group.key, producer, repeated)
             for sequence_id, payload in zip(repeated, request.payloads[known:], strict=False):
                 if sequence_id in found and found[sequence_id].payload != payload:
-                    raise SequenceReused(
-                        f"sequence id {sequence_id} of producer {producer!r} is stored under write pointer {group.pointer} "
-                        "with another payload",
-                        producer=producer,
-                        sequence_id=sequence_id,
-                    )
-            if group.row is None and group.dedup.judge(producer, rest) == verdict:
+                    raise _stored_otherwise(group.pointer, producer, sequence_id)
+            if group.row is None and group.judge(producer, rest) == verdict:
                 return verdict.persisted
 
     def _check_gap(self, group: StoredGroup, producer: str, new_ids: Sequence[int]) -> None:
@@ -294,6 +293,7 @@ class Transactional:
                     await self._writer.settled()
                     await self._mark(pointer, self._dedup.fold.unsettled.get(pointer, ()))
             self.groups.close(pointer)
+            self.unnamed.close(pointer)
             self.pointers.forget(pointer)
 
     def outlived(self) -> list[int]:
@@ -327,6 +327,16 @@ def columns_of(request: PublishRequest, known: int, previous: bytes | None, writ
         ttls=request.ttls and request.ttls[new],
         previous=previous,
         write_pointer=write_pointer,
+    )
+
+
+def _stored_otherwise(pointer: int, producer: str | None, sequence_id: int) -> SequenceReused:
+    if producer is None:
+        return reused(pointer, sequence_id)
+    return SequenceReused(
+        f"sequence id {sequence_id} of producer {producer!r} is stored under write pointer {pointer} with another payload",
+        producer=producer,
+        sequence_id=sequence_id,
     )
 
 
