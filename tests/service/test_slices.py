@@ -1,4 +1,4 @@
-"""A page looks at a bounded number of rows in one go, whatever lies before what lives; others have their turns."""
+"""What is large is done in pieces, or on a thread: others have their turns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from oncelog.wire.codec import decode_consume_response, encode_consume_response
+from oncelog.wire.codec import (
+    decode_consume_response,
+    decode_publish_request,
+    encode_consume_response,
+    encode_publish_request,
+)
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import OpenSubscription, Place, ReceiveMessages
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
+from oncelog.wire.transaction import TransactionType
 from oncelog_service.log import pages, topic_log
 from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, Encoding, Page
+from oncelog_service.storage import rows
 from oncelog_service.storage.memory import Disk
+from oncelog_service.transactions import state
+from oncelog_service.transactions.decisions import Abort, Command, Commit, Start, decide
+from oncelog_service.transactions.state import TransactionsState
 from tests.service.house import House, opened
 from tests.support import ManualClock
 
@@ -156,3 +166,42 @@ def test_whoever_waits_behind_what_has_expired_waits() -> None:
             assert len(page.messages) == 1
 
     asyncio.run(scenario())
+
+
+def test_properties_are_encoded_where_they_are_decoded_and_not_where_offsets_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> list[bytes]:
+        raise AssertionError("they are encoded once more")
+
+    async def scenario() -> None:
+        properties = [{"n": str(number)} if number % 2 else None for number in range(5)]
+        async with opened(Disk()) as house:
+            for upto in (3, 5):  # of the second request some are known already
+                sent = PublishRequest([b"x"] * upto, "p", sequence_ids=range(upto), properties=properties[:upto])
+                await house.log.publish(decode_publish_request(ONCELOG_AVRO, encode_publish_request(sent)))
+            page = await house.log.poll(ConsumeRequest(), AS_ONCELOG)
+            records, _ = decode_consume_response(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+            assert [each["properties"] for each in records] == properties
+
+    monkeypatch.setattr(rows, "encode_tails", never)
+    asyncio.run(scenario())
+
+
+def test_what_becomes_free_with_a_slow_transaction_is_dropped_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_SWEPT_KEYS", 10)
+    transactions = TransactionsState()
+
+    def do(*commands: Command) -> int:
+        for command in commands:
+            for edit in decide(transactions, command, 1):
+                transactions.apply(edit)
+        return transactions.last
+
+    slow = do(Start(TransactionType.SHORT, 1_000))
+    for number in range(20):
+        pointer = do(Start(TransactionType.SHORT, 1_000))
+        do(Commit(pointer, frozenset(b"%d.%d" % (number, key) for key in range(5))))
+    do(Abort(slow))
+    assert len(transactions.committed) == 18
+    for _ in range(9):
+        do(Abort(do(Start(TransactionType.SHORT, 1_000))))
+    assert not transactions.committed

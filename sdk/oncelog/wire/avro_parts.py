@@ -101,6 +101,22 @@ def encode_map(value: Mapping[str, str]) -> bytes:
     return encode_long(len(value)) + items + b"\x00"
 
 
+def encode_tails(
+    count: int,
+    keys: Iterable[bytes | None] | None,
+    properties: Iterable[Mapping[str, str] | None] | None,
+    ttls: Iterable[int | None] | None,
+) -> list[bytes]:
+    """The fields of a ``Message`` between its sequence id and its payload, of ``count`` messages."""
+    nothing = [None] * count
+    return [
+        (NULL_BRANCH if key is None else VALUE_BRANCH + encode_bytes(key))
+        + (NULL_BRANCH if each is None else VALUE_BRANCH + encode_map(each))
+        + (NULL_BRANCH if ttl is None else VALUE_BRANCH + encode_long(ttl))
+        for key, each, ttl in zip(keys or nothing, properties or nothing, ttls or nothing, strict=False)
+    ]
+
+
 def encode_array(items: Iterable[bytes], count: int) -> list[bytes]:
     """The parts of an Avro ``array`` of ``count`` items that are already encoded, as one block; join them."""
     return [encode_long(count), *items, b"\x00"] if count else [b"\x00"]

@@ -25,6 +25,7 @@ from oncelog.wire.avro_parts import (
     encode_length,
     encode_long,
     encode_optional_long,
+    encode_tails,
 )
 from oncelog.wire.avro_strict import NotAvro, Reader, TooManyItems, compile_reader, read_whole
 from oncelog.wire.json_encoding import JsonMismatch, from_json, holds_more_values, to_json
@@ -212,6 +213,8 @@ def _publish_request(record: dict[str, Any], media: str, where: str) -> PublishR
     if request.expected_last_message_id is not None:
         name = f"{where}expectedLastMessageId"
         request.expected_last_message_id = _message_id(request.expected_last_message_id, media, name)
+    if request.properties is not None:  # as much work as to decode them, so it is done where that is, on a thread if it is much
+        request.tails = encode_tails(len(payloads), request.keys, request.properties, request.ttls)
     return request
 
 

@@ -6,7 +6,7 @@ No pydantic here: these are made for every request of the hot path and hold colu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 STORED = "stored"
@@ -36,6 +36,8 @@ class PublishRequest:
     """Id of the newest message of the topic, 20 bytes; 20 zero bytes: none was ever published."""
     expected_key_offsets: Mapping[str, int | None] | None = None
     """Key, each byte one character U+0000 to U+00FF → offset of the newest message with this key; None: there is none yet."""
+    tails: Sequence[bytes] | None = field(default=None, compare=False, repr=False)
+    """Key, properties and ttl of each message as they are answered and stored, if that was made together with the request."""
 
     @property
     def conditional(self) -> bool:

@@ -106,6 +106,8 @@ class Page(NamedTuple):
     """It ended before a message whose transaction the reader's transaction takes for undecided: waiting would not help."""
     more: bool = False
     """It ended because it has looked at as many rows as it may. There is more behind ``last_id``, perhaps nothing that lives."""
+    room: int = 0
+    """Bytes that are left of its bound where there is more."""
 
 
 class Bounds(NamedTuple):
@@ -213,7 +215,7 @@ def collect(
                 if encoding.note is not None:
                     encoding.note(row, len(found))
                 if more:
-                    return Page(messages, last, expired_at, more=True)
+                    return Page(messages, last, expired_at, more=True, room=room)
                 if len(messages) >= limit or room <= 0:
                     break
                 last = row_id + _LAST_PAYLOAD_ID
@@ -231,7 +233,8 @@ def collect(
         if len(messages) >= limit or room <= 0:
             break
     else:
-        return Page(messages, _completed(last), expired_at, more=next(rows, None) is not None)
+        more = next(rows, None) is not None
+        return Page(messages, _completed(last), expired_at, more=more, room=room if more else 0)
     return Page(messages, _completed(last), expired_at)
 
 

@@ -626,13 +626,12 @@ class TopicLog:
             page = await self._slice(start, limit - len(messages), room, encoding, transaction, settled)
             messages += page.messages
             last_id = page.last_id or last_id
-            room -= sum(map(len, page.messages))
-            if not page.more or last_id is None or len(messages) >= limit or room <= 0 or (messages and number >= _SLICES):
+            if not page.more or last_id is None or (messages and number >= _SLICES):
                 break
-            start = after(last_id)
+            start, room = after(last_id), page.room
             await asyncio.sleep(0)
             self._check_open()
-        return page._replace(messages=messages, last_id=last_id, more=False)
+        return page._replace(messages=messages, last_id=last_id, more=False, room=0)
 
     async def _slice(
         self, start: bytes, limit: int, room: int, encoding: Encoding, transaction: Transaction | None, settled: bool

@@ -327,6 +327,7 @@ def columns_of(request: PublishRequest, known: int, previous: bytes | None, writ
         ttls=request.ttls and request.ttls[new],
         previous=previous,
         write_pointer=write_pointer,
+        tails=request.tails and request.tails[new],
     )
 
 

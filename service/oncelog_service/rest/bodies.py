@@ -41,6 +41,7 @@ _ITEMS_A_MESSAGE = 20
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MAX_PROBLEMS = 1_000
 MAX_LISTED = 10_000
 _LISTED = 1_000
 
@@ -95,10 +96,14 @@ def _model(call: Call, kind: type[M]) -> M:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or 'the body'}: {problem['msg']}" for problem in error.errors()[:5]
-        )
-        raise InvalidRequest(f"the body is not a {kind.__name__}: {problems}") from error
+        raise InvalidRequest(f"the body is not a {kind.__name__}: {_problems(error)}") from error
+
+
+def _problems(error: ValidationError) -> str:
+    """The first ones. pydantic makes all of them at once, and nobody else has a turn meanwhile: not of very many."""
+    if error.error_count() > _MAX_PROBLEMS:
+        return f"{error.error_count()} of its values are wrong, too many to name one"
+    return "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'the body'}: {problem['msg']}" for problem in error.errors()[:5])
 
 
 def query_int(call: Call, name: str, default: int | None = None) -> int:

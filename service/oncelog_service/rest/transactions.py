@@ -20,7 +20,7 @@ from oncelog.wire.models import (
 )
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import json_answer, query_int, read_model
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, read_model
 from oncelog_service.rest.routes import Call
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
@@ -88,7 +88,7 @@ async def can_commit(call: Call) -> Answer:
     database can still end it. Answers the id of the store that the transaction is in.
     """
     pointer, changes = pointer_of(call), await read_model(call, Changes)
-    store_id = await call.service.transactions.can_commit(pointer, _keys(changes), changes.resource)
+    store_id = await call.service.transactions.can_commit(pointer, await _keys(call, changes), changes.resource)
     return json_answer(CanCommit(store_id=store_id).to_wire())
 
 
@@ -97,7 +97,7 @@ async def commit(call: Call) -> Answer:
     pointer, changes = pointer_of(call), await read_model(call, Changes)
     if changes.resource is not None:
         raise InvalidRequest("a resource goes with can-commit only")
-    await call.service.transactions.commit(pointer, _keys(changes))
+    await call.service.transactions.commit(pointer, await _keys(call, changes))
     return await _status_answer(call, pointer)
 
 
@@ -228,7 +228,11 @@ def _checked(pointers: list[int]) -> list[int]:
     return pointers
 
 
-def _keys(changes: Changes) -> list[bytes]:
+async def _keys(call: Call, changes: Changes) -> list[bytes]:
+    return await off_loop(len(call.body) > AT_ONCE_BYTES, _encoded_keys, changes)
+
+
+def _encoded_keys(changes: Changes) -> list[bytes]:
     try:
         return [key.encode("latin-1") for key in changes.changes]
     except UnicodeEncodeError as error:

@@ -76,13 +76,12 @@ from oncelog.wire.avro_parts import (
     NULL_BRANCH,
     VALUE_BRANCH,
     decode_long,
-    encode_bytes,
     encode_length,
     encode_long,
     encode_long_run,
     encode_longs,
-    encode_map,
     encode_string,
+    encode_tails,
 )
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE
 
@@ -208,6 +207,8 @@ class Columns:
     previous: bytes | None = None
     """Row id of the producer's newest message before these, if it is a named producer that has one."""
     write_pointer: int | None = None
+    tails: Sequence[bytes] | None = None
+    """Keys, properties and ttls, if they are encoded already."""
 
 
 _heads: dict[int, bytes] = {}
@@ -289,18 +290,10 @@ def _tails(columns: Columns) -> tuple[Iterable[bytes], Iterable[int]]:
     """Key, properties and ttl of each message, encoded, and the flags they bring."""
     if columns.keys is None and columns.properties is None and columns.ttls is None:
         return repeat(NULL_BRANCH * 3), repeat(0)
-    nothing: Iterable[None] = repeat(None)
-    tails, flags = [], []
-    for key, properties, ttl, _ in zip(
-        columns.keys or nothing, columns.properties or nothing, columns.ttls or nothing, columns.payloads, strict=False
-    ):
-        tails.append(
-            (NULL_BRANCH if key is None else VALUE_BRANCH + encode_bytes(key))
-            + (NULL_BRANCH if properties is None else VALUE_BRANCH + encode_map(properties))
-            + (NULL_BRANCH if ttl is None else VALUE_BRANCH + encode_long(ttl))
-        )
-        flags.append(0 if ttl is None else TTL)
-    return tails, flags
+    tails = columns.tails
+    if tails is None:
+        tails = encode_tails(len(columns.payloads), columns.keys, columns.properties, columns.ttls)
+    return tails, repeat(0) if columns.ttls is None else [0 if ttl is None else TTL for ttl in columns.ttls]
 
 
 def _with_previous(row: bytes, previous: bytes) -> bytes:
