@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
+from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError, ResponseTimeout
 from oncelog.retry import may_retry, wait_before_retry
 from oncelog.transport import MAX_JSON_BYTES, READ_SECONDS, Transport
 from oncelog.trust import Certificate, Trust, Verify
@@ -40,7 +40,8 @@ class Calls:
         """``url``: else ONCELOG_URL, else http://127.0.0.1:7070; ``token``: else ONCELOG_TOKEN.
 
         ``timeout``: seconds until an answer must have come, to its last byte. ``retry``: seconds that a call is tried again, so
-        that it has ended after both together.
+        that it has ended after both together. Of several instances one that hangs takes no call with it: what may be done
+        twice is asked of the others too, for ``timeout`` each, unless ``retry`` is 0.
 
         ``verify``: the certificates to trust, a file, a directory or an ssl.SSLContext, else ONCELOG_CA, REQUESTS_CA_BUNDLE,
         CURL_CA_BUNDLE, SSL_CERT_FILE or SSL_CERT_DIR, else the public ones. ``cert``: the client's own, a file that has its key
@@ -68,7 +69,9 @@ class Calls:
         Raises:
             OncelogError: the last try's; ``definite`` only if no earlier try may have got through either.
         """
-        end = time.monotonic() + (self._retry if seconds is None else seconds)
+        seconds = self._retry if seconds is None else seconds
+        end = time.monotonic() + seconds
+        others = self._transport.others if seconds else 0
         attempt = 0
         perhaps_done = False
         while True:
@@ -76,6 +79,8 @@ class Calls:
                 return call()
             except OncelogError as error:
                 wait = wait_before_retry(error, attempt, random.random(), end - time.monotonic())
+                if isinstance(error, ResponseTimeout) and others:  # that took all the time; another one may answer at once
+                    others, wait = others - 1, wait or 0.0
                 if wait is None or not may_retry(error, idempotent):
                     error.definite = error.definite and not perhaps_done  # an earlier try may have got through
                     raise

@@ -88,6 +88,11 @@ class Transport:
         self._home = forks.here()
         forks.register(self)
 
+    @property
+    def others(self) -> int:
+        """How many instances are known beside the one that is asked first."""
+        return len(self._bases) - 1
+
     def call(
         self,
         method: str,

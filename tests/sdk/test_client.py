@@ -13,6 +13,7 @@ from oncelog.errors import (
     InvalidResponse,
     ProducerFenced,
     ProducerNotFound,
+    ResponseTimeout,
     StorageUnavailable,
     TopicExists,
     TopicNotFound,
@@ -20,6 +21,32 @@ from oncelog.errors import (
 from oncelog.wire.models import NamespacePolicies, Verification
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.support import RunningService, free_port
+
+# --- several instances
+
+
+@pytest.mark.parametrize(
+    ("instances", "retry", "idempotent", "asked"), [(3, 1e-9, True, 3), (1, 1e-9, True, 1), (3, 0, True, 1), (3, 1e-9, False, 1)]
+)
+def test_one_that_hangs_takes_no_call_with_it_that_others_can_answer(
+    instances: int, retry: float, idempotent: bool, asked: int
+) -> None:
+    """It takes all the time there was: then each of the others is asked once. The first time-out used to be the answer."""
+    client = Client(",".join(f"http://127.0.0.{n}:1" for n in range(1, instances + 1)), retry=retry)
+    hung: list[str] = []
+
+    def hangs() -> None:
+        hung.append(client._transport._bases[0])
+        client._transport._gone(hung[-1])
+        raise ResponseTimeout("planted")
+
+    with pytest.raises(ResponseTimeout):
+        client._trying(hangs, idempotent)
+    assert len(set(hung)) == len(hung) == asked
+    answers = iter([hangs, lambda: None])
+    if asked > 1:
+        client._trying(lambda: next(answers)(), idempotent)
+
 
 # --- topics
 
