@@ -17,7 +17,7 @@ from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
-from tests.support import RunningService, running_service
+from tests.support import ManualClock, RunningService, running_service
 
 METHODS = {"get", "put", "post", "delete"}
 
@@ -184,6 +184,21 @@ def test_a_store_whose_writes_fail_again_and_again_is_reopened_ever_more_rarely_
         assert "reopened in 3600 s" in problem["detail"]
         assert "oncelog salvage" in caplog.text
         assert len(openings) == 3
+
+
+def test_a_store_that_has_held_for_long_is_not_said_to_be_damaged_any_more(
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr(service_module, "_DAMAGED_SECONDS", (0.01,))
+    disk, kinds = Disk(), iter([DamagedStore, MemoryStore])
+    with running_service(open_store=lambda: next(kinds)(disk), clock=clock) as service:
+        topic = Topic(service.url)
+        topic.publish("x")
+        until(lambda: get(service.url + "/healthz").status_code == 200)
+        assert topic.publish("x").status_code == 200
+        assert get(service.url + "/healthz").json()["status"] == "damaged"
+        clock.advance(int(service_module._HELD_SECONDS * 1000) + 1)
+        assert get(service.url + "/healthz").json()["status"] == "ok"
 
 
 def raise_store_error() -> None:

@@ -181,6 +181,7 @@ def test_a_batch_that_expects_something_is_one_request_and_all_of_it_is_stored_o
     with watched(house) as (url, seen), Producer(topic, url=url, name="p", batch_max_messages=10) as producer:
         producer.send_async(b"before it")
         receipts = producer.send_batch([b"x"] * 50, expected_offset=3)
+        assert (producer._pending, producer._pending_bytes) == (0, 0)
         assert [receipt.offset for receipt in receipts] == list(range(3, 53))
         assert [len(request.payloads) for request in seen] == [1, 50]
         last = receipts[-1].message_id

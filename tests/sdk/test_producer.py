@@ -786,14 +786,27 @@ def test_a_definite_failure_of_a_producer_without_a_name_is_of_its_message_alone
             producer.close()
         assert [payload for _, payload in stored(client, topic)] == [b"0", b"1"]
 
-        named: Producer[bytes] = Producer(topic, url=fake.url, name="p", delivery_timeout=0.3)
-        refusing.set()
-        with pytest.raises(StorageUnavailable):
-            named.send(b"x")
-        refusing.clear()
-        with pytest.raises(ProducerStopped):
-            named.send(b"y")
-        named.close()
+        for kind in ({"name": "p"}, {"gaps": "refuse"}):  # somebody relies on none being left out
+            strict: Producer[bytes] = Producer(topic, url=fake.url, delivery_timeout=0.3, **kind)  # type: ignore[call-overload]
+            refusing.set()
+            with pytest.raises(StorageUnavailable):
+                strict.send(b"x")
+            refusing.clear()
+            with pytest.raises(ProducerStopped):
+                strict.send(b"y")
+            strict.close()
+
+
+def test_a_producer_without_a_name_that_is_fenced_stops_all_the_same(client: Client, topic: str) -> None:
+    """Whatever it sends would be refused: it says so at once."""
+    producer = Producer[bytes](topic, client=client)
+    producer.send(b"0")
+    client.open_producer(topic, producer.name)
+    with pytest.raises(ProducerFenced):
+        producer.send(b"1")
+    with pytest.raises(ProducerStopped):
+        producer.send(b"2")
+    producer.close()
 
 
 def test_a_failure_is_definite_only_if_no_earlier_try_can_have_got_through(

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -423,7 +424,9 @@ def test_a_process_that_hangs_in_its_commit_holds_up_nobody_elses_recovery(
     client: Client, topic: str, request: pytest.FixtureRequest, resource: str, through: int
 ) -> None:
     """It has written its marker and not committed it. PostgreSQL would let whoever writes the same one wait for ever."""
-    engine = create_engine(request.getfixturevalue("postgres").fresh_schema())
+    url = make_url(request.getfixturevalue("postgres").fresh_schema())
+    # Who waits for ever is told so, in a minute.
+    engine = create_engine(url.update_query_dict({"options": f"{url.query.get('options', '')} -c statement_timeout=60000"}))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effects (n INTEGER)"))
     run(client, topic, SqlParticipant(engine, resource), 0)

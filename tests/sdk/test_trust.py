@@ -91,6 +91,12 @@ def test_a_ca_of_ones_own_is_trusted_where_it_is_named(house: RunningService, ce
         assert Connection.chosen(fake.url, None, None, ca=ca).client().topics()
 
 
+def test_who_is_named_is_trusted_and_none_of_the_public_ones(certificates: Certificates) -> None:
+    (trusted,) = Trust.chosen(certificates.path("ca.pem")).context.get_ca_certs()
+    assert trusted["subject"] == ((("commonName", "ca"),),)
+    assert len(Trust.chosen().context.get_ca_certs()) > 50
+
+
 @pytest.mark.parametrize("name", CA_VARIABLES)
 def test_the_environment_may_name_it(
     house: RunningService, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str

@@ -8,11 +8,12 @@ import pytest
 
 from oncelog.errors import StorageUnavailable, TopicDamaged
 from oncelog.wire.requests import PublishRequest
+from oncelog_service.cluster.leases import Lease
 from oncelog_service.journal.ledger import BLOCK
 from oncelog_service.log.journaled import INLINE, Ready, Staged
 from oncelog_service.storage.memory import Disk
-from oncelog_service.storage.port import Batch, Table
-from tests.service.house import House, crashed, flip, numbered, opened
+from oncelog_service.storage.port import Batch, Fence, Table
+from tests.service.house import PREFIX, House, crashed, flip, numbered, opened
 
 NUMBER = 1_790_000_000_000_000_000
 
@@ -99,6 +100,29 @@ def test_a_branch_is_copied_once_however_often_it_is_tried() -> None:
             assert house.log.journaled.copy(again, [await house.log.journaled.open(NUMBER)]).messages == 0
             assert [*again.puts, *again.runs] == []
             assert house.log.position.upcoming_offset == 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("step", ["stage", "copy"])
+def test_what_a_coordinator_stages_and_copies_stands_on_the_lease_of_the_topic(step: str) -> None:
+    """It submits the batch itself, and may have been stopped for long: then two rows would stand at one offset."""
+
+    async def scenario() -> None:
+        disk = await staged_disk()
+        async with opened(disk, keyed=True, clean=False) as house:
+            staged = await house.log.journaled.open(NUMBER)
+            fence = Fence(PREFIX, 1)
+            house.log.journaled._writer = house.writer.under(Lease(PREFIX, fence, lambda: True))
+            batch, disk.epochs[PREFIX] = Batch(), 2
+            if step == "stage":
+                house.log.journaled.put(batch, staged, 2, PublishRequest([b"4"]))
+            else:
+                house.log.journaled.copy(batch, [staged])
+            rows = {table: dict(found) for table, found in disk.tables.items()}
+            with pytest.raises(StorageUnavailable):
+                await house.writer.submit(batch, lambda: None)
+            assert disk.tables == rows
 
     asyncio.run(scenario())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import Batch, StoreDamaged, Table
+from oncelog_service.storage.port import Batch, Fence, StoreDamaged, StoreFenced, Table
 from oncelog_service.storage.rows import TrimRow, encode_record
 from oncelog_service.storage.seals import UNSEALED, SealedStore, seal, unseal
 
@@ -68,6 +68,21 @@ def test_a_row_under_another_key_or_in_another_table_is_noticed() -> None:
     for table, key in ((Table.SUBSCRIPTION, KEY), (Table.PRODUCER, KEY + b"s"), (Table.PRODUCER, b"")):
         with pytest.raises(StoreDamaged):
             unseal(table, key, data)
+
+
+def test_every_table_is_sealed_but_for_those_whose_rows_bring_a_checksum_of_their_own() -> None:
+    assert {table.name for table in UNSEALED} == {"MESSAGE", "PAYLOAD", "SNAPSHOT", "KEY_SNAPSHOT", "TRANSACTION_SNAPSHOT"}
+
+
+@pytest.mark.parametrize("table", [Table.TOPIC, Table.MESSAGE])
+def test_what_is_sealed_stands_on_the_same_leases(table: Table) -> None:
+    disk, batch = Disk(), Batch()
+    batch.put(table, KEY, VALUE)
+    batch.fences.add(Fence(b"default:t", 1))
+    disk.epochs[b"default:t"] = 2  # somebody else has it now
+    with pytest.raises(StoreFenced):
+        SealedStore(MemoryStore(disk)).write([batch])
+    assert disk.tables[table] == {}
 
 
 def test_rows_with_a_checksum_of_their_own_are_left_as_they_are() -> None:

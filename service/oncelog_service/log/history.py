@@ -88,11 +88,13 @@ def requests_of(store: Store, prefix: bytes, producer: str, newest: bytes) -> It
 
 
 def _request_at(store: Store, prefix: bytes, row_id: bytes) -> list[Row]:
-    """The rows of the request whose last row is at ``row_id``, that one first; none if they are gone."""
+    """The rows of the request whose last row is at ``row_id``, that one first; as far as they are not gone."""
     request: list[Row] = []
     with closing(store.scan(Table.MESSAGE, prefix, prefix + after(row_id), reverse=True)) as rows:
         for key, data in rows:
             row = _decode(key[len(prefix) :], data)
+            if row.fills_a_hole:
+                return request  # what stood there is known to be lost
             if row.row_id != row_id if not request else row.offset != request[-1].offset - 1:
                 # Retention deletes from the beginning: where an older row is still there, nothing newer may be missing.
                 raise TopicDamaged(f"a message is missing between offset {row.offset} and the one at {row_id.hex()}")

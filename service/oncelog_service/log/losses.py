@@ -27,6 +27,7 @@ from oncelog_service.storage.keys import (
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import (
+    FILLER_TTL,
     GROUP,
     Columns,
     JournalMetaRow,
@@ -44,8 +45,6 @@ _END = b"\xff" * 64
 _AT_ONCE = 2_000
 _SKIPPED = 2**32
 """Numbers of atomic commits that may have been handed out, and are not known."""
-_TTL = 0
-"""Of a filler, in seconds: it is over when it is written."""
 
 
 class Hole(NamedTuple):
@@ -142,7 +141,7 @@ def fill(store: Store, hole: Hole) -> None:
         some, batch = ids[at : at + _AT_ONCE], Batch()
         if at == 0 and hole.instead_of is not None:
             batch.delete(Table.MESSAGE, hole.prefix + hole.instead_of)
-        columns = Columns([b""] * len(some), ttls=[_TTL] * len(some))
+        columns = Columns([b""] * len(some), ttls=[FILLER_TTL] * len(some))
         batch.put_run(Table.MESSAGE, hole.prefix, some, encode_rows(columns, some, hole.first + at))
         if at == 0 and hole.instead_of in some:
             batch.deletes.clear()

@@ -154,6 +154,10 @@ class Fields(NamedTuple):
     key_at: int
 
 
+FILLER_TTL = 0
+"""Of a row that a salvage puts where a message was, in seconds: it is over when it is written (log/losses.py)."""
+
+
 class Row(NamedTuple):
     """A decoded row of the Message Table."""
 
@@ -176,6 +180,11 @@ class Row(NamedTuple):
     def message_id(self) -> bytes:
         """The 20 bytes of the message's id; of a group: its row's."""
         return self.row_id + _NO_PAYLOAD_ID
+
+    @property
+    def fills_a_hole(self) -> bool:
+        """Whether it stands where a salvage found no message. No publish takes a ttl of 0."""
+        return self.ttl == FILLER_TTL
 
     @property
     def messages(self) -> int:
