@@ -561,6 +561,23 @@ def test_a_commit_that_was_made_under_another_id_is_a_duplicate_that_answers_the
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("first", "then"), [("i", None), (None, "i")])
+def test_no_incarnation_is_another_one_than_any(first: str | None, then: str | None) -> None:
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a")
+            loader = {"group": "g", "producer": "loader"}
+            await house.commit("c0", {"a": messages("0")}, sequence_id=0, incarnation=first, **loader)
+            for sequence_id in (0, 1):
+                other = house.commit(f"d{sequence_id}", {"a": messages("d")}, sequence_id=sequence_id, incarnation=then, **loader)
+                error = await refusal(other)
+                assert isinstance(error, ProducerFenced)
+                assert (error.incarnation, error.current_incarnation) == (then, first)
+            assert await house.shown("a") == ["0"]
+
+    asyncio.run(scenario())
+
+
 def test_of_twins_that_commit_at_once_one_is_committed_and_the_others_are_duplicates_of_it() -> None:
     async def scenario() -> None:
         async with living(Disk()) as house:

@@ -49,6 +49,19 @@ def test_what_was_passed_over_as_expired_is_never_delivered_again(machine: Machi
         assert Topic(service.url, create=False).payloads() == ["new"]
 
 
+def test_what_had_expired_when_a_later_message_came_stays_so_although_nobody_looked(machine: Machine) -> None:
+    """That message says which time it was, whatever the clock says now."""
+    with machine.run() as service:
+        topic = Topic(service.url, ttl="60")
+        topic.publish("old")
+        machine.clock.advance(61_000)
+        topic.publish("new")
+        after = machine.crash()
+    after.clock.advance(-HOUR)
+    with after.run() as service:
+        assert Topic(service.url, create=False).payloads() == ["new"]
+
+
 def test_a_topic_nobody_has_open_forgets_no_expiry_when_its_ttl_is_raised(machine: Machine) -> None:
     with machine.run() as service:
         topic = Topic(service.url, ttl="60")

@@ -165,6 +165,27 @@ def test_a_repeated_publish_of_a_group_answers_duplicate_after_a_restart(machine
         assert house.topic.verify()["ok"]
 
 
+def test_a_group_whose_first_sequence_id_stands_in_the_log_already_is_not_published(house: House) -> None:
+    """Its transaction has published that one beside it: all of the group would be there, that message twice."""
+    pointer = house.start()
+    house.topic.store_under(pointer, "m5", "m6", producer="p", sequenceIds=[5, 6])
+    house.topic.publish_under(pointer, "m5", producer="p", sequenceIds=[5])
+    refused = house.topic.publish(transactionWritePointer=pointer, producer="p")
+    assert assert_problem(refused, 422, "sequence_reused")["sequence_id"] == 5
+    assert house.topic.payloads() == ["m5"]
+
+
+def test_who_was_fenced_publishes_no_group(house: House) -> None:
+    """Nor one that holds nothing of its own."""
+    old = house.topic.open_producer("p", "one")["epoch"]
+    new = house.topic.open_producer("p", "another")["epoch"]
+    pointer = house.start()
+    house.topic.store_under(pointer, "a", "b")
+    assert_problem(house.topic.publish(transactionWritePointer=pointer, producer="p", epoch=old), 403, "producer_fenced")
+    assert house.topic.payloads() == []
+    house.topic.publish_under(pointer, producer="p", epoch=new)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_gaps_are_refused_in_a_store_as_well(machine: Machine, restarted: bool) -> None:
     with machine.run() as service:

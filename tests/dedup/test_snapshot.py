@@ -50,6 +50,14 @@ def test_one_flipped_bit_anywhere_is_noticed(snapshot: Snapshot, data: st.DataOb
         Snapshot.from_bytes(bytes(written))
 
 
+def test_a_flipped_bit_at_the_end_of_a_large_snapshot_is_noticed_too() -> None:
+    written = Snapshot(SequenceMap({f"p{n}": mark(n, n) for n in range(300)}), position(300)).to_bytes()
+    assert len(written) > 2**13
+    for at in (0, len(written) // 2, *range(2**12 - 1, len(written), 997), len(written) - 5, len(written) - 1):
+        with pytest.raises(SnapshotDamaged):
+            Snapshot.from_bytes(written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :])
+
+
 @given(snapshots, st.data())
 def test_a_cut_snapshot_is_noticed(snapshot: Snapshot, data: st.DataObject) -> None:
     written = snapshot.to_bytes()

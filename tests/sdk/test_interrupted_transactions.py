@@ -44,6 +44,8 @@ class World:
         event.listen(self.engine, "connect", lambda connection, _: self._opened.append(connection))
         with self.engine.begin() as connection:
             connection.execute(text("CREATE TABLE effects (n INTEGER)"))
+        # On PostgreSQL whoever makes it makes it within its transaction, and the first one is interrupted at once.
+        SqlParticipant(self.engine, self.resource).table.create(self.engine)
 
     def process_is_gone(self) -> None:
         """With it its connections."""

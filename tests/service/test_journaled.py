@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from oncelog.errors import StorageUnavailable, TopicDamaged
+from oncelog.errors import InvalidRequest, StorageUnavailable, TopicDamaged
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.journal.ledger import BLOCK
@@ -100,6 +100,37 @@ def test_a_branch_is_copied_once_however_often_it_is_tried() -> None:
             assert house.log.journaled.copy(again, [await house.log.journaled.open(NUMBER)]).messages == 0
             assert [*again.puts, *again.runs] == []
             assert house.log.position.upcoming_offset == 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("published", [1, 2])
+def test_a_commit_is_looked_at_again_if_its_first_message_was_published_meanwhile(published: int) -> None:
+    """Then it is judged once more; also where that is all which came in between."""
+
+    async def scenario() -> None:
+        async with opened(await staged_disk(), keyed=True) as house:
+            staged = await house.log.journaled.open(NUMBER)
+            ready = await house.log.journaled.ready([staged], lambda: NUMBER + BLOCK)
+            assert house.log.journaled.judged(ready)
+            await house.log.publish(numbered([b"0", b"1"][:published], "p", 0))
+            assert not house.log.journaled.judged(ready)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("begin", [0, 1, 2])
+def test_sequence_ids_rise_from_one_branch_to_the_next(begin: int) -> None:
+    async def scenario() -> None:
+        async with opened(Disk()) as house:
+            branches = [house.log.journaled.begun(NUMBER + each) for each in (0, 1)]
+            await put(house, branches[0], 0, numbered([b"0", b"1"], "p", 0))
+            await put(house, branches[1], 0, numbered([b"x"], "p", begin))
+            if begin > 1:
+                await house.log.journaled.ready(branches, lambda: NUMBER + BLOCK)
+                return
+            with pytest.raises(InvalidRequest, match="strictly rise"):
+                await house.log.journaled.ready(branches, lambda: NUMBER + BLOCK)
 
     asyncio.run(scenario())
 
