@@ -1,24 +1,18 @@
-"""Atomic commits over two topics beside plain publishes and the bare server, and the recovery of those that were prepared."""
+"""Atomic commits over two topics beside plain publishes and the bare server."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
-import shutil
-import signal
-import statistics
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
 import uvloop
 
-from benchmarks.measure import PAYLOADS, Row, Server, oncelog_server, running
-from benchmarks.prepared import prepare
+from benchmarks.measure import PAYLOADS, Row, Server, running
 from benchmarks.turns import Turn, in_turns, repeat
 from oncelog import Client
 from oncelog.wire.codec import encode_commit_request, encode_publish_request
@@ -29,18 +23,14 @@ TOPICS = ("orders", "audit")
 MESSAGES = 10
 """Of each commit on each topic."""
 ATOMIC, PLAIN, BARE = "atomic commits", "two plain publishes", "one write of the bare server"
-PREPARED = 1_000
-_GROUPS = 8
-"""Of the prepared ones, so that every partition of the journal has some."""
-_STARTS = 3
 _PUBLISH = "/v1/namespaces/default/topics/{}/publish"
 
 
 def atomic_rates(seconds: int) -> list[Row]:
-    """Rates on fresh services, then recovery."""
+    """Rates on fresh services."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         rows = _rates(runner, 1, 250, seconds) + _rates(runner, 16, 1_000, seconds)
-    return [*rows, _sdk_rate(seconds), *_recovery()]
+    return [*rows, _sdk_rate(seconds)]
 
 
 # --- rates
@@ -209,47 +199,3 @@ def _sdk_rate(seconds: int) -> Row:
         rate = repeat(once, seconds) / (time.perf_counter() - began)
         _check(client)
     return Row(f"2 × {MESSAGES} messages, 1 connection: {ATOMIC} through the SDK", rate, "a second")
-
-
-# --- recovery
-
-
-def _recovery() -> list[Row]:
-    """Starts over copies of one store; each is killed and started once more, with the same messages and nothing prepared."""
-    home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
-    found: list[tuple[float, ...]] = []
-    try:
-        prepare(home / "prepared", TOPICS, [_commit(f"group-{number % _GROUPS}") for number in range(PREPARED)])
-        for start in range(_STARTS):
-            shutil.copytree(home / "prepared", home / f"{start}")
-            server = oncelog_server(home / f"{start}")
-            try:
-                found.append((*_start(server), *_start(server)))
-            finally:
-                server.end(signal.SIGKILL)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    prepared, used, nothing, used_by_nothing = (statistics.median(column) for column in zip(*found, strict=True))
-    what = f"start with {PREPARED:,} prepared commits of 2 × {MESSAGES} messages"
-    again = "once more, with nothing prepared"
-    return [
-        Row(what, prepared, "s"),
-        Row(f"{what}: {again}", nothing, "s"),
-        Row(f"{what}: recovery, the difference", prepared - nothing, "s", "< 2", prepared - nothing < 2),
-        Row(f"{what}: the service's processor", used, "s"),
-        Row(f"{what}: {again}: the service's processor", used_by_nothing, "s"),
-    ]
-
-
-def _start(server: Server) -> tuple[float, float]:
-    """Seconds from the start of the process until it is ready, with everything committed; and those of its processor."""
-    began = time.perf_counter()
-    server.start()
-    span, used = time.perf_counter() - began, server.processor_seconds()
-    with Client(server.url) as client:
-        for topic in TOPICS:
-            count = client.stats(topic).upcoming_offset
-            if count != PREPARED * MESSAGES:
-                raise RuntimeError(f"{count} messages on {topic} instead of {PREPARED * MESSAGES}")
-    server.end(signal.SIGKILL)
-    return span, used

@@ -284,8 +284,8 @@ class AtomicBatch(_Messages):
 
     @property
     def outcome(self) -> AtomicOutcome | None:
-        """Of the commit; None before it, and where there is none. Its state is ``committed``; ``prepared``, which will be; or
-        ``duplicate``, where the sequence id had been committed before."""
+        """Of the commit; None before it, and where there is none. Its state is ``committed``, or
+        ``duplicate`` where the sequence id had been committed before."""
         return self._outcome
 
     def commit(self) -> AtomicOutcome:

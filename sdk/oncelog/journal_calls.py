@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
@@ -69,8 +68,8 @@ class JournalCalls(TransactionCalls):
         """Make it appear on all topics or on none: what was staged, the request's parts, its branches. Twice is as once.
 
         ``retry``: seconds that it is tried again, else the client's. Raises what was refused (OffsetMismatch, SequenceReused,
-        ProducerFenced, …: then it is aborted), BranchGone, TransactionNotInProgress, TransactionNotFound. Where the error is not
-        definite, :meth:`atomic_outcome` knows.
+        ProducerFenced, …: then it is aborted), BranchGone, TransactionNotFound; TransactionNotInProgress: it was aborted, or
+        committed with something else than this request. Where the error is not definite, :meth:`atomic_outcome` knows.
         """
         path, body = _path(id, "commit"), encode_commit_request(request)
         return parse(
@@ -88,11 +87,9 @@ class JournalCalls(TransactionCalls):
         """What became of it; what is answered is durable. Raises TransactionNotFound: it never began, or that is forgotten."""
         return parse(_OUTCOME, self._get(_path(id)))
 
-    def atomic_transactions(
-        self, state: Literal["in_progress", "prepared"] = "in_progress", group: str | None = None
-    ) -> Iterator[AtomicOutcome]:
-        """Every one in progress, or that is prepared and not on all topics yet, oldest first, fetched page by page."""
-        params = {"state": state, "limit": str(_PAGE)} | ({} if group is None else {"group": group})
+    def atomic_transactions(self, group: str | None = None) -> Iterator[AtomicOutcome]:
+        """Every one in progress, oldest first, fetched page by page."""
+        params = {"limit": str(_PAGE)} | ({} if group is None else {"group": group})
         while True:
             page = parse(_OUTCOMES, self._get(_ROOT, params))
             yield from page

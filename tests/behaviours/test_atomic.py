@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -18,7 +20,6 @@ from oncelog.errors import (
     ProducerInTransaction,
     SequenceGap,
     SequenceReused,
-    StorageUnavailable,
     TopicDamaged,
     TopicNotFound,
     TransactionalMismatch,
@@ -35,7 +36,7 @@ from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from oncelog_service.topics import Topics
 from oncelog_service.transactions.manager import TransactionManager
-from tests.behaviours.atomics import BatchByBatch, House, copy_of, living, messages, refusal
+from tests.behaviours.atomics import CHECKED, House, copy_of, living, messages, refusal
 from tests.service.house import flip
 from tests.support import ManualClock
 
@@ -459,40 +460,185 @@ def test_of_two_transactions_that_name_one_branch_one_gets_it() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("waits_for", ["open", "ready"])
-def test_a_commit_that_waits_while_another_one_names_its_transaction_is_answered_what_became_of_it(
-    waits_for: str, monkeypatch: pytest.MonkeyPatch
+# --- a commit answers for what it carries itself, and for nothing else
+
+
+@asynccontextmanager
+async def _waiting(where: Any, name: str, call: Any) -> AsyncIterator[asyncio.Future[Any]]:
+    """The call, stopped behind the first use of this method until the block ends."""
+    reached, gate = asyncio.Event(), asyncio.Event()
+    original = getattr(where, name)
+
+    async def gated(*values: Any, **named: Any) -> Any:
+        found = await original(*values, **named)
+        if not reached.is_set():
+            reached.set()
+            await gate.wait()
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(where, name, gated)
+        waiting = asyncio.ensure_future(call)
+        await asyncio.wait([waiting, asyncio.ensure_future(reached.wait())], return_when=asyncio.FIRST_COMPLETED)
+        yield waiting
+        gate.set()
+        await asyncio.wait([waiting])
+
+
+CARRIED: dict[str, dict[str, Any]] = {
+    "messages": {"parts": {"a": messages("inline"), "b": messages("inline")}},
+    "a branch": {"branches": ["third"]},
+    "a number": {"producer": "loader", "sequence_id": 0},
+    "each the other": {"branches": ["u"]},
+}
+
+
+@pytest.mark.parametrize("carried", CARRIED.values(), ids=CARRIED.keys())
+@pytest.mark.parametrize("where", [(Topics, "open"), (Journaled, "ready")], ids=["for a topic", "for its verdict"])
+def test_a_commit_overtaken_by_one_that_names_it_is_refused_if_it_carries_anything_and_nothing_of_that_is_there(
+    where: tuple[Any, str], carried: dict[str, Any]
 ) -> None:
+    """It was answered *committed* although its own messages were in no topic, its branches dropped, its number not taken."""
+
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a", "b")
+            for name in ("t", "u", "third"):
+                await house.begin(name)
+                await house.stage(name, "a", 0, messages(name))
+            async with _waiting(*where, house.commit("t", **carried)) as overtaken:
+                assert (await house.commit("u", branches=["t"])).state == "committed"
+            error = overtaken.exception()
+            assert isinstance(error, TransactionNotInProgress), overtaken
+            assert (error.definite, error.state) == (True, "committed")
+            outcome = await house.journal.show("t")
+            assert (outcome.state, outcome.of, outcome.producer) == ("committed", "u", None)
+            assert (await house.shown("a"), await house.shown("b")) == (["u", "t"], [])
+            assert (await house.journal.show("third")).state == "in_progress"
+            await house.dropped()
+            assert house.rows(Table.CHUNK) == 1, "what it carried is gone; what the third one has staged is not"
+            after = copy_of(house.store.disk)  # type: ignore[attr-defined]
+            assert isinstance(await refusal(house.commit("t", **carried)), TransactionNotInProgress)
+            assert await house.commit("t") == outcome
+            await house.verify("a", "b")
+        async with living(after) as house:
+            assert isinstance(await refusal(house.commit("t", **carried)), TransactionNotInProgress)
+            assert await house.commit("t") == outcome, "it asks for nothing that is not there"
+            assert (await house.shown("a"), await house.shown("b")) == (["u", "t"], [])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("where", [(Journaled, "open"), (Journaled, "ready")], ids=["open", "ready"])
+def test_a_commit_that_carries_nothing_is_answered_what_became_of_it_by_the_one_that_overtook_it(where: tuple[Any, str]) -> None:
     async def scenario() -> None:
         disk = Disk()
         async with living(disk) as house:
-            await house.create("a", "b")
+            await house.create("a")
             for name in ("t", "u"):
                 await house.begin(name)
                 await house.stage(name, "a", 0, messages(name))
-            after = copy_of(disk)
-        async with living(after) as house:
-            reached, gate = asyncio.Event(), asyncio.Event()
-            original = getattr(Journaled, waits_for)
-
-            async def gated(*values: Any) -> Any:
-                found = await original(*values)
-                if not reached.is_set():
-                    reached.set()
-                    await gate.wait()
-                return found
-
-            monkeypatch.setattr(Journaled, waits_for, gated)
-            alone = asyncio.ensure_future(house.commit("t", {"a": messages("inline")}))
-            await reached.wait()
-            await house.commit("u", branches=["t"])
-            gate.set()
-            answer = await alone
-            assert (answer.state, answer.of) == ("committed", "u")
-            assert [each for each in await house.shown("a") if each != "inline"] == ["u", "t"]
+            disk = copy_of(disk)
+        async with living(disk) as house:
+            async with _waiting(*where, house.commit("t")) as overtaken:
+                await house.commit("u", branches=["t"])
+            assert (overtaken.result().state, overtaken.result().of) == ("committed", "u")
+            assert await house.shown("a") == ["u", "t"]
             await house.verify("a")
 
     asyncio.run(scenario())
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "other payload": {"parts": {"a": messages("x", keys=[b"k"]), "b": messages("2")}},
+    "other key": {"parts": {"a": messages("1", keys=[b"l"]), "b": messages("2")}},
+    "another producer": {"parts": {"a": messages("1", keys=[b"k"], producer="q", first=0), "b": messages("2")}},
+    "a part less": {"parts": {"a": messages("1", keys=[b"k"])}},
+    "a part more": {"parts": {"a": messages("1", keys=[b"k"]), "b": messages("2"), "c": messages("3")}},
+    "another topic": {"parts": {"c": messages("1", keys=[b"k"]), "b": messages("2")}},
+    "another branch": {"branches": ["other"]},
+    "no branch": {"branches": []},
+    "another number": {"sequence_id": 5},
+    "another incarnation": {"incarnation": "j"},
+    "another checksum": {"checksum": "d"},
+}
+
+
+@pytest.mark.parametrize("changed", OTHERS.values(), ids=OTHERS.keys())
+@pytest.mark.parametrize("duplicate", [False, True], ids=["committed", "duplicate"])
+def test_another_commit_under_the_id_of_one_that_has_ended_is_refused_also_after_a_restart(
+    duplicate: bool, changed: dict[str, Any]
+) -> None:
+    """It was answered *committed*, or *duplicate*, although it was another one."""
+    numbered = {"producer": "loader", "sequence_id": 4, "incarnation": "i", "checksum": "c"}
+    asked: dict[str, Any] = {
+        "group": "g",
+        "parts": {"a": messages("1", keys=[b"k"]), "b": messages("2")},
+        "branches": ["branch"],
+        **numbered,
+    }
+
+    async def scenario() -> None:
+        disk = Disk()
+        async with living(disk) as house:
+            await house.create("a", "b", "c")
+            if duplicate:
+                await house.commit("first", group="g", **numbered)
+            await house.begin("branch")
+            await house.begin("other")
+            outcome = await house.commit("t", **asked)
+            assert outcome.state == ("duplicate" if duplicate else "committed")
+            before = [await house.shown(topic) for topic in "abc"]
+            disk = copy_of(disk)
+        for _ in range(2):
+            async with living(disk) as house:
+                error = await refusal(house.commit("t", **{**asked, **changed}))
+                assert isinstance(error, TransactionNotInProgress)
+                assert (error.definite, error.state, error.transaction) == (True, outcome.state, "t")
+                assert await house.commit("t", **asked) == outcome
+                assert await house.commit("t") == outcome
+                assert [await house.shown(topic) for topic in "abc"] == before
+                disk = copy_of(disk)
+
+    asyncio.run(scenario())
+
+
+def test_the_same_messages_under_new_numbers_and_expectations_are_the_same_commit() -> None:
+    """Whoever comes again under an id of its own has opened its producers anew, and read the end of the log anew."""
+
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a", **CHECKED)
+            first = messages("1", producer="p", first=0, expected_offset=0)
+            outcome = await house.commit("t", {"a": first}, group="g")
+            again = messages("1", producer="p", first=1, expected_offset=1)
+            assert await house.commit("t", {"a": again}, group="g") == outcome
+            assert await house.shown("a") == ["1"]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_commit_carried_that_was_refused_and_is_in_progress_as_before_is_no_part_of_it() -> None:
+    """Its messages stayed staged, and appeared with the next commit under its id, or with one that named it."""
+
+    async def scenario(named: bool) -> None:
+        async with living(Disk()) as house:
+            await house.create("a", "b")
+            await house.begin("t")
+            await house.stage("t", "a", 0, messages("staged"))
+            refused = house.commit("t", {"a": messages("refused"), "b": messages("refused")}, branches=["gone"])
+            assert isinstance(await refusal(refused), BranchGone)
+            if named:
+                await house.commit("u", {"b": messages("next")}, group="g", branches=["t"])
+            else:
+                await house.commit("t", {"b": messages("next")})
+            assert (await house.shown("a"), await house.shown("b")) == (["staged"], ["next"])
+            await house.dropped()
+            assert house.rows(Table.CHUNK) == 0
+            await house.verify("a", "b")
+
+    for named in (False, True):
+        asyncio.run(scenario(named))
 
 
 @pytest.mark.parametrize("delay", range(0, 12, 2))
@@ -821,105 +967,7 @@ def test_a_topic_that_takes_transactional_messages_only_takes_no_atomic_commit()
     asyncio.run(scenario())
 
 
-# --- between prepare and the rest
-
-
-async def _disks_of_one_commit(**properties: str) -> list[Disk]:
-    """The disk after each batch of a commit on the topics a and b; the last but three is that of its PrepareCommit."""
-    disk = Disk()
-    store = BatchByBatch(disk)
-    async with living(disk, store=store) as house:
-        await house.create("a", "b", **properties)
-        await house.publish("a", messages("before"))
-        await house.begin("t")
-        await house.stage("t", "a", 0, messages("1", "2"))
-        await house.stage("t", "b", 0, messages("1"))
-        await house.begin("later")
-        await house.stage("later", "b", 0, messages("later"))
-        await house.commit("t")
-        return list(store.disks)
-
-
-def test_a_topic_deleted_between_prepare_and_recovery_holds_up_no_other() -> None:
-    async def scenario(anew: bool) -> None:
-        prepared = (await _disks_of_one_commit())[-4]
-        row = prepared.tables[Table.TOPIC]
-        key = topic_key("default", "a")
-        row[key] = row[key].replace(b'"deleted":false', b'"deleted":true')
-        async with living(prepared) as house:
-            if anew:
-                await house.create("a")
-                assert await house.shown("a") == []
-            outcome = await house.journal.show("t")
-            assert (outcome.state, outcome.messages) == ("committed", 1)
-            assert await house.shown("b") == ["1"]
-            assert await house.commit("t") == outcome
-
-    for anew in (False, True):
-        asyncio.run(scenario(anew))
-
-
-async def _disk_of_a_commit_that_was_only_asked_for() -> Disk:
-    """With a branch; nothing is decided."""
-    disk = Disk()
-    store = BatchByBatch(disk)
-    async with living(disk, store=store) as house:
-        await house.create("a", "b")
-        await house.begin("t")
-        await house.begin("branch", of="t")
-        await house.stage("t", "a", 0, messages("1"))
-        await house.stage("branch", "b", 0, messages("1"))
-        await house.commit("t", branches=["branch"], producer="loader", sequence_id=0, checksum="c")
-    return next(each for each in store.disks if len(each.tables[Table.JOURNAL]) == 5)
-
-
-def test_a_commit_that_was_asked_for_before_a_crash_is_made_by_the_restart() -> None:
-    async def scenario() -> None:
-        async with living(await _disk_of_a_commit_that_was_only_asked_for()) as house:
-            outcome = await house.journal.show("t")
-            assert (outcome.state, outcome.branches, outcome.producer, outcome.checksum) == (
-                "committed",
-                ["branch"],
-                "loader",
-                "c",
-            )
-            assert (await house.shown("a"), await house.shown("b")) == (["1"], ["1"])
-            assert (await house.journal.producer("g", "loader")).transaction == "t"
-
-    asyncio.run(scenario())
-
-
-def test_a_commit_that_was_asked_for_before_a_crash_is_refused_by_the_restart_when_it_cannot_be_any_more() -> None:
-    async def scenario() -> None:
-        disk = await _disk_of_a_commit_that_was_only_asked_for()
-        row, key = disk.tables[Table.TOPIC], topic_key("default", "a")
-        row[key] = row[key].replace(b'"deleted":false', b'"deleted":true')
-        async with living(disk) as house:
-            assert (await house.journal.show("t")).reason == "topic_not_found"
-            assert (await house.journal.show("branch")).reason == "not_named"
-            assert isinstance(await refusal(house.commit("t", branches=["branch"])), TopicNotFound)
-            assert await house.shown("b") == []
-            assert isinstance(await refusal(house.journal.producer("g", "loader")), GroupProducerNotFound)
-            assert (await house.journal.list("in_progress", None, None, 10)) == []
-
-    asyncio.run(scenario())
-
-
-def test_a_commit_that_was_asked_for_before_a_crash_waits_for_a_damaged_topic_and_takes_nothing_more() -> None:
-    async def scenario() -> None:
-        disk = await _disk_of_a_commit_that_was_only_asked_for()
-        whole = copy_of(disk)
-        table, key = _damaged(disk, "payload")
-        async with living(disk) as house:
-            assert (await house.journal.show("t")).state == "in_progress"
-            assert isinstance(await refusal(house.commit("t", {"b": messages("more")}, branches=["branch"])), TopicDamaged)
-            assert isinstance(await refusal(house.stage("branch", "b", 1, messages("more"))), TransactionNotInProgress)
-            assert isinstance(await refusal(house.commit("u", {}, group="g", branches=["branch"])), BranchGone)
-            disk.tables[table][key] = whole.tables[table][key]
-            assert (await house.commit("t")).state == "committed"
-            assert (await house.shown("a"), await house.shown("b")) == (["1"], ["1"])
-
-    asyncio.run(scenario())
+# --- topics that cannot be written, or have lost something
 
 
 def _damaged(disk: Disk, kind: str) -> tuple[Table, bytes]:
@@ -935,108 +983,47 @@ def _damaged(disk: Disk, kind: str) -> tuple[Table, bytes]:
     return table, key
 
 
+async def _staged_on_both() -> Disk:
+    disk = Disk()
+    async with living(disk) as house:
+        await house.create("a", "b")
+        await house.publish("a", messages("before"))
+        await house.begin("t")
+        await house.stage("t", "a", 0, messages("1", "2"))
+        await house.stage("t", "b", 0, messages("1"))
+        return copy_of(disk)
+
+
 @pytest.mark.parametrize("kind", ["log", "payload", "chunk", "topic"])
-def test_a_topic_that_is_damaged_at_recovery_gets_its_messages_when_it_is_mended_and_stops_no_other(kind: str) -> None:
+def test_a_commit_on_a_damaged_topic_is_on_no_topic_and_is_made_when_that_is_mended(kind: str) -> None:
     async def scenario() -> None:
-        prepared = (await _disks_of_one_commit())[-4]
-        whole = copy_of(prepared)
-        table, key = _damaged(prepared, kind)
-        async with living(prepared) as house:
-            outcome = await house.journal.show("t")
-            assert outcome.state == "prepared"
-            assert [each.id for each in await house.journal.list("prepared", None, None, 10)] == ["t"]
-            assert await house.shown("b") == ["1"], "the other topic waits"
-            assert await house.commit("t") == outcome, "a repeated commit is answered that it will be"
-            assert isinstance(await refusal(house.journal.abort("t")), TransactionNotInProgress)
-            assert isinstance(await refusal(house.stage("t", "b", 1, messages("x"))), TransactionNotInProgress)
-            assert (await house.commit("later")).state == "committed"
-            assert (await house.commit("next", {"b": messages("next")}, group="g")).state == "committed"
-            assert await house.shown("b") == ["1", "later", "next"]
-            too = house.commit("too", {"b": messages("too"), "a": messages("too")}, group="g")
-            assert isinstance(await refusal(too), TopicDamaged | StorageUnavailable)
-            assert await house.shown("b") == ["1", "later", "next"]
-            prepared.tables[table][key] = whole.tables[table][key]
+        disk = await _staged_on_both()
+        whole = copy_of(disk)
+        table, key = _damaged(disk, kind)
+        async with living(disk) as house:
+            assert isinstance(await refusal(house.commit("t", {"b": messages("more")})), TopicDamaged)
+            assert (await house.journal.show("t")).state == "in_progress"
+            assert await house.shown("b") == []
+            disk.tables[table][key] = whole.tables[table][key]
             await house.service.retention.once()
-            await house.journal.once()
-            done = await house.journal.show("t")
-            assert (done.state, done.messages) == ("committed", 3)
-            assert await house.shown("a") == ["before", "1", "2"]
-            assert (await house.commit("too", {"b": messages("too"), "a": messages("too")}, group="g")).state == "committed"
-            assert (await house.shown("a"))[3:] == (await house.shown("b"))[3:] == ["too"]
+            assert (await house.commit("t", {"b": messages("more")})).messages == 4
+            assert (await house.shown("a"), await house.shown("b")) == (["before", "1", "2"], ["1", "more"])
             await house.verify("a", "b")
 
     asyncio.run(scenario())
 
 
-def test_a_commit_is_not_applied_without_what_it_was_prepared_with() -> None:
+def test_nothing_is_committed_without_what_was_staged_for_it() -> None:
+    """Rows of a topic's data journal that are gone, all of them, were taken for nothing staged."""
+
     async def scenario() -> None:
-        prepared = (await _disks_of_one_commit())[-4]
+        disk = await _staged_on_both()
         prefix = generation_key(topic_key("default", "a"), 1)
-        whole = copy_of(prepared)
         for table in (Table.PAYLOAD, Table.CHUNK):
-            for key in [each for each in prepared.tables[table] if each.startswith(prefix)]:
-                del prepared.tables[table][key]
-        async with living(prepared) as house:
-            assert (await house.journal.show("t")).state == "prepared"
-            assert (await house.shown("a"), await house.shown("b")) == (["before"], ["1"])
-        async with living(whole) as house:
-            assert (await house.journal.show("t")).messages == 3
-
-    asyncio.run(scenario())
-
-
-def test_steps_that_cannot_be_taken_are_tried_by_many_at_once_and_taken_once() -> None:
-    async def scenario() -> None:
-        prepared = (await _disks_of_one_commit())[-4]
-        key = min(prepared.tables[Table.MESSAGE])
-        whole = prepared.tables[Table.MESSAGE][key]
-        flip(prepared, Table.MESSAGE, key)
-        async with living(prepared) as house:
-            prepared.tables[Table.MESSAGE][key] = whole
-            calls = [house.journal.once(), house.commit("t"), house.journal.once(), house.commit("later"), house.commit("t")]
-            await asyncio.gather(*calls)
-            await house.journal.once()
-            assert (await house.journal.show("t")).state == "committed"
-            assert (await house.shown("a"), await house.shown("b")) == (["before", "1", "2"], ["1", "later"])
-            await house.verify("a", "b")
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("refused", [False, True], ids=["waits for a topic", "is refused meanwhile"])
-def test_a_commit_that_another_one_overtakes_with_it_as_a_branch_is_answered_so(
-    refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ended as part of the other one while it was waiting, and was looked for where it was not any more."""
-
-    async def scenario() -> None:
-        async with living(Disk()) as house:
-            await house.create("a", "b")
-            await house.publish("b", messages("0", producer="p", first=0))
-            await house.begin("main")
-            await house.begin("branch")
-            await house.stage("branch", "a", 0, messages("x"))
-            there, go_on = asyncio.Event(), asyncio.Event()
-            where, name = (Journaled, "ready") if refused else (Topics, "open")
-            call = getattr(where, name)
-
-            async def late(self: Any, *args: Any, **named: Any) -> Any:
-                if not there.is_set():
-                    there.set()
-                    await go_on.wait()
-                    if refused:
-                        raise InvalidRequest("it cannot be")
-                return await call(self, *args, **named)
-
-            monkeypatch.setattr(where, name, late)
-            overtaken = asyncio.ensure_future(house.commit("branch", {"b": messages("y")}))
-            await there.wait()
-            assert (await house.commit("main", branches=["branch"])).state == "committed"
-            go_on.set()
-            outcome = await overtaken
-            assert (outcome.state, outcome.of) == ("committed", "main")
-            assert await house.shown("a") == ["x"]
-            assert await house.shown("b") == (["0", "y"] if refused else ["0"])
-            assert house.service.failures == 0
+            for key in [each for each in disk.tables[table] if each.startswith(prefix)]:
+                del disk.tables[table][key]
+        async with living(disk) as house:
+            assert isinstance(await refusal(house.commit("t")), TopicDamaged)
+            assert (await house.shown("a"), await house.shown("b")) == (["before"], [])
 
     asyncio.run(scenario())

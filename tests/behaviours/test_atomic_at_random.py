@@ -50,7 +50,8 @@ class Staging:
     of: str | None
     state: str = "in_progress"
     chunks: dict[str, list[list[Named]]] = field(default_factory=lambda: {topic: [] for topic in TOPICS})
-    inline: bool = False
+    carried: tuple[Sequence[str], bool] | None = None
+    """The branches that its own commit named, and whether that brought messages."""
 
     def messages(self, topic: str) -> list[Named]:
         return [message for chunk in self.chunks[topic] for message in chunk]
@@ -90,7 +91,7 @@ class Model:
                 each.state = "aborted"
             ended = {name for name, each in self.transactions.items() if each.state != "in_progress"}
 
-    def commit(self, name: str, branches: Sequence[str], now: int) -> type[Exception] | None:
+    def commit(self, name: str, branches: Sequence[str], inline: bool, now: int) -> type[Exception] | None:
         """What a commit of a transaction in progress is refused with; None: it is committed."""
         own = self.transactions[name]
         if own.expires <= now:
@@ -100,7 +101,11 @@ class Model:
             branch = self.transactions.get(each)
             if branch is None or branch.state != "in_progress" or branch.of not in (None, name):
                 return BranchGone
-        parts = [own, *(self.transactions[each] for each in branches)]
+        named = [self.transactions[each] for each in branches]
+        brought = Staging(0, None)
+        if inline:
+            brought.chunks["a"].append([(f"{name}:inline", None)])
+        parts = [own, brought, *named]
         for topic in TOPICS:
             ids = [[number for _, number in part.messages(topic) if number is not None] for part in parts]
             held = [each for each in ids if each]
@@ -109,6 +114,7 @@ class Model:
                 return InvalidRequest
         for part in parts:
             part.state = "committed"
+        own.carried = branches, inline
         for topic in TOPICS:
             self.append(topic, [message for part in parts for message in part.messages(topic)])
         return None
@@ -140,7 +146,7 @@ class Run:
     async def stage(self, name: str, topic: str, body: Sequence[int | None]) -> None:
         staging = self.model.transactions.get(name)
         request, chunk = self._request(body)
-        number = 0 if staging is None else len(staging.chunks[topic]) - (staging.inline and topic == "a")
+        number = 0 if staging is None else len(staging.chunks[topic])
         call = self.house.stage(name, topic, number, request)
         if staging is None:
             assert isinstance(await refusal(call), TransactionNotFound)
@@ -171,7 +177,10 @@ class Run:
         call = self.house.commit(name, parts, group="g", branches=named)
         own = transactions.get(name)
         if own is not None and own.state == "committed":
-            assert (await call).state == "committed"
+            if (named, inline) in (([], False), own.carried):
+                assert (await call).state == "committed"
+            else:
+                assert isinstance(await refusal(call), TransactionNotInProgress)
         elif own is not None and own.state == "aborted":
             assert isinstance(await refusal(call), OncelogError)
         elif own is not None and own.of is not None:
@@ -179,10 +188,7 @@ class Run:
         else:
             if own is None:
                 own = transactions[name] = Staging(now + 60_000, None)
-            if inline and not own.inline:
-                own.inline = True
-                own.chunks["a"].append([(f"{name}:inline", None)])
-            refused = self.model.commit(name, named, now)
+            refused = self.model.commit(name, named, inline, now)
             if refused is None:
                 assert (await call).state == "committed"
             else:

@@ -10,7 +10,17 @@ import pytest
 
 from oncelog.message_id import MessageId
 from oncelog.wire.models import AtomicOutcome, AtomicTopic
-from oncelog_service.journal.outcomes import LEAST_MS, Ended, decode_ended, forgettable, put_id, put_outcome, read_ended
+from oncelog.wire.requests import CommitRequest, Part, PublishRequest
+from oncelog_service.journal.outcomes import (
+    LEAST_MS,
+    Ended,
+    decode_ended,
+    fingerprint,
+    forgettable,
+    put_id,
+    put_outcome,
+    read_ended,
+)
 from oncelog_service.storage.keys import topic_key
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged, Table
@@ -42,7 +52,8 @@ ENDED = {
             sequence_id=4,
             incarnation="2026-09-21",
             checksum="c0ffee",
-        )
+        ),
+        asked="00112233445566778899aabbccddeeff",
     ),
     "atomic_outcome_refused_v1": Ended(
         outcome(state="aborted", published=None, of="parent", reason="sequence_gap", detail="a gap"),
@@ -74,6 +85,54 @@ def test_the_layout_of_an_outcome_never_changes(name: str) -> None:
 def test_what_is_no_outcome_of_this_version_is_refused(data: bytes) -> None:
     with pytest.raises(StoreDamaged):
         decode_ended(data)
+
+
+def request(**changed: Any) -> CommitRequest:
+    messages = PublishRequest(
+        [b"12", b"3"], producer="p", keys=[b"k", None], properties=[{"a": "1", "b": "2"}, None], ttls=[5, None]
+    )
+    parts = [Part("default", "a", messages), Part("default", "b", PublishRequest([b"1"]))]
+    fields = {"group": "g", "parts": parts, "branches": ["one", "two"], "producer": "loader", "sequence_id": 4}
+    return CommitRequest(**{**fields, **changed})
+
+
+def part(**changed: Any) -> CommitRequest:
+    """The same with something changed in the first part."""
+    first, second = request().parts
+    return request(parts=[first._replace(request=replace(first.request, **changed)), second])
+
+
+def test_the_fingerprint_of_a_commit_is_that_of_everything_it_carries_in_whatever_form() -> None:
+    known = fingerprint(request())
+    first, second = request().parts
+    same = [
+        request(group=None),
+        request(parts=[second, first]),
+        part(properties=[{"b": "2", "a": "1"}, {}]),
+        part(epoch=3, sequence_ids=[7, 8], expected_offset=9),
+        request(parts=[first, second._replace(request=PublishRequest([b"1"], keys=[None], ttls=[None]))]),
+    ]
+    assert [fingerprint(each) for each in same] == [known] * len(same)
+    others = [
+        request(parts=[first]),
+        request(parts=[first._replace(topic="c"), second]),
+        request(parts=[first._replace(namespace="other"), second]),
+        request(branches=["two", "one"]),
+        request(branches=["one"]),
+        request(producer="other"),
+        request(sequence_id=5),
+        request(incarnation="i"),
+        request(checksum="c"),
+        part(payloads=[b"1", b"23"]),
+        part(payloads=[b"12", b"4"]),
+        part(producer=None),
+        part(keys=[None, b"k"]),
+        part(properties=[None, {"a": "1", "b": "2"}]),
+        part(ttls=[None, 5]),
+    ]
+    found = [fingerprint(each) for each in others]
+    assert len({known, None, *found}) == len(found) + 2
+    assert fingerprint(CommitRequest(group="g")) is None
 
 
 def test_an_outcome_is_found_by_its_id() -> None:

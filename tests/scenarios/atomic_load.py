@@ -105,8 +105,8 @@ class JournalApi:
     def show(self, id_: str) -> AtomicOutcome:
         return _outcome(self.call("GET", f"journal/{id_}"))
 
-    def open(self, state: str) -> list[AtomicOutcome]:
-        return [_outcome(each) for each in self.call("GET", f"journal?state={state}&limit=10000")]
+    def open(self) -> list[AtomicOutcome]:
+        return [_outcome(each) for each in self.call("GET", "journal?limit=10000")]
 
     def last_of(self, group: str, producer: str) -> int:
         """The newest sequence id, or -1."""

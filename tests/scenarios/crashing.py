@@ -17,32 +17,28 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from oncelog_service.journal.records import ApplyCommit, Begin, Commit, PrepareCommit, Record, decode
-from oncelog_service.storage.keys import number_key
+from oncelog_service.journal.records import Begin, Record, decode
+from oncelog_service.storage.keys import FIRST_ROW_ID, number_key
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Rows, Store, Table
 from tests.support import running_service
 
 When = Literal["before", "after"]
-CHUNK, ANY = "chunk", "any"
+CHUNK = "chunk"
 
 
 class CrashPoint(NamedTuple):
     """The ``nth`` batch that holds a record of this ``kind``."""
 
     kind: str
-    """The name of a record's class; "chunk": a chunk of a topic that has chunks already; "any": whatever record."""
+    """The name of a record's class; "chunk": a chunk of a topic that has chunks already, or what a commit brings."""
     when: When
     """Before the batch is written, or after that and before anybody is told."""
     nth: int = 1
-    place: int | None = None
-    """Of an ApplyCommit: on the first of its topics, 0, the second, 1, …"""
     topics: int = 0
-    """Only of a commit that has at least so many topics."""
+    """Only with rows for at least so many topics."""
     numbered: bool = False
-    """Only those of commits with a producer and sequence id; of a Commit or what follows it."""
-    transaction: str | None = None
-    """Only records about the transaction of this id."""
+    """Only with the note that a producer's sequence id is committed."""
 
 
 class Fallen(NamedTuple):
@@ -50,7 +46,7 @@ class Fallen(NamedTuple):
 
     kind: str
     transaction: str | None
-    """Its id; None: chunks that a commit has staged anew, without the messages that were there already."""
+    """Its id; None: what a commit brings, or has staged anew without the messages that were there already."""
 
 
 class CrashingStore:
@@ -60,9 +56,6 @@ class CrashingStore:
         self._store = store
         self._point = point
         self._found = 0
-        self._applied: dict[int, int] = {}
-        self._topics: dict[int, int] = {}
-        self._numbered: set[int] = set()
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         return self._store.get(table, key)
@@ -88,29 +81,15 @@ class CrashingStore:
     def _fallen(self, batch: Batch) -> Fallen | None:
         """What it dies at, if this is the batch."""
         records = [decode(int.from_bytes(key[2:], "big"), value) for table, key, value in batch.puts if table is Table.JOURNAL]
-        hit = [record for record in records if self._is_wanted(record, records)]
         chunks = [key for table, key, _ in batch.puts if table is Table.CHUNK]
         if self._point.kind == CHUNK and chunks and not records:
             return self._counted(CHUNK, int.from_bytes(chunks[0][-12:-4], "big", signed=True) * -1, records)
+        topics = {key[: -len(FIRST_ROW_ID)] for table, key, _ in batch.puts if table is Table.MESSAGE}
+        numbered = any(table is Table.GROUP_PRODUCER for table, _, _ in batch.puts)
+        if len(topics) < self._point.topics or numbered < self._point.numbered:
+            return None
+        hit = [record for record in records if type(record).__name__ == self._point.kind]
         return self._counted(type(hit[0]).__name__, hit[0].number, records) if hit else None
-
-    def _is_wanted(self, record: Record, records: Sequence[Record]) -> bool:
-        if isinstance(record, ApplyCommit):
-            place = self._applied.get(record.number, 0)
-            self._applied[record.number] = place + 1
-            if self._point.place not in (None, place):
-                return False
-        if isinstance(record, Commit) and record.producer is not None:
-            self._numbered.add(record.number)
-        if self._point.numbered and record.number not in self._numbered:
-            return False
-        if isinstance(record, PrepareCommit):
-            self._topics[record.number] = len(record.parts)
-        if self._topics.get(record.number, self._point.topics) < self._point.topics:
-            return False
-        if self._point.transaction is not None and self._point.transaction != self._id_of(record.number, records):
-            return False
-        return self._point.kind in (ANY, type(record).__name__)
 
     def _counted(self, kind: str, number: int, records: Sequence[Record]) -> Fallen | None:
         self._found += 1

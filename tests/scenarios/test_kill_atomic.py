@@ -6,27 +6,22 @@ A failing run names its seed; ``KILL_SEED=… pytest …`` begins again with the
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import requests
 
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
-from oncelog_service.storage.keys import topic_key
-from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import TopicRow, decode_record, encode_record
 from tests.patience import PATIENCE, until
 from tests.scenarios.atomic_judge import Judge, check_verified, outcome_of
 from tests.scenarios.atomic_load import TOPICS, Attempt, Chunk, Committer, JournalApi
-from tests.scenarios.crashing import ANY, CHUNK, CrashPoint, Fallen, crashing_service
+from tests.scenarios.crashing import CHUNK, CrashPoint, Fallen, crashing_service
 from tests.scenarios.judge import read_log
 from tests.scenarios.seed import seeded
 from tests.support import ServiceProcess, running_service
@@ -39,92 +34,52 @@ _KINDS = (
     CrashPoint(CHUNK, "before"),
     CrashPoint("Commit", "before"),
     CrashPoint("Commit", "before", numbered=True),
-    CrashPoint("PrepareCommit", "before", topics=2),
-    CrashPoint("PrepareCommit", "before", numbered=True),
-    CrashPoint("ApplyCommit", "before", place=0),
-    CrashPoint("ApplyCommit", "before", place=1),
-    CrashPoint("Applied", "before"),
     CrashPoint("Abort", "before"),
 )
 _BOUNDARIES = [point._replace(when=when) for point in _KINDS for when in ("before", "after")]
-_IN_RECOVERY = [
-    (CrashPoint("Commit", "after"), CrashPoint(ANY, "before")),
-    (CrashPoint("Commit", "after"), CrashPoint(ANY, "after")),
-    (CrashPoint("Commit", "after", numbered=True), CrashPoint("PrepareCommit", "after")),
-    (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "before", place=0)),
-    (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "after", place=0)),
-    (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "before", place=1)),
-    (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "after", place=1)),
-    (CrashPoint("ApplyCommit", "after", place=0, topics=2), CrashPoint("ApplyCommit", "before", place=0)),
-    (CrashPoint("ApplyCommit", "after", place=0, topics=2), CrashPoint("ApplyCommit", "after", place=0)),
-    (CrashPoint("ApplyCommit", "after", place=1), CrashPoint("Applied", "before")),
-    (CrashPoint("Applied", "before"), CrashPoint("Applied", "after")),
-]
-_OFTEN = CrashPoint("ApplyCommit", "before", place=1)
-_OFTEN_IN_RECOVERY = (CrashPoint("PrepareCommit", "after", topics=2), CrashPoint("ApplyCommit", "after", place=0))
+_OFTEN = [CrashPoint("Commit", "before", topics=2), CrashPoint("Commit", "after", topics=2)]
 
 
-def _name(points: object) -> str:
-    named = points if isinstance(points, tuple) and not isinstance(points, CrashPoint) else (points,)
-    return ", then ".join(
-        f"{each.when} {'numbered ' * each.numbered}{each.kind}{'' if each.place is None else f' {each.place + 1}'}"
-        for each in named
-        if isinstance(each, CrashPoint)
-    )
+def _name(point: CrashPoint) -> str:
+    return f"{point.when} {'numbered ' * point.numbered}{point.kind}"
 
 
-def test_the_service_killed_between_two_topics_of_a_commit_leaves_every_commit_whole_or_absent(tmp_path: Path) -> None:
-    _crash(tmp_path, [_OFTEN])
-
-
-def test_the_service_killed_again_in_its_recovery_takes_up_the_steps_that_are_left(tmp_path: Path) -> None:
-    _crash(tmp_path, _OFTEN_IN_RECOVERY)
+@pytest.mark.parametrize("point", _OFTEN, ids=_name)
+def test_the_service_killed_at_the_write_of_a_commit_leaves_each_whole_or_absent(tmp_path: Path, point: CrashPoint) -> None:
+    _crash(tmp_path, point)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", _BOUNDARIES, ids=_name)
 def test_the_service_killed_at_any_boundary_leaves_every_commit_whole_or_absent(tmp_path: Path, point: CrashPoint) -> None:
-    _crash(tmp_path, [point])
+    _crash(tmp_path, point)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("points", _IN_RECOVERY, ids=_name)
-def test_the_service_killed_again_at_any_boundary_of_its_recovery_loses_and_doubles_nothing(
-    tmp_path: Path, points: Sequence[CrashPoint]
-) -> None:
-    _crash(tmp_path, points)
-
-
-def _crash(tmp_path: Path, points: Sequence[CrashPoint]) -> None:
-    """Commits of all kinds until the first point; the others lie in what the restarts then write."""
+def _crash(tmp_path: Path, point: CrashPoint) -> None:
+    """Commits of all kinds until the point."""
     store = f"leveldb://{tmp_path / 'log'}"
-    first, *later = points
     with seeded() as rng, _committing(rng) as committers:
-        with crashing_service(store, first._replace(nth=rng.randint(2, 4 if first.numbered else 10))) as service:
+        with crashing_service(store, point._replace(nth=rng.randint(2, 4 if point.numbered else 10))) as service:
             url = service.url()
             _make_topics(url)
             _let_go(committers, url)
             fallen = service.fallen()
             _park(committers)
-        for point in later:
-            with crashing_service(store, point._replace(transaction=fallen.transaction)) as service:
-                service.fallen()
         judge = Judge()
         with running_service(store) as running:
-            _check_fallen(JournalApi(running.url), points, fallen)
+            _check_fallen(JournalApi(running.url), point, fallen)
             judge.look(running.url, _attempts(committers), rng)
             _work(committers, running.url, 3)
             _finish(committers, running.url)
             judge.look(running.url, _attempts(committers), rng, finished=True)
 
 
-def _check_fallen(api: JournalApi, points: Sequence[CrashPoint], fallen: Fallen) -> None:
+def _check_fallen(api: JournalApi, point: CrashPoint, fallen: Fallen) -> None:
     """What is durable of the transaction says what must have become of it."""
     if fallen.transaction is None:
         return
     outcome = outcome_of(api, fallen.transaction)
     state = None if outcome is None else outcome.state
-    (kind, when), again = points[0][:2], points[1:]
     open_still = ("in_progress", "aborted")  # it may be out of time by now
     wanted = {
         ("Begin", "before"): (None,),
@@ -134,12 +89,11 @@ def _check_fallen(api: JournalApi, points: Sequence[CrashPoint], fallen: Fallen)
         (CHUNK, "before"): open_still,
         (CHUNK, "after"): open_still,
         ("Commit", "before"): ("in_progress",),
-        ("Commit", "after"): ("committed", "aborted"),
-        ("PrepareCommit", "before"): ("committed",),
+        ("Commit", "after"): ("committed",),
         ("Abort", "before"): (None, *open_still),
         ("Abort", "after"): ("aborted", "duplicate"),
-    }.get((kind, when), ("committed",))
-    assert state in wanted, f"{fallen} {when} its write, then {again}: it is {state}"
+    }[point.kind, point.when]
+    assert state in wanted, f"{fallen} {point.when} its write: it is {state}"
 
 
 # --- at random
@@ -264,57 +218,44 @@ def _work(committers: Sequence[Committer], url: str, commits: int) -> None:
 def _finish(committers: Sequence[Committer], url: str) -> None:
     """Every commit is answered, and what was left alone is out of time."""
     api = JournalApi(url)
-    until(lambda: not api.open("in_progress"), "what was left alone times out", every=0.05)
+    until(lambda: not api.open(), "what was left alone times out", every=0.05)
     assert [attempt.id for attempt in _attempts(committers) if attempt.asked and attempt.answer is None] == []
 
 
-# --- a topic that is gone when its turn comes
-
-_MESSAGES = PublishRequest([b"1", b"2"])
+# --- in the recovery
 
 
-def test_a_commit_whose_topic_was_deleted_after_it_was_prepared_ends_on_the_other_topics(tmp_path: Path) -> None:
-    parts = [Part("default", topic, _MESSAGES) for topic in ("a", "b")]
-    _prepare_and_die(f"leveldb://{tmp_path / 'deleted'}", CommitRequest(parts=parts))
-    shutil.copytree(tmp_path / "deleted", tmp_path / "made anew")
-    for variant, topics in (("deleted", ["b"]), ("made anew", ["a", "b"])):
-        store = f"leveldb://{tmp_path / variant}"
-        _delete_topic(store, "a", made_anew=variant == "made anew")
-        for _ in range(2):  # and again after a stop
-            with running_service(store) as running:
-                api = JournalApi(running.url)
-                outcome = api.show("t")
-                assert outcome.state == "committed"
-                assert [(each.topic, each.messages) for each in outcome.topics] == [("a", 0), ("b", 4)]
-                assert api.open("prepared") == api.open("in_progress") == []
-                assert api.commit("t", CommitRequest(parts=parts[1:])) == outcome
-                assert api.call("GET", "namespaces/default/topics") == topics
-                for topic in topics:
-                    payloads = [message.payload for message in read_log(running.url, topic)]
-                    assert payloads == ([] if topic == "a" else [b"1", b"2"] * 2)
-                check_verified(running.url, topics)
-
-
-def _prepare_and_die(store: str, request: CommitRequest) -> None:
-    with crashing_service(store, CrashPoint("PrepareCommit", "after")) as service:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_service_killed_again_in_its_recovery_gives_up_once_what_the_commit_did_not_name(
+    tmp_path: Path, when: Literal["before", "after"]
+) -> None:
+    """Nothing else of a commit is left to a recovery."""
+    store = f"leveldb://{tmp_path / 'log'}"
+    with crashing_service(store, CrashPoint("Commit", "after")) as service:
         api = JournalApi(service.url())
         for topic in ("a", "b"):
             api.make_topic(topic)
-        api.begin("t", "one", None)
-        for topic in ("a", "b"):
-            api.stage(Chunk("t", topic, 0, _MESSAGES))
+        for name, of in (("t", None), ("named", "t"), ("unnamed", "t")):
+            api.begin(name, "one", of)
+            for topic in ("a", "b"):
+                api.stage(Chunk(name, topic, 0, PublishRequest([name.encode()])))
+        parts = [Part("default", "a", PublishRequest([b"brought"]))]
+        request = CommitRequest(parts=parts, branches=["named"], producer="p", sequence_id=0)
         with pytest.raises(requests.RequestException):
             api.commit("t", request)
-        assert service.fallen() == ("PrepareCommit", "t")
-
-
-def _delete_topic(store: str, topic: str, made_anew: bool) -> None:
-    """As the service does it; with the service, nothing could come between."""
-    opened = store_opener(store)()
-    key, batch = topic_key("default", topic), Batch()
-    data = opened.get(Table.TOPIC, key)
-    assert data is not None
-    row = decode_record(TopicRow, data)
-    batch.put(Table.TOPIC, key, encode_record(replace(row, generation=row.generation + made_anew, deleted=not made_anew)))
-    opened.write([batch])
-    opened.close()
+        assert service.fallen() == ("Commit", "t")
+    with crashing_service(store, CrashPoint("Abort", when)) as service:
+        assert service.fallen() == ("Abort", "unnamed")
+    for _ in range(2):  # and again after a stop
+        with running_service(store) as running:
+            api = JournalApi(running.url)
+            outcome = api.show("t")
+            placed = [(each.topic, each.messages, each.first_offset) for each in outcome.topics]
+            assert (outcome.state, placed) == ("committed", [("a", 3, 0), ("b", 2, 0)])
+            assert api.commit("t", request) == outcome
+            assert (api.show("named").of, api.show("unnamed").reason) == ("t", "not_named")
+            assert api.last_of("one", "p") == 0
+            assert api.open() == []
+            payloads = [[message.payload for message in read_log(running.url, topic)] for topic in ("a", "b")]
+            assert payloads == [[b"t", b"brought", b"named"], [b"t", b"named"]]
+            check_verified(running.url, ("a", "b"))

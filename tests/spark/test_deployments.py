@@ -84,7 +84,7 @@ def check(service: ServiceProcess, told: dict[str, Any]) -> None:
 
 def nothing_left(service: ServiceProcess) -> None:
     with Client(service.url) as client:
-        assert [each.id for each in client.atomic_transactions("in_progress", "spark")] == []
+        assert [each.id for each in client.atomic_transactions("spark")] == []
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def abort_quietly(
         for branch in branches:
             _abort(client, branch)
         if prefix is not None:
-            found = [each.id for each in client.atomic_transactions("in_progress", options.group) if each.id.startswith(prefix)]
+            found = [each.id for each in client.atomic_transactions(options.group) if each.id.startswith(prefix)]
             for branch in found:
                 if upto_batch is None or _number(branch[len(prefix) :]) <= upto_batch:
                     _abort(client, branch)

@@ -496,7 +496,7 @@ class Cluster(Resource):
 
 # --- atomic commits -----------------------------------------------------------------------------------------------------
 
-AtomicState = Literal["in_progress", "prepared", "committed", "duplicate", "aborted"]
+AtomicState = Literal["in_progress", "committed", "duplicate", "aborted"]
 ATOMIC_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
 """Ids of journaled transactions, and names of groups."""
 
@@ -524,7 +524,7 @@ class AtomicTopic(Resource):
     generation: int
     messages: int
     first_offset: int | None
-    """None while it is prepared."""
+    """None where it put nothing."""
     first_message_id: MessageIdText | None
 
 
@@ -534,11 +534,10 @@ class AtomicOutcome(Resource):
     id: str
     group: str
     state: AtomicState
-    """``prepared``: it will be committed, whatever happens. ``duplicate``: its (producer, sequence id) had been committed before,
-    by ``original``; nothing of it was stored."""
+    """``duplicate``: its (producer, sequence id) had been committed before, by ``original``; nothing of it was stored."""
     began_ms: int | None = None
     expires_ms: int | None = None
-    """When it is aborted; null once it is prepared or has ended."""
+    """When it is aborted; null once it has ended."""
     of: str | None = None
     """Of a branch: the transaction that it is for, or became part of."""
     branches: list[str] = Field(default_factory=list)
@@ -559,8 +558,8 @@ class AtomicOutcome(Resource):
 
     @property
     def committed(self) -> bool:
-        """Whether its messages are in the log, or certainly will be: through it, or through its original."""
-        return self.state in ("prepared", "committed", "duplicate")
+        """Whether its messages are in the log: through it, or through its original."""
+        return self.state in ("committed", "duplicate")
 
 
 class GroupProducer(Resource):

@@ -62,7 +62,7 @@ class CommitRequest:
     group: str | None = None
     """Needed where the transaction was not begun: then the commit begins it."""
     parts: Sequence[Part] = ()
-    """At most one for each topic; stored once, however often the commit is repeated."""
+    """At most one for each topic; they appear with this commit or never, once, however often it is repeated."""
     branches: Sequence[str] = ()
     producer: str | None = None
     sequence_id: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -19,23 +18,13 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="Of atomic commits; 
 Producer = Annotated[str, typer.Argument(metavar="PRODUCER", help="Under whose name they are.", show_default=False)]
 
 
-class Listed(StrEnum):
-    """Which have not ended, so that they can be listed."""
-
-    IN_PROGRESS = "in_progress"
-    PREPARED = "prepared"
-
-
 @command(group, "list", namespaced=False)
 def list_(
     session: Session,
-    state: Annotated[
-        Listed, typer.Option("--state", help="Those in progress, or those that are committed and not on all topics yet.")
-    ] = Listed.IN_PROGRESS,
     of_group: Annotated[str | None, typer.Option("--group", help="Of this group only.", show_default=False)] = None,
 ) -> None:
-    """List atomic commits that have not ended, oldest first."""
-    found = list(session.client.atomic_transactions(state.value, of_group))
+    """List atomic commits that are in progress, oldest first."""
+    found = list(session.client.atomic_transactions(of_group))
     columns = ["id", "group", "began", "expires", "branch of", "topics"]
     session.out.table([each.model_dump(mode="json") for each in found], columns, [_row(each) for each in found])
 

@@ -1,20 +1,23 @@
-"""How one journaled transaction ends: judged, prepared, copied to its topics, finished; or aborted.
+"""How a journaled transaction ends: judged and committed on all its topics, or aborted.
 
-From the verdict to the last record nothing awaits, and from the first record that prepares it to the last one all are one write:
-whoever reads the journal after a crash finds a commit finished or not prepared. (Journals written before this was so may hold one
-that is prepared only; it is applied when the journal is read back.)
+From the verdict to the hand-over nothing awaits, and all of a commit is one write: the rows that make its messages appear on
+every topic, the record of the journal, the outcome. So a crash leaves all of a commit, or nothing of it.
+
+What a commit brings itself is staged under numbers of its own, on each topic one, that nothing else knows: whatever becomes of
+the transaction meanwhile, these messages appear with this very commit or never.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from oncelog.errors import (
     BranchGone,
-    ChunkReused,
     KeyInTransaction,
     OncelogError,
     ProducerInTransaction,
@@ -25,14 +28,13 @@ from oncelog.errors import (
     from_problem,
 )
 from oncelog.wire.models import AtomicOutcome
-from oncelog.wire.requests import CommitRequest
-from oncelog_service.clock import Clock
+from oncelog.wire.requests import CommitRequest, PublishRequest
 from oncelog_service.group_commit import Writer
-from oncelog_service.journal.ledger import Ledger, not_in_progress
-from oncelog_service.journal.outcomes import Ended
+from oncelog_service.journal.ledger import Ledger, not_in_progress, outcome
+from oncelog_service.journal.outcomes import Ended, fingerprint
 from oncelog_service.journal.plan import Transaction
-from oncelog_service.journal.records import Abort, Applied, ApplyCommit, Commit, PrepareCommit, TopicPart, TopicRef
-from oncelog_service.log.journaled import Ready, Staged
+from oncelog_service.journal.records import Abort, Commit, TopicRef
+from oncelog_service.log.journaled import Copied, Ready, Staged
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import group_producer_key
 from oncelog_service.storage.port import Batch, Table
@@ -47,12 +49,19 @@ _NOT_ENDING = (
     StorageUnavailable,
     TopicDamaged,
     BranchGone,
-    ChunkReused,
     TransactionNotInProgress,
 )
 """Refusals that change nothing: they may pass, or are about another request than the first."""
 
-TIMED_OUT, ASKED, DUPLICATE = "timed_out", "asked", "duplicate"
+TIMED_OUT, ASKED = "timed_out", "asked"
+
+
+class Brought(NamedTuple):
+    """What a commit itself brings to one topic."""
+
+    topic: TopicRef
+    log: TopicLog
+    request: PublishRequest
 
 
 class _Work(NamedTuple):
@@ -61,9 +70,9 @@ class _Work(NamedTuple):
     log: TopicLog
     ready: Ready
     holders: Sequence[int]
-    """Numbers of those that have staged here, in order."""
+    """Numbers under which something is staged here, in order."""
     staged: Sequence[Staged]
-    """What they have."""
+    """What that is."""
     chunks: int
     """How many these were when they were looked at."""
 
@@ -75,11 +84,10 @@ class _Work(NamedTuple):
 class Endings:
     """Of the transactions in one ledger. Works on the event loop that owns the writer and the topics."""
 
-    def __init__(self, ledger: Ledger, writer: Writer, topics: Topics, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, writer: Writer, topics: Topics) -> None:
         self._ledger = ledger
         self._writer = writer
         self._topics = topics
-        self._clock = clock
         self._dropping: set[asyncio.Task[None]] = set()
         self.committed = 0
         """Atomic commits since the store was opened, duplicates not counted."""
@@ -91,79 +99,97 @@ class Endings:
         if self._dropping:
             await asyncio.wait(self._dropping)
 
-    async def decide(self, number: int, request: CommitRequest) -> AtomicOutcome:
-        """Judge it; then either it is prepared and applied, or it is aborted. Raises the refusal."""
-        transaction = self._ledger.find(number)
-        if transaction.expires <= self._ledger.running.now_ms() and transaction.commit is None:
-            await self.abort(number, TIMED_OUT, "it was not committed in time")
-            return again(self._ledger.ended[transaction.id])
-        with self._ledger.allotting() as allot:
-            return await self._decide(transaction, request, allot)
+    # --- commit
 
-    async def _decide(self, transaction: Transaction, request: CommitRequest, allot: Callable[[], int]) -> AtomicOutcome:
-        number = transaction.number
+    async def decide(self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought]) -> AtomicOutcome:
+        """Judge it; then it is committed on every topic, or nothing of it is on any. Raises the refusal."""
+        overtaken = await self._overtaken(transaction, request)
+        if overtaken is not None:
+            return overtaken
+        if transaction.expires <= self._ledger.running.now_ms():
+            await self.abort(transaction, TIMED_OUT, "it was not committed in time")
+            return again(self._ledger.ended[transaction.id], request)
+        with self._staging() as own:
+            return await self._decide(transaction, request, brought, own)
+
+    async def _decide(
+        self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought], own: dict[int, TopicRef]
+    ) -> AtomicOutcome:
+        """``own``: numbers under which this commit has staged something, and where."""
         work: dict[TopicRef, _Work] = {}
         try:
+            self._stage(brought, own)
+            carried = dict(own)
             while True:
-                taken = await self.taken(transaction)
-                if taken is not None:
-                    return taken
+                overtaken = await self._overtaken(transaction, request)
+                if overtaken is not None:
+                    return overtaken
                 original = self._ledger.original(transaction.group, request)
                 if original is not None:
-                    return await self._duplicate(number, request, original)
+                    return await self._duplicate(transaction, request, original, brought)
                 branches = self._branches(transaction, request)
-                holders = self._holders((number, *branches))
+                holders = _holders(transaction, carried, branches)
                 self._ledger.check()
                 if self._is_judged(holders, work):
                     break
-                work = await self._work(holders, work, allot)
+                work = await self._work(holders, work, own)
         except OncelogError as refusal:
-            taken = await self.taken(transaction)  # then it has ended, and cannot be refused any more
-            return await self.refuse(number, refusal) if taken is None else taken
-        return await self._prepare(number, request, branches, work)
+            overtaken = await self._overtaken(transaction, request)  # then it has ended, and cannot be refused any more
+            return await self._refuse(transaction, refusal, brought) if overtaken is None else overtaken
+        return await self._commit(transaction, request, branches, work, own)
 
-    async def taken(self, transaction: Transaction) -> AtomicOutcome | None:
-        """What a commit is answered if another one has named this transaction as a branch meanwhile; None: none has, at this very
-        moment. Raises TransactionNotInProgress: the other one is not finished."""
-        if transaction.commit is not None or transaction.in_progress:
+    async def _overtaken(self, transaction: Transaction, request: CommitRequest) -> AtomicOutcome | None:
+        """What a commit is answered if another one has named its transaction as a branch meanwhile; None: none has, at this very
+        moment. Raises TransactionNotInProgress: it carries what the other one did not."""
+        if self._ledger.is_open(transaction.number):
             return None
         ended = await self._ledger.find_ended(transaction.id)
-        if ended is not None:
-            return again(ended)
-        await self._writer.settled()
-        raise not_in_progress(transaction.id, "prepared", "another transaction names it as a branch")
+        assert ended is not None  # it is not open
+        return again(ended, request)
 
-    def _branches(self, transaction: Transaction, request: CommitRequest) -> tuple[int, ...]:
-        """The numbers of the branches that it names. Raises BranchGone."""
-        if transaction.commit is not None:
-            return transaction.commit.branches
-        numbers = []
+    @contextmanager
+    def _staging(self) -> Iterator[dict[int, TopicRef]]:
+        """Numbers under which a commit stages by itself, each on one topic. What is left in it at the end nobody will see."""
+        own: dict[int, TopicRef] = {}
+        try:
+            yield own
+        finally:
+            self._ledger.release(own)
+            for number, topic in own.items():
+                self._drop_soon(number, [topic])
+
+    def _allot(self, own: dict[int, TopicRef], topic: TopicRef) -> int:
+        number = self._ledger.allot()
+        own[number] = topic
+        return number
+
+    def _stage(self, brought: Sequence[Brought], own: dict[int, TopicRef]) -> None:
+        """Stage what the commit brings, under numbers of its own. Raises the refusal of any of it; then nothing is staged."""
+        numbers = [self._allot(own, each.topic) for each in brought]
+        for number, each in zip(numbers, brought, strict=True):
+            each.log.journaled.is_new(each.log.journaled.begun(number), 0, each.request)
+        self._ledger.check()
+        batch = Batch()
+        with self._ledger.moving():
+            for number, each in zip(numbers, brought, strict=True):
+                each.log.journaled.put(batch, each.log.journaled.begun(number), 0, each.request)
+            self._ledger.submit(batch)
+
+    def _branches(self, transaction: Transaction, request: CommitRequest) -> list[Transaction]:
+        """The branches that it names. Raises BranchGone."""
+        found = []
         for name in request.branches:
             number = self._ledger.numbers.get(name)
             branch = None if number is None else self._ledger.find(number)
-            usable = branch is not None and branch.in_progress and branch.group == transaction.group
-            if branch is None or not usable or branch.of not in (None, transaction.id):
+            if branch is None or branch.group != transaction.group or branch.of not in (None, transaction.id):
                 raise BranchGone(
                     f"branch {name!r} cannot become part of {transaction.id!r}: there is none that is in progress in group "
                     f"{transaction.group!r} for it; stage its messages again",
                     transaction=transaction.id,
                     branch=name,
                 )
-            numbers.append(branch.number)
-        return tuple(numbers)
-
-    def _holders(self, numbers: Sequence[int]) -> dict[TopicRef, list[int]]:
-        """Topic → those of them that have staged there, in order. Raises StorageUnavailable."""
-        holders: dict[TopicRef, list[int]] = {}
-        for number in numbers:
-            for topic in self._ledger.find(number).topics:
-                holders.setdefault(topic, []).append(number)
-        for topic in holders:
-            if self._ledger.waits(topic):
-                raise StorageUnavailable(
-                    f"topic {topic.namespace}/{topic.topic} has not got yet what was committed before; nothing was committed now"
-                )
-        return holders
+            found.append(branch)
+        return found
 
     def _is_judged(self, holders: dict[TopicRef, list[int]], work: dict[TopicRef, _Work]) -> bool:
         """Whether ``work`` is everything that they have staged, and can be copied at this very moment. Raises the refusal."""
@@ -171,105 +197,90 @@ class Endings:
         return whole and all(each.log.journaled.judged(each.ready) for each in work.values())
 
     async def _work(
-        self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work], allot: Callable[[], int]
+        self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work], own: dict[int, TopicRef]
     ) -> dict[TopicRef, _Work]:
         """What is to be copied on each topic; waits for what it depends on. ``before``: what was found a moment ago."""
         work: dict[TopicRef, _Work] = {}
         for topic, holding in holders.items():
-            log = await self.open(topic)
+            log = await self._open(topic)
             known = before.get(topic)
             if known is None or known.log is not log or not known.is_all_of(holding):
                 staged = [await log.journaled.open(each) for each in holding]
+                if not all(each.chunks for each in staged):
+                    raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
                 known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
-            work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, allot))
+            work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, partial(self._allot, own, topic)))
         return work
 
-    async def open(self, topic: TopicRef) -> TopicLog:
+    async def _open(self, topic: TopicRef) -> TopicLog:
         """The log of this generation of the topic. Raises TopicNotFound."""
         log = await self._topics.open(topic.namespace, topic.topic, claim=True)
         if log.row.generation != topic.generation:
             raise TopicNotFound(f"topic {topic.namespace}/{topic.topic} was deleted and created again meanwhile")
         return log
 
-    async def _prepare(
-        self, number: int, request: CommitRequest, branches: tuple[int, ...], work: dict[TopicRef, _Work]
+    async def _commit(
+        self,
+        transaction: Transaction,
+        request: CommitRequest,
+        branches: Sequence[Transaction],
+        work: dict[TopicRef, _Work],
+        own: dict[int, TopicRef],
     ) -> AtomicOutcome:
-        """From the verdict, which is right behind us, to the last record nothing awaits."""
-        transaction = self._ledger.find(number)
-        with self._writer.together():
-            self._submit_prepared(transaction, request, branches, work)
-            for topic, each in work.items():
-                if each.ready.staged:
-                    self.copy(number, topic, each.log, each.ready.staged)
-            finished = self.finish(number)
-        outcome = self._ledger.ended[transaction.id].outcome
-        await finished
-        return outcome
+        """Right behind the verdict: until the one write of all of it is handed over nothing awaits."""
+        batch, asked = Batch(), fingerprint(request)
+        with self._ledger.moving():
+            copied = {topic: each.log.journaled.copy(batch, each.ready.staged) for topic, each in work.items()}
+            became = _committed(transaction, request, branches, copied)
+            self._ledger.append(batch, Commit(transaction.number, tuple(each.number for each in branches)))
+            self._ledger.end(batch, transaction, Ended(became, asked=asked))
+            for branch in branches:
+                self._ledger.end(batch, branch, Ended(outcome(branch, "committed", of=transaction.id)))
+            self._note_producer(batch, transaction.group, became)
+            self._let_go((transaction, *branches), work, own)
+            self.committed += 1
+            done = self._ledger.submit(batch, partial(_all_written, tuple(copied.values())))
+        await done
+        return became
 
-    def _submit_prepared(
-        self, transaction: Transaction, request: CommitRequest, branches: tuple[int, ...], work: dict[TopicRef, _Work]
-    ) -> None:
-        number = transaction.number
-        if transaction.commit is None:
-            self._ledger.submit_record(
-                Commit(number, branches, request.producer, request.sequence_id, request.incarnation, request.checksum)
+    def _note_producer(self, batch: Batch, group: str, became: AtomicOutcome) -> None:
+        if became.producer is not None and became.sequence_id is not None:
+            row = GroupProducerRow(became.sequence_id, became.incarnation, became.id, became.messages or 0, became.checksum)
+            self._ledger.producers[group, became.producer] = row
+            batch.put(Table.GROUP_PRODUCER, group_producer_key(group, became.producer), encode_record(row))
+
+    def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work], own: dict[int, TopicRef]) -> None:
+        """What was copied is not staged any more; what they have staged beside that goes."""
+        copied = {(topic, staged.number) for topic, each in work.items() for staged in each.ready.staged}
+        for topic, number in copied:
+            work[topic].log.journaled.close(number)
+            own.pop(number, None)
+            self._ledger.release([number])
+        for transaction in ended:
+            self._drop_soon(
+                transaction.number, [topic for topic in transaction.topics if (topic, transaction.number) not in copied]
             )
-        batch = Batch()
-        parts = tuple(
-            TopicPart(topic, tuple(staged.number for staged in each.ready.staged))
-            for topic, each in work.items()
-            if each.ready.staged
-        )
-        self._ledger.append(batch, PrepareCommit(number, self._ledger.plan_of(number).next_order, parts))
-        if request.producer is not None and request.sequence_id is not None:
-            messages = sum(staged.group.messages for each in work.values() for staged in each.ready.staged)
-            row = GroupProducerRow(request.sequence_id, request.incarnation, transaction.id, messages, request.checksum)
-            self._ledger.producers[transaction.group, request.producer] = row
-            batch.put(Table.GROUP_PRODUCER, group_producer_key(transaction.group, request.producer), encode_record(row))
-        self._ledger.submit(batch)
 
-    def copy(self, number: int, topic: TopicRef, log: TopicLog, staged: Iterable[Staged]) -> None:
-        """Copy what was prepared for a topic into its log, and note it."""
-        batch = Batch()
-        copied = log.journaled.copy(batch, staged)
-        first_id = "" if copied.first_id is None else copied.first_id.hex()
-        self._ledger.append(batch, ApplyCommit(number, topic, copied.messages, copied.first_offset or 0, first_id))
-        self._ledger.submit(batch, copied.on_written)
+    # --- without
 
-    def finish(self, number: int) -> asyncio.Future[None]:
-        """Every topic has its messages: the transaction and its branches have ended."""
-        transaction = self._ledger.find(number)
-        assert transaction.commit is not None  # the plan sees to it
-        assert transaction.prepared is not None
-        batch = Batch()
-        self._ledger.end(batch, transaction, self._ledger.outcome(transaction, "committed"))
-        branches = [self._ledger.find(each) for each in transaction.commit.branches]
-        for branch in branches:
-            self._ledger.end(batch, branch, self._ledger.outcome(branch, "committed", of=transaction.id, messages=None))
-        self._ledger.append(batch, Applied(number))
-        copied = {(part.topic, each) for part in transaction.prepared.parts for each in part.branches}
-        for each in (transaction, *branches):
-            self._ledger.forget(each)
-            self._drop_soon(each.number, [topic for topic in each.topics if (topic, each.number) not in copied])
-        for topic, each_number in copied:
-            self._let_go(topic, each_number)
-        self.committed += 1
-        return self._ledger.submit(batch)
-
-    async def refuse(self, number: int, refusal: OncelogError) -> AtomicOutcome:
+    async def _refuse(self, transaction: Transaction, refusal: OncelogError, brought: Sequence[Brought]) -> AtomicOutcome:
         """The commit cannot be. What the refusal depends on is synced before it is told."""
         if not isinstance(refusal, _NOT_ENDING) and refusal.definite:
-            await self.abort(number, refusal.code, refusal.detail, refusal.to_problem())
+            await self.abort(transaction, refusal.code, refusal.detail, refusal.to_problem(), brought)
         if not isinstance(refusal, StorageUnavailable):
             await self._writer.settled()
         raise refusal
 
-    async def _duplicate(self, number: int, request: CommitRequest, original: GroupProducerRow) -> AtomicOutcome:
+    async def _duplicate(
+        self, transaction: Transaction, request: CommitRequest, original: GroupProducerRow, brought: Sequence[Brought]
+    ) -> AtomicOutcome:
         """Its (producer, sequence id) has been committed before: nothing of it is stored, and that is its outcome."""
         same = original.sequence_id == request.sequence_id
-        outcome = self._ledger.outcome(
-            self._ledger.find(number),
+        became = outcome(
+            transaction,
             "duplicate",
+            _concerned(transaction, brought),
+            branches=[],
             producer=request.producer,
             sequence_id=request.sequence_id,
             incarnation=request.incarnation,
@@ -277,29 +288,34 @@ class Endings:
             messages=original.messages if same else None,
             checksum=original.checksum if same else None,
         )
-        await self._end_without(number, DUPLICATE, "its sequence id was committed before", None, outcome)
-        return outcome
+        await self._end_without(transaction, Ended(became, asked=fingerprint(request)))
+        return became
 
-    async def abort(self, number: int, reason: str, detail: str, problem: dict[str, object] | None = None) -> AtomicOutcome:
+    async def abort(
+        self,
+        transaction: Transaction,
+        reason: str,
+        detail: str,
+        problem: dict[str, object] | None = None,
+        brought: Sequence[Brought] = (),
+    ) -> AtomicOutcome:
         """Nothing of it will be seen; durable when this returns."""
-        outcome = self._ledger.outcome(self._ledger.find(number), "aborted", reason=reason, detail=detail)
-        await self._end_without(number, reason, detail, problem, outcome)
-        return outcome
+        became = outcome(transaction, "aborted", _concerned(transaction, brought), reason=reason, detail=detail)
+        await self._end_without(transaction, Ended(became, problem))
+        return became
 
-    async def _end_without(
-        self, number: int, reason: str, detail: str, problem: dict[str, object] | None, outcome: AtomicOutcome
-    ) -> None:
-        transaction = self._ledger.find(number)
+    async def _end_without(self, transaction: Transaction, ended: Ended) -> None:
         self._ledger.check()
         batch = Batch()
         with self._ledger.moving():
-            self._ledger.end(batch, transaction, outcome, problem)
-            self._ledger.append(batch, Abort(number, reason, detail, problem))
-            self._ledger.forget(transaction)
-            self._drop_soon(number, list(transaction.topics))
+            self._ledger.append(batch, Abort(transaction.number))
+            self._ledger.end(batch, transaction, ended)
+            self._drop_soon(transaction.number, list(transaction.topics))
             self.aborted += 1
             done = self._ledger.submit(batch)
         await done
+
+    # --- what nobody will see
 
     def drop_left_over(self, staged: Iterable[tuple[TopicRef, int]]) -> None:
         """Delete what is staged by transactions that had ended when the service stopped, before it was deleted."""
@@ -316,27 +332,68 @@ class Endings:
         for topic in topics:
             try:
                 await self._writer.settled()  # what is being written would not be found
-                await (await self.open(topic)).journaled.drop(number)
+                await (await self._open(topic)).journaled.drop(number)
             except OncelogError as error:
                 _log.info("what transaction %d staged on %s will be deleted by retention: %s", number, topic, error)
             except Exception:  # a bug: the other topics are not to wait for retention because of it
                 _log.exception("what transaction %d staged on %s will be deleted by retention", number, topic)
 
-    def _let_go(self, topic: TopicRef, number: int) -> None:
-        log = self._topics.opened.get((topic.namespace, topic.topic))
-        if log is not None:
-            log.journaled.close(number)
+
+def _holders(
+    transaction: Transaction, carried: Mapping[int, TopicRef], branches: Sequence[Transaction]
+) -> dict[TopicRef, list[int]]:
+    """Topic → the numbers under which what belongs to the commit is staged there, in order."""
+    holders: dict[TopicRef, list[int]] = {topic: [transaction.number] for topic in transaction.topics}
+    for number, topic in carried.items():
+        holders.setdefault(topic, []).append(number)
+    for branch in branches:
+        for topic in branch.topics:
+            holders.setdefault(topic, []).append(branch.number)
+    return holders
+
+
+def _concerned(transaction: Transaction, brought: Sequence[Brought]) -> dict[TopicRef, Copied | None]:
+    """The topics that it would have put messages on."""
+    return dict.fromkeys((*transaction.topics, *(each.topic for each in brought)))
+
+
+def _committed(
+    transaction: Transaction, request: CommitRequest, branches: Sequence[Transaction], copied: Mapping[TopicRef, Copied]
+) -> AtomicOutcome:
+    return outcome(
+        transaction,
+        "committed",
+        copied,
+        branches=[each.id for each in branches],
+        messages=sum(each.messages for each in copied.values()),
+        producer=request.producer,
+        sequence_id=request.sequence_id,
+        incarnation=request.incarnation,
+        checksum=request.checksum,
+    )
 
 
 def _chunks(staged: Iterable[Staged]) -> int:
     return sum(len(each.chunks) for each in staged)
 
 
-def again(ended: Ended) -> AtomicOutcome:
-    """The answer to a repeated commit. Raises the refusal that ended it."""
-    outcome = ended.outcome
-    if outcome.state != "aborted":
-        return outcome
-    if ended.problem is not None:
-        raise from_problem(ended.problem, int(str(ended.problem["status"])))
-    raise not_in_progress(outcome.id, outcome.state, outcome.detail or "it was aborted", outcome.reason)
+def _all_written(copied: Iterable[Copied]) -> None:
+    for each in copied:
+        each.on_written()
+
+
+def again(ended: Ended, request: CommitRequest) -> AtomicOutcome:
+    """The answer to a commit whose transaction has ended: what became of it, if that is an answer to this very request.
+
+    Raises the refusal that ended it. TransactionNotInProgress: the request carries what did not end with it.
+    """
+    became = ended.outcome
+    if became.state == "aborted":
+        if ended.problem is not None:
+            raise from_problem(ended.problem, int(str(ended.problem["status"])))
+        raise not_in_progress(became.id, became.state, became.detail or "it was aborted", became.reason)
+    asked = fingerprint(request)
+    if asked is not None and asked != ended.asked:
+        how = "by another commit" if ended.asked is None else "with other messages, branches or numbers"
+        raise not_in_progress(became.id, became.state, f"{how}; nothing that this request carries was stored")
+    return became

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from zlib import crc32
 
 from oncelog.errors import InvalidRequest, OncelogError, ProducerFenced, TransactionNotFound, TransactionNotInProgress
@@ -21,9 +21,10 @@ from oncelog_service.clock import Clock, RunningClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.journal.outcomes import Ended, number_of, put_id, put_outcome, read_ended
-from oncelog_service.journal.plan import Plan, Transaction
+from oncelog_service.journal.plan import Transaction
 from oncelog_service.journal.records import Begin, Record, TopicRef, encode
 from oncelog_service.journal.recovery import META_KEY, Found
+from oncelog_service.log.journaled import Copied
 from oncelog_service.reading import read, read_at_once
 from oncelog_service.storage.keys import journal_key
 from oncelog_service.storage.port import Batch, Store, Table
@@ -66,7 +67,7 @@ class Ledger:
         self.ended: OrderedDict[str, Ended] = OrderedDict()
         """The latest ones, by id."""
         self._allotted: set[int] = set()
-        """Numbers under which commits that are being decided have staged messages anew."""
+        """Numbers under which commits that are being decided have staged what they bring, or what is left of others."""
         found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
         self.submit(found.stale)
 
@@ -76,16 +77,12 @@ class Ledger:
 
     def needs(self, number: int) -> bool:
         """Whether what is staged under this number may still be copied."""
-        return self.is_open(number) or number in self._allotted or any(plan.needs(number) for plan in self.plans)
+        return self.is_open(number) or number in self._allotted
 
     @property
     def open_numbers(self) -> Sequence[int]:
         """Of all that have not ended, rising."""
         return sorted(self._partition_of)
-
-    def waits(self, topic: TopicRef) -> bool:
-        """Whether something that was prepared has not been applied on this topic."""
-        return any(plan.waits(topic) for plan in self.plans)
 
     def begin(self, batch: Batch, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> int:  # noqa: A002
         """Add to ``batch`` that a transaction begins; its number. The id is one that :func:`check_assignable` lets pass."""
@@ -102,11 +99,7 @@ class Ledger:
 
     def find(self, number: int) -> Transaction:
         """The transaction of this number, which has not ended."""
-        return self.plan_of(number).transactions[number]
-
-    def plan_of(self, number: int) -> Plan:
-        """The plan of its partition."""
-        return self.plans[self._partition_of[number]]
+        return self.plans[self._partition_of[number]].transactions[number]
 
     def append(self, batch: Batch, record: Record) -> None:
         """Move the plan by a record, and add that to ``batch``."""
@@ -117,12 +110,6 @@ class Ledger:
             self._trim(partition)  # before this record, whose batch the writer has not got yet
         plan.apply(position, record)
         batch.put(Table.JOURNAL, journal_key(partition, position), encode(position, record))
-
-    def submit_record(self, record: Record) -> None:
-        """The same, in a write of its own."""
-        batch = Batch()
-        self.append(batch, record)
-        self.submit(batch)
 
     def check(self) -> None:
         """The last question before a plan moves. Raises StorageUnavailable."""
@@ -161,36 +148,23 @@ class Ledger:
             self.submit(batch)  # at once: a trim may write this row anew before anything else is handed over
         return self._last
 
-    @contextmanager
-    def allotting(self) -> Iterator[Callable[[], int]]:
-        """Hands out numbers for what a commit stages anew, which is needed until that is decided."""
-        own: set[int] = set()
+    def allot(self) -> int:
+        """A number for what a commit stages of its own; it is needed until :meth:`release`."""
+        number = self.next_number()
+        self._allotted.add(number)
+        return number
 
-        def allot() -> int:
-            number = self.next_number()
-            own.add(number)
-            self._allotted.add(number)
-            return number
+    def release(self, numbers: Iterable[int]) -> None:
+        """What is staged under these has been handed over to the writer with its commit, or nobody will see it."""
+        self._allotted.difference_update(numbers)
 
-        try:
-            yield allot
-        finally:
-            self._allotted -= own
-
-    def end(
-        self, batch: Batch, transaction: Transaction, outcome: AtomicOutcome, problem: dict[str, object] | None = None
-    ) -> None:
-        """Add to ``batch``, which holds the record that ends it, what became of it."""
-        ended = Ended(outcome, problem)
+    def end(self, batch: Batch, transaction: Transaction, ended: Ended) -> None:
+        """Add to ``batch``, which holds the record that ends it, what became of it; the plan does not know it any more."""
         put_outcome(batch, transaction.number, ended)
         self.ended[transaction.id] = ended
         while len(self.ended) > _REMEMBERED:
             self.ended.popitem(last=False)
-
-    def forget(self, transaction: Transaction) -> None:
-        """It has ended: the plan does not know it any more."""
-        self._partition_of.pop(transaction.number, None)
-        self.numbers.pop(transaction.id, None)
+        del self._partition_of[transaction.number], self.numbers[transaction.id]
 
     async def find_ended(self, id: str) -> Ended | None:  # noqa: A002
         """What became of it; on disk when this returns. None: it has not ended, or was never begun."""
@@ -209,42 +183,13 @@ class Ledger:
     async def no_longer(self, id: str) -> OncelogError:  # noqa: A002
         """Why nothing can be done with the transaction of this id."""
         ended = await self.find_ended(id)
-        number = self.numbers.get(id)
         if ended is not None:
             return not_in_progress(id, ended.outcome.state, ended.outcome.detail or "nothing was done", ended.outcome.reason)
-        if number is not None:
-            await self._writer.settled()
-            return not_in_progress(id, "prepared", "nothing was done")
         return TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
 
     def status(self, number: int) -> AtomicOutcome:
         """A transaction that has not ended, as it is now."""
-        transaction = self.find(number)
-        adopted = transaction.adopted_by
-        if adopted is not None:
-            return self.outcome(transaction, "prepared", of=self.find(adopted).id)
-        return self.outcome(transaction, "in_progress" if transaction.prepared is None else "prepared")
-
-    def outcome(self, transaction: Transaction, state: AtomicState, **values: object) -> AtomicOutcome:
-        """The transaction in this state; ``values`` take the place of what it says itself."""
-        commit = transaction.commit
-        messages = sum(each.messages for each in transaction.applied.values()) if state == "committed" else None
-        fields: dict[str, object] = {
-            "id": transaction.id,
-            "group": transaction.group,
-            "state": state,
-            "began_ms": transaction.began,
-            "expires_ms": transaction.expires if state == "in_progress" else None,
-            "of": transaction.of,
-            "branches": [] if commit is None else [self.find(each).id for each in commit.branches],
-            "topics": _topics(transaction),
-            "messages": messages,
-            "producer": None if commit is None else commit.producer,
-            "sequence_id": None if commit is None else commit.sequence_id,
-            "incarnation": None if commit is None else commit.incarnation,
-            "checksum": None if commit is None else commit.checksum,
-        }
-        return AtomicOutcome.model_construct(**{**fields, **values})  # type: ignore[arg-type]
+        return outcome(self.find(number), "in_progress")
 
     def original(self, group: str, request: CommitRequest) -> GroupProducerRow | None:
         """The producer's newest commit, if its sequence id is that of this one or higher. Raises ProducerFenced."""
@@ -258,24 +203,35 @@ class Ledger:
         return row if request.sequence_id <= row.sequence_id else None
 
 
-def _topics(transaction: Transaction) -> Sequence[AtomicTopic]:
-    """What it holds, or has put, on each topic."""
-    prepared = {} if transaction.prepared is None else {part.topic: None for part in transaction.prepared.parts}
-    found = []
-    for topic in dict.fromkeys((*transaction.topics, *prepared)):
-        applied = transaction.applied.get(topic)
-        placed = applied if applied is not None and applied.messages else None
-        found.append(
-            AtomicTopic.model_construct(
-                namespace=topic.namespace,
-                topic=topic.topic,
-                generation=topic.generation,
-                messages=0 if applied is None else applied.messages,
-                first_offset=None if placed is None else placed.first_offset,
-                first_message_id=None if placed is None else MessageId.from_bytes(bytes.fromhex(placed.first_id)),
-            )
-        )
-    return found
+def outcome(
+    transaction: Transaction, state: AtomicState, topics: Mapping[TopicRef, Copied | None] | None = None, **values: object
+) -> AtomicOutcome:
+    """The transaction in this state; ``topics``: what it has put on each, else those that hold something of it; ``values`` take
+    the place of what it says itself."""
+    placed = dict.fromkeys(transaction.topics) if topics is None else topics
+    fields: dict[str, object] = {
+        "id": transaction.id,
+        "group": transaction.group,
+        "state": state,
+        "began_ms": transaction.began,
+        "expires_ms": transaction.expires if state == "in_progress" else None,
+        "of": transaction.of,
+        "branches": [],
+        "topics": [_topic(topic, copied) for topic, copied in placed.items()],
+    }
+    return AtomicOutcome.model_construct(**{**fields, **values})  # type: ignore[arg-type]
+
+
+def _topic(topic: TopicRef, copied: Copied | None) -> AtomicTopic:
+    first_id = None if copied is None else copied.first_id
+    return AtomicTopic.model_construct(
+        namespace=topic.namespace,
+        topic=topic.topic,
+        generation=topic.generation,
+        messages=0 if copied is None else copied.messages,
+        first_offset=None if copied is None else copied.first_offset,
+        first_message_id=None if first_id is None else MessageId.from_bytes(first_id),
+    )
 
 
 def check_assignable(id: str | None) -> None:  # noqa: A002

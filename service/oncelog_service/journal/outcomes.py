@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
+from hashlib import blake2b
 from typing import NamedTuple
 
 from oncelog.wire.models import AtomicOutcome
+from oncelog.wire.requests import CommitRequest
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import AFTER_NUMBERS, number_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
@@ -27,6 +29,32 @@ class Ended(NamedTuple):
     outcome: AtomicOutcome
     problem: dict[str, object] | None = None
     """The refusal that ended it; a repeated commit is answered with it again."""
+    asked: str | None = None
+    """The :func:`fingerprint` of the commit that ended it; None: that carried nothing, or another transaction's did."""
+
+
+def fingerprint(request: CommitRequest) -> str | None:
+    """Of everything that a commit carries itself, whatever media type it came in; None if that is nothing.
+
+    The sequence ids, epochs and expectations of its messages are no part of it: whoever comes again under an id of its own has
+    opened its producers anew and read the logs anew, and means the same messages.
+    """
+    if not request.parts and not request.branches and request.producer is None:
+        return None
+    number = (request.producer, request.sequence_id, request.incarnation, request.checksum)
+    digest = blake2b(repr((list(request.branches), number)).encode(), digest_size=16)
+    for part in sorted(request.parts, key=lambda each: (each.namespace, each.topic)):
+        messages = part.request
+        properties = [sorted(each.items()) if each else None for each in messages.properties or ()]
+        columns = (_column(messages.keys), _column(properties), _column(messages.ttls), [*map(len, messages.payloads)])
+        digest.update(repr((part.namespace, part.topic, messages.producer, columns)).encode())
+        digest.update(b"".join(messages.payloads))
+    return digest.hexdigest()
+
+
+def _column(values: Sequence[object] | None) -> list[object] | None:
+    """A column that says nothing is one that is not there."""
+    return None if all(each is None for each in values or ()) else list(values or ())
 
 
 def put_id(batch: Batch, id: str, number: int) -> None:  # noqa: A002  # the field's word
@@ -36,8 +64,9 @@ def put_id(batch: Batch, id: str, number: int) -> None:  # noqa: A002  # the fie
 
 def put_outcome(batch: Batch, number: int, ended: Ended) -> None:
     """Add to ``batch`` what became of it."""
-    outcome, problem = ended.outcome.model_dump_json(by_alias=True), json.dumps(ended.problem, separators=(",", ":"))
-    row = f'{{"version":{VERSION},"outcome":{outcome},"problem":{problem}}}'
+    outcome = ended.outcome.model_dump_json(by_alias=True)
+    problem, asked = json.dumps(ended.problem, separators=(",", ":")), json.dumps(ended.asked)
+    row = f'{{"version":{VERSION},"outcome":{outcome},"problem":{problem},"asked":{asked}}}'
     batch.put(Table.ATOMIC_OUTCOME, number_key(number), row.encode())
 
 
@@ -59,7 +88,7 @@ def decode_ended(data: bytes) -> Ended:
         record = json.loads(data)
         if record["version"] != VERSION:
             raise ValueError("unknown version")
-        return Ended(AtomicOutcome.model_validate(record["outcome"]), record["problem"])
+        return Ended(AtomicOutcome.model_validate(record["outcome"]), record["problem"], record["asked"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreDamaged(f"not the outcome of a transaction: {data[:100]!r}") from error
 

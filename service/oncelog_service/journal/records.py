@@ -5,13 +5,12 @@ its key is partition and position::
 
     offset  size  field
     0       1     version = 1
-    1       1     kind: 1 begin … 7 abort, as listed in `KINDS`
+    1       1     kind: 1 begin … 4 abort, as listed in `KINDS`
     2       8     position of the record in its partition, i64: the same as in its key
     10      ...   JSON array, without spaces, UTF-8: the fields of the value in their order
     end-4   4     CRC-32 of everything before it, little-endian
 
     topic   [namespace, topic, generation]
-    part    [topic, [number, …]]
 
 A record says what was decided, never what was asked for: replaying it needs no clock and no setting.
 """
@@ -20,7 +19,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
@@ -34,15 +33,6 @@ class TopicRef(NamedTuple):
     namespace: str
     topic: str
     generation: int
-
-
-class TopicPart(NamedTuple):
-    """What a commit puts on one topic."""
-
-    topic: TopicRef
-    branches: tuple[int, ...]
-    """Numbers of what is to be copied there, in order: the transaction's own, those of its branches, or a new one for all of them
-    where the topic has some of the messages already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,59 +60,23 @@ class Enlist:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Its client asked for the commit; from here on it does not time out."""
+    """It is committed: it has ended, and its branches with it. In one write with the rows of all its topics and the outcome."""
 
     number: int
     branches: tuple[int, ...]
-    """Numbers of the other transactions that become part of it, in their order."""
-    producer: str | None
-    sequence_id: int | None
-    incarnation: str | None
-    checksum: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareCommit:
-    """It was judged and will be committed, whatever happens."""
-
-    number: int
-    order: int
-    """Rises over the whole partition: in this order they are applied on every topic."""
-    parts: tuple[TopicPart, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyCommit:
-    """One topic has its messages. In the same batch as they are."""
-
-    number: int
-    topic: TopicRef
-    messages: int
-    first_offset: int
-    first_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """All its topics have its messages: it has ended, and its branches with it."""
-
-    number: int
+    """Numbers of the other transactions that became part of it, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """It has ended and nothing of it is to be seen."""
+    """It has ended and nothing of it is to be seen. In one write with the outcome, which says why."""
 
     number: int
-    reason: str
-    detail: str
-    problem: Mapping[str, Any] | None
-    """The refusal that ended it, as JSON; it is the answer to a repeated commit, too."""
 
 
-Record: TypeAlias = Begin | Enlist | Commit | PrepareCommit | ApplyCommit | Applied | Abort
+Record: TypeAlias = Begin | Enlist | Commit | Abort
 
-KINDS: tuple[type[Record], ...] = (Begin, Enlist, Commit, PrepareCommit, ApplyCommit, Applied, Abort)
+KINDS: tuple[type[Record], ...] = (Begin, Enlist, Commit, Abort)
 """The kinds in the order of their numbers on disk, from 1. Only ever add at the end."""
 
 VERSION = 1
@@ -136,11 +90,7 @@ class RecordDamaged(ValueError):
 
 
 def encode(position: int, record: Record) -> bytes:
-    """The record in the layout above.
-
-    Raises:
-        ValueError, TypeError: a problem is not made of JSON values.
-    """
+    """The record in the layout above."""
     kind, fields = _ENCODE[type(record)]
     body = _HEAD.pack(VERSION, kind, position) + to_json(fields(record))
     return body + crc32(body).to_bytes(4, "little")
@@ -166,23 +116,12 @@ def decode(position: int, data: bytes) -> Record:
     return record
 
 
-def _checked(problem: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Raises ValueError, TypeError for what JSON has no form for; the encoder would make something up."""
-    if problem is None:
-        return None
-    json.dumps(problem, allow_nan=False)
-    return dict(problem)
-
-
-# Plain tuples, not named ones: the encoder takes a third of the time for them, and an atomic commit takes eight records.
+# Plain tuples, not named ones: the encoder takes a third of the time for them.
 _ENCODE: dict[type[Record], tuple[int, Callable[[Any], tuple[Any, ...]]]] = {
     Begin: (1, lambda it: (it.number, it.id, it.group, it.began, it.expires, it.of)),
     Enlist: (2, lambda it: (it.number, tuple(it.topic))),
-    Commit: (3, lambda it: (it.number, it.branches, it.producer, it.sequence_id, it.incarnation, it.checksum)),
-    PrepareCommit: (4, lambda it: (it.number, it.order, [(tuple(part.topic), part.branches) for part in it.parts])),
-    ApplyCommit: (5, lambda it: (it.number, tuple(it.topic), it.messages, it.first_offset, it.first_id)),
-    Applied: (6, lambda it: (it.number,)),
-    Abort: (7, lambda it: (it.number, it.reason, it.detail, _checked(it.problem))),
+    Commit: (3, lambda it: (it.number, it.branches)),
+    Abort: (4, lambda it: (it.number,)),
 }
 
 
@@ -223,11 +162,6 @@ def _topic(value: Any) -> TopicRef:
     return TopicRef(_text(namespace), _text(topic), _number(generation))
 
 
-def _part(value: Any) -> TopicPart:
-    topic, branches = _typed(value, list)
-    return TopicPart(_topic(topic), _numbers(branches))
-
-
 def _begin(body: Any) -> Begin:
     number, id_, group, began, expires, of = _typed(body, list)
     return Begin(_number(number), _text(id_), _text(group), _number(began), _number(expires), _optional_text(of))
@@ -239,43 +173,13 @@ def _enlist(body: Any) -> Enlist:
 
 
 def _commit(body: Any) -> Commit:
-    number, branches, producer, sequence_id, incarnation, checksum = _typed(body, list)
-    return Commit(
-        _number(number),
-        _numbers(branches),
-        _optional_text(producer),
-        _typed(sequence_id, int, _NONE),
-        _optional_text(incarnation),
-        _optional_text(checksum),
-    )
-
-
-def _prepare_commit(body: Any) -> PrepareCommit:
-    number, order, parts = _typed(body, list)
-    return PrepareCommit(_number(number), _number(order), tuple(map(_part, _typed(parts, list))))
-
-
-def _apply_commit(body: Any) -> ApplyCommit:
-    number, topic, messages, first_offset, first_id = _typed(body, list)
-    return ApplyCommit(_number(number), _topic(topic), _number(messages), _number(first_offset), _text(first_id))
-
-
-def _applied(body: Any) -> Applied:
-    (number,) = _typed(body, list)
-    return Applied(_number(number))
+    number, branches = _typed(body, list)
+    return Commit(_number(number), _numbers(branches))
 
 
 def _abort(body: Any) -> Abort:
-    number, reason, detail, problem = _typed(body, list)
-    return Abort(_number(number), _text(reason), _text(detail), _typed(problem, dict, _NONE))
+    (number,) = _typed(body, list)
+    return Abort(_number(number))
 
 
-_DECODE: tuple[Callable[[Any], Record], ...] = (
-    _begin,
-    _enlist,
-    _commit,
-    _prepare_commit,
-    _apply_commit,
-    _applied,
-    _abort,
-)
+_DECODE: tuple[Callable[[Any], Record], ...] = (_begin, _enlist, _commit, _abort)

@@ -43,8 +43,6 @@ from oncelog_service.storage.rows import (
     moved_payload,
 )
 
-INLINE = 2**32 - 1
-"""The chunk that came with the commit itself."""
 _DROPPED_AT_ONCE = 1_000
 
 
@@ -60,7 +58,7 @@ class Staged:
     @property
     def next_chunk(self) -> int:
         """The number that a new chunk must have."""
-        return len(self.chunks) - (INLINE in self.chunks)
+        return len(self.chunks)
 
 
 class Ready(NamedTuple):
@@ -125,19 +123,6 @@ class Journaled:
             staged = self._staged.setdefault(number, loaded)
         return staged
 
-    async def read_ahead(self, numbers: Sequence[int]) -> None:
-        """Open many at once, in one go of the reading thread: what a restart finds. Raises TopicDamaged."""
-        missing = [number for number in numbers if number not in self._staged]
-        for loaded in await read(_load_all, self._store, self._prefix, missing, self._keys is not None):
-            self._staged.setdefault(loaded.number, loaded)
-
-    async def prepared(self, number: int) -> Staged:
-        """The same for what a commit was prepared with, which is more than nothing. Raises TopicDamaged."""
-        staged = await self.open(number)
-        if staged.group.row is None and not staged.group.messages:
-            raise TopicDamaged(f"what branch {number} had staged on {self._name} is missing")
-        return staged
-
     def begun(self, number: int) -> Staged:
         """The same for a transaction that has nothing on disk here."""
         staged = self._staged.get(number)
@@ -146,10 +131,6 @@ class Journaled:
             group = StoredGroup(-number, key, None, iter(()), self._keys is not None)
             staged = self._staged[number] = Staged(number, group)
         return staged
-
-    def check_open(self) -> None:
-        """Raises StorageUnavailable if nothing can be copied now."""
-        self._check_open()
 
     def close(self, number: int) -> None:
         """Let go of what is known about it: it has ended."""
@@ -166,9 +147,9 @@ class Journaled:
         present = staged.chunks.get(chunk)
         if present is not None:
             if present.digest != _digest(request):
-                raise ChunkReused(f"chunk {_called(chunk)} is staged already with other content", topic=self._name, chunk=chunk)
+                raise ChunkReused(f"chunk {chunk} is staged already with other content", topic=self._name, chunk=chunk)
             return False
-        if chunk not in (staged.next_chunk, INLINE):
+        if chunk != staged.next_chunk:
             raise InvalidRequest(f"chunk {chunk} of {self._name}: the next one has the number {staged.next_chunk}")
         if request.conditional:
             self._expectations.check_on()
@@ -382,8 +363,7 @@ class Journaled:
         written: list[Callable[[], None]] = []
         for each in staged:
             group = each.group
-            if group.row is not None or not group.messages:
-                continue
+            assert group.row is None  # what is copied is let go of in the same step
             run, keyed = self._appearances.put(batch, group)
             for chunk in each.chunks:
                 batch.delete(Table.CHUNK, chunk_key(self._prefix, each.number, chunk))
@@ -416,10 +396,6 @@ def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
     if staged.group.row is None and staged.chunks and messages != staged.group.messages:
         raise TopicDamaged(f"branch {number} has staged {messages} messages, {staged.group.messages} are there")
     return staged
-
-
-def _load_all(store: Store, prefix: bytes, numbers: Iterable[int], keyed: bool) -> list[Staged]:
-    return [_load(store, prefix, number, keyed) for number in numbers]
 
 
 def _chunk_row(data: bytes) -> ChunkRow:
@@ -498,10 +474,6 @@ def _digest(request: PublishRequest) -> str:
     digest = blake2b(repr((columns, expected)).encode(), digest_size=16)
     digest.update(b"".join(request.payloads))
     return digest.hexdigest()
-
-
-def _called(chunk: int) -> str:
-    return "of the commit" if chunk == INLINE else str(chunk)
 
 
 def _name_of(key: str) -> str:

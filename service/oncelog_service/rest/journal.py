@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import decode_commit_request, decode_publish_request
 from oncelog.wire.media import JSON
-from oncelog.wire.models import AtomicOutcome, AtomicState, BeginAtomic
+from oncelog.wire.models import AtomicOutcome, BeginAtomic
 from oncelog_service.journal.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
 from oncelog_service.rest.answer import Answer
@@ -13,7 +13,6 @@ from oncelog_service.rest.bodies import decoded, json_answer, query_int, read_mo
 from oncelog_service.rest.routes import Call
 
 MAX_LISTED = 10_000
-_LISTED: dict[str, AtomicState] = {"in_progress": "in_progress", "prepared": "prepared"}
 
 
 async def begin(call: Call) -> Answer:
@@ -39,8 +38,8 @@ async def stage(call: Call) -> Answer:
 async def commit(call: Call) -> Answer:
     """Make messages appear on all topics or on none: what was staged under this id, `parts`, and other `branches`, in this order.
 
-    Where nothing was begun, `group` begins it, so that one request may be a whole commit. The answer comes when the commit is
-    certain: `committed`, or `prepared` where a topic gets its messages later. Repeating it is as once and answers the same. With
+    Where nothing was begun, `group` begins it, so that one request may be a whole commit. `committed` is answered when the
+    messages are there. Repeating it is as once and answers the same; another commit under the same id is refused. With
     `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`.
     """
     request = await decoded(call, decode_commit_request)
@@ -53,18 +52,12 @@ async def abort(call: Call) -> Answer:
 
 
 async def show(call: Call) -> Answer:
-    """What became of a transaction: `in_progress`, `prepared`, `committed`, `duplicate` or `aborted`.
-
-    `prepared`: it will be committed, whatever happens. What is answered is durable.
-    """
+    """What became of a transaction: `in_progress`, `committed`, `duplicate` or `aborted`. What is answered is durable."""
     return _answer(await call.service.journal.show(_id(call)))
 
 
 async def list_(call: Call) -> Answer:
-    """Transactions that have not ended, oldest first, behind `after`, at most `limit`."""
-    state = _LISTED.get(call.query.get("state", "in_progress"))
-    if state is None:
-        raise InvalidRequest(f"state is {' or '.join(_LISTED)}, not {call.query['state'][:50]!r}")
+    """Transactions that are in progress, oldest first, behind `after`, at most `limit`."""
     group, after, limit = call.query.get("group"), call.query.get("after"), query_int(call, "limit", 1_000)
     if group is not None:
         check_group(group)
@@ -72,7 +65,7 @@ async def list_(call: Call) -> Answer:
         check_id(after, "after: the id of a transaction")
     if not 1 <= limit <= MAX_LISTED:
         raise InvalidRequest(f"limit is 1 to {MAX_LISTED}, not {limit}")
-    return json_answer([each.to_wire() for each in await call.service.journal.list(state, group, after, limit)])
+    return json_answer([each.to_wire() for each in await call.service.journal.list(group, after, limit)])
 
 
 async def producer(call: Call) -> Answer:

@@ -197,10 +197,9 @@ JOURNAL_ROUTES = (
         errors=(*_BODY, errors.TransactionExists, errors.TransactionNotInProgress, *_STORE),
     ),
     Route(
-        "GET", JOURNAL, journal.list_, "List atomic commits that have not ended",
+        "GET", JOURNAL, journal.list_, "List atomic commits that are in progress",
         response={JSON: {"type": "array", "items": AtomicOutcome}}, errors=(errors.InvalidRequest, *_STORE),
         query={
-            "state": "in_progress (the default) or prepared",
             "group": "of this group only",
             "after": "those that began behind the one of this id",
             "limit": "at most so many, 1 to 10000",

@@ -48,7 +48,6 @@ def test_those_that_have_not_ended_are_listed(url: str, client: Client) -> None:
     client.begin_atomic("even", id="t3")
     client.abort_atomic("t3")
     assert listed(url) == ["t0", "t1", "t2"]
-    assert listed(url, "--state", "prepared") == []
     assert listed(url, "--group", "even") == ["t0", "t2"]
     table = lines("journal", "list", url=url)
     assert table[0] == ["id", "group", "began", "expires", "branch of", "topics"]
