@@ -20,7 +20,7 @@ from pathlib import Path
 from zlib import crc32
 
 from oncelog_service.storage.directory import sync_directory
-from oncelog_service.storage.port import StoreDamaged
+from oncelog_service.storage.port import StoreDamaged, StoreError
 
 _MAGIC = b"OLEN"
 _SLOT = struct.Struct(">4sQI")
@@ -72,6 +72,12 @@ def check_number(number: int, known: int, store: Path, name: str) -> None:
         )
 
 
+def check_there(path: Path, reached: int) -> None:
+    """Raises StoreError: this process has had a store at ``path`` that came to ``reached``, and nothing is there any more."""
+    if reached and not beside(path).exists():
+        raise StoreError(f"{path}: the store that was open here is not there any more")
+
+
 class EndFile:
     """The file, open for writing."""
 
@@ -84,7 +90,9 @@ class EndFile:
         sync_directory(path.parent)
 
     def note(self, number: int) -> None:
-        """The store has come to ``number``, and that is synced. Raises OSError."""
+        """The store has come to ``number``, and that is synced. Raises OSError, also where somebody has deleted the file."""
+        if os.fstat(self._handle).st_nlink == 0:
+            raise FileNotFoundError("its files have been deleted")
         os.pwrite(self._handle, encode_number(number), number % 2 * _SECTOR)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import plyvel
 
 from oncelog_service.storage.directory import locked_directory, make_directory, sync_directory
-from oncelog_service.storage.end_file import ROW_KEY, EndFile, decode_number, encode_number
+from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_there, decode_number, encode_number
 from oncelog_service.storage.leveldb_look import (
     CREATING_NAME,
     END_NAME,
@@ -47,29 +47,33 @@ _MAX_FILE_SIZE = 2 * 2**20
 class LevelDBStore:
     """A LevelDB directory. See :class:`~oncelog_service.storage.port.Store`."""
 
-    def __init__(self, path: Path) -> None:
-        """Open ``path``, creating it where there is nothing. Raises StoreError (in use, unreadable) or StoreDamaged: then nothing
-        in it has been changed."""
+    def __init__(self, path: Path, reached: int = 0) -> None:
+        """Open ``path``, creating it where there is nothing, unless this process has had a store there that came to ``reached``.
+
+        Raises StoreError (in use, unreadable, gone) or StoreDamaged: then nothing in it has been changed.
+        """
         self._path = path
+        self.number = 0
         self._failed = False
         self._reads = RunningReads()  # plyvel's iterators die with the database
         self._db: Any = None
         self._end: Any = None
         self._lock: int | None = None
         try:
+            check_there(path, reached)
             make_directory(path)
             self._lock = locked_directory(path)
             new = is_new(path)
             if new:
                 begin_creating(path)
-            with cut_off([] if new else check_directory(path)):
+            with cut_off([] if new else check_directory(path, reached)):
                 self._db = _opened(path, new)
             sync_directory(path)
             sync_directory(path.parent)
-            self._number = self._read_number()
+            self.number = self._read_number()
             if new:
                 self._write([])
-            self._end = EndFile(path / END_NAME, self._number)
+            self._end = EndFile(path / END_NAME, self.number)
             if new or (path / CREATING_NAME).exists():
                 end_creating(path)
         except plyvel.CorruptionError as error:
@@ -113,7 +117,7 @@ class LevelDBStore:
             raise StoreClosed(f"{self._path} is closed")
         try:
             self._write(batches)
-            self._end.note(self._number)
+            self._end.note(self.number)
         except plyvel.CorruptionError as error:  # that of a table, met while tables were merged: each write after it fails too
             self._failed = True
             raise StoreDamaged(f"{self._path}: the write failed, since a table is damaged: {error}") from error
@@ -122,7 +126,7 @@ class LevelDBStore:
             raise StoreError(f"{self._path}: the write failed: {error}") from error
 
     def _write(self, batches: Sequence[Batch]) -> None:
-        number = self._number + 1
+        number = self.number + 1
         with self._db.write_batch(transaction=True, sync=True) as rows:
             put = rows.put
             put(ROW_KEY, encode_number(number))  # first: so it is found in the log without a look at the rest
@@ -135,7 +139,7 @@ class LevelDBStore:
                     put(table.value + key, value)
                 for table, key in batch.deletes:
                     rows.delete(table.value + key)
-        self._number = number
+        self.number = number
 
     def lease_table(self) -> None:
         return None

@@ -91,14 +91,14 @@ def end_creating(path: Path) -> None:
     sync_directory(path)
 
 
-def check_directory(path: Path) -> list[Tail]:
-    """What was torn and may be cut off. Changes nothing.
+def check_directory(path: Path, reached: int = 0) -> list[Tail]:
+    """What was torn and may be cut off. Changes nothing. ``reached``: how far the store has come as this process knows.
 
     Raises StoreDamaged unless everything that was ever acknowledged can be there; OSError, plyvel.Error.
     """
     manifest = _manifest_of(path)
     size, end = manifest.stat().st_size, end_of_records(manifest.read_bytes())
-    number, known = number_in_tables(path, manifest, end), read_end(path / END_NAME)
+    number, known = number_in_tables(path, manifest, end), max(reached, read_end(path / END_NAME))
     torn: Tail | None = None
     for log in _logs(path):
         data = log.read_bytes()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from oncelog_service.storage.port import Store, StoreError
+from oncelog_service.storage.port import InFiles, Store, StoreError
 from oncelog_service.storage.seals import SealedStore
 
 _IN_FILES = ("leveldb", "sqlite")
@@ -38,7 +38,7 @@ def raw_opener(url: str) -> Callable[[], Store]:
     parts = _split(url)
     path = path_of(url)
     if parts is not None and path is not None:
-        return lambda: _open_leveldb(path) if parts.scheme == "leveldb" else _open_sqlite(path)
+        return _InFiles(_open_leveldb if parts.scheme == "leveldb" else _open_sqlite, path)
     if parts is not None and parts.scheme in _POSTGRESQL and parts.path.strip("/") and not parts.fragment:
         return lambda: _open_postgresql(url)
     if parts is not None and parts.scheme == "memory" and not parts.netloc and not parts.path:
@@ -47,6 +47,21 @@ def raw_opener(url: str) -> Callable[[], Store]:
         disk = Disk()
         return lambda: MemoryStore(disk)
     raise ValueError(f"--store {shown(url)!r} names no store; {_KNOWN}")
+
+
+class _InFiles:
+    """Opens a store in files, and opens it again: then it is there, and not behind what this process has written to it.
+
+    Where the disk has gone from under a service, a new store in its place would give the same offsets again.
+    """
+
+    def __init__(self, make: Callable[[Path, int], InFiles], path: Path) -> None:
+        self._make, self._path = make, path
+        self._last: InFiles | None = None
+
+    def __call__(self) -> Store:
+        self._last = self._make(self._path, 0 if self._last is None else self._last.number)
+        return self._last
 
 
 def path_of(url: str) -> Path | None:
@@ -79,19 +94,19 @@ def _split(url: str) -> SplitResult | None:
     return parts
 
 
-def _open_leveldb(path: Path) -> Store:
+def _open_leveldb(path: Path, reached: int) -> InFiles:
     from oncelog_service.storage.leveldb import LevelDBStore
 
-    return LevelDBStore(path)
+    return LevelDBStore(path, reached)
 
 
-def _open_sqlite(path: Path) -> Store:
+def _open_sqlite(path: Path, reached: int) -> InFiles:
     try:
         from oncelog_service.storage.sql import SqlStore
         from oncelog_service.storage.sql_sqlite import SqliteDatabase
     except ImportError as error:
         raise _missing("SQLite needs SQLAlchemy", "service,sql") from error
-    return SqlStore(SqliteDatabase(path))
+    return SqlStore(SqliteDatabase(path, reached))
 
 
 def _open_postgresql(url: str) -> Store:

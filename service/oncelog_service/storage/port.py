@@ -198,3 +198,12 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of the files. Scans that are under way end with StoreClosed; it waits for that. Twice is as once."""
         ...
+
+
+class InFiles(Store, Protocol):
+    """A store whose writes are counted (end_file.py)."""
+
+    @property
+    def number(self) -> int:
+        """Of the newest write; still known when the store is closed."""
+        ...

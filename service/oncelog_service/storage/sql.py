@@ -53,6 +53,8 @@ class Database(Protocol):
     """Every connection of it is in autocommit."""
     shared: bool
     """Whether several processes may use it at the same time."""
+    number: int
+    """Of the newest write, where writes are counted; 0: they are not."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -105,6 +107,11 @@ class SqlStore:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def number(self) -> int:
+        """Of the newest write to a database that counts them."""
+        return self._database.number
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         with self._reading(), self._database.engine.connect() as connection:

@@ -83,6 +83,7 @@ class PostgresqlDatabase:
 
     errors = (psycopg.Error,)
     shared = True
+    number = 0
 
     def __init__(self, url: str, where: str) -> None:
         parsed = make_url(url).set(drivername="postgresql+psycopg")

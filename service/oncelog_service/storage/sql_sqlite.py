@@ -5,7 +5,9 @@ none was. A lock on a file beside the database keeps a second process out: SQLit
 same topics.
 
 Beside it lies a third file, which knows how far the database has come (end_file.py): one that is behind it, whose write-ahead
-log was lost or damaged, is not opened. It is looked at through a connection that only reads, before any that may write.
+log was lost or damaged, is not opened. It is looked at through a connection that only reads, before any that may write. The
+number of writes counts on from what this process knows, or nothing is written: so two that write, since somebody has deleted the
+lock, never both go on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 
 from oncelog_service.storage.directory import make_directory, sync_directory
-from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_number, decode_number, encode_number, read_end
+from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_number, check_there, decode_number, encode_number, read_end
 from oncelog_service.storage.port import Fence, StoreDamaged, StoreError
 from oncelog_service.storage.sql import PAGES, Changes
 from oncelog_service.storage.sql_tables import LEASE, ROW
@@ -41,6 +43,7 @@ _KEYS_AT_ONCE = 10_000
 _KNOWN = 20_000
 """Keys that are remembered as present: those that every write puts anew."""
 _PUT = "INSERT INTO oncelog_row (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+_COUNT_ON = "UPDATE oncelog_row SET value = ? WHERE key = ? AND value = ?"
 _DELETE = "DELETE FROM oncelog_row WHERE key = ?"
 _STANDING = select(LEASE.c.resource, LEASE.c.epoch).where(LEASE.c.instance.is_not(None))
 _RANGE = select(ROW.c.key, ROW.c.value).where(ROW.c.key >= bindparam("start"), ROW.c.key < bindparam("stop"))
@@ -57,17 +60,21 @@ class SqliteDatabase:
     errors = (sqlite3.Error, OSError)  # the file beside the database is written without SQLite
     shared = False
 
-    def __init__(self, path: Path) -> None:
-        """Lock ``path``; its directory is created if missing. Raises StoreError: in use, or no file can be there."""
+    def __init__(self, path: Path, reached: int = 0) -> None:
+        """Lock ``path``; its directory is created if missing, unless this process has had a store there that came to ``reached``.
+
+        Raises StoreError: in use, gone, or no file can be there; StoreDamaged.
+        """
         self.where = str(path)
         self._path = resolved(path)
-        self._number, self._keys, self._known = 0, Keys(), set[bytes]()
+        self.number, self._keys, self._known = 0, Keys(), set[bytes]()
         self._end: EndFile | None = None
+        check_there(self._path, reached)
         self._lock = _lock(self._path)
         try:
             self._new = _is_new(self._path)
             if not self._new:
-                _look(self._path)
+                _look(self._path, reached)
         except BaseException:
             self.close()
             raise
@@ -91,15 +98,18 @@ class SqliteDatabase:
         sync_directory(self._path.parent.parent)
 
     def ready(self, writer: Connection) -> None:
-        if self._new:
+        row = writer.exec_driver_sql(_GET, (ROW_KEY,)).scalar()
+        if self._new and row is None:
             writer.exec_driver_sql("BEGIN IMMEDIATE")
-            self._number = 1
+            self.number = 1
             writer.exec_driver_sql(_PUT, [(ROW_KEY, encode_number(1)), (KEYS_KEY, Keys().to_bytes())])
             writer.exec_driver_sql("COMMIT")
         else:
-            self._number = _number(writer.exec_driver_sql(_GET, (ROW_KEY,)).scalar(), self.where)
+            self.number = _number(row, self.where)
         self._check_keys(writer)
-        self._end = EndFile(end_path(self._path), self._number)
+        # A process that was killed may have left a write that is not synced, or could not be: it is now, and in the database.
+        writer.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+        self._end = EndFile(end_path(self._path), self.number)
         if self._new or _creating(self._path).exists():
             _creating(self._path).unlink(missing_ok=True)
             sync_directory(self._path.parent)
@@ -121,6 +131,11 @@ class SqliteDatabase:
 
     def write(self, writer: Connection, changes: Changes) -> frozenset[Fence]:
         writer.exec_driver_sql("BEGIN IMMEDIATE")
+        number = self.number + 1
+        ours = (encode_number(number), ROW_KEY, encode_number(self.number))
+        if writer.exec_driver_sql(_COUNT_ON, ours).rowcount != 1:
+            writer.exec_driver_sql("ROLLBACK")
+            raise StoreError(f"{self.where}: somebody else has written to it")
         if changes.fences:
             standing = {Fence(*row) for row in writer.execute(_STANDING)}
             if lost := changes.fences - standing:
@@ -134,14 +149,11 @@ class SqliteDatabase:
                 writer.exec_driver_sql(_PUT, list(rows.items()))
         if changes.ends:
             writer.exec_driver_sql(_RAISE, list(changes.ends.items()))
-        number = self._number + 1
-        ours = [(ROW_KEY, encode_number(number))]
         if keys != self._keys:
-            ours.append((KEYS_KEY, keys.to_bytes()))
-        writer.exec_driver_sql(_PUT, ours)
+            writer.exec_driver_sql(_PUT, (KEYS_KEY, keys.to_bytes()))
         writer.exec_driver_sql("COMMIT")
         assert self._end is not None
-        self._number, self._keys = number, keys
+        self.number, self._keys = number, keys
         self._end.note(number)
         return frozenset()
 
@@ -234,10 +246,10 @@ def _is_made(path: Path) -> bool:
         return False
 
 
-def _look(path: Path) -> None:
+def _look(path: Path, reached: int) -> None:
     """Raises StoreDamaged unless everything that was ever acknowledged can be there; StoreError. Changes nothing."""
     try:
-        known = read_end(end_path(path))
+        known = max(reached, read_end(end_path(path)))
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
         if head != _MAGIC:  # of an empty file SQLite would delete the write-ahead log
