@@ -15,8 +15,9 @@ from typing import Any
 import plyvel
 import pytest
 
+from oncelog_service.storage.leveldb import LevelDBStore
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.port import Batch, Store, StoreClosed, StoreDamaged, StoreError, Table
 
 KINDS = ("leveldb", "sqlite")
 
@@ -110,6 +111,24 @@ def test_every_write_to_leveldb_is_one_synced_transaction(noted: Noted, tmp_path
             put(store, value)
         asked = [what for called, what in noted.take() if called == "rows"]
         assert asked == [{"transaction": True, "sync": True}] * 3, "the first one makes the store"
+
+
+@pytest.mark.parametrize(("error", "told"), [(plyvel.CorruptionError, StoreDamaged), (plyvel.IOError, StoreError)])
+def test_a_write_that_fails_of_a_damaged_table_is_told_apart_from_a_full_disk(
+    error: type[Exception], told: type[StoreError], noted: Noted, tmp_path: Path
+) -> None:
+    """What is refused then is refused again after every reopening. A slow test has LevelDB meet a real one."""
+    with closing(LevelDBStore(tmp_path / "data")) as store:
+
+        def fails(**_: Any) -> Any:
+            raise error("planted")
+
+        store._db.write_batch = fails
+        with pytest.raises(StoreError) as failed:
+            put(store, b"1")
+        assert type(failed.value) is told
+        with pytest.raises(StoreClosed):
+            put(store, b"2")
 
 
 def test_sqlite_syncs_its_log_before_a_commit_returns_on_each_of_its_connections(tmp_path: Path) -> None:
