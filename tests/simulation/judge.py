@@ -89,7 +89,7 @@ def check_once(facts: Facts, topic: str, log: Sequence[Entry]) -> None:
         senders = [sent for sent in requests[each.payload] if sent.request.write_pointer == pointer and sent.possible]
         assert senders, f"{topic}: nobody may have stored {each}"
         assert each.producer == senders[0].request.producer
-        assert each.producer is not None or times[each.payload] == 1, f"{topic}: {each} is there twice"
+        assert each.sequence_id is not None or times[each.payload] == 1, f"{topic}: {each} is there twice"
     for sent in facts.sent:
         if sent.topic == topic and not sent.stored:
             present = [times[payload] for payload in sent.request.payloads]

@@ -23,23 +23,23 @@ class Sending(Client):
     """Each refusal must have its reason in what was asked before."""
 
     def _publish(self) -> Action:
-        producer = self.random.choice([None, *PRODUCERS, *PRODUCERS])
+        producer = self.random.choice([None, None, *PRODUCERS, *PRODUCERS])
         return self._sending(self._new(self.random.choice(TOPICS), producer, None, False))
 
     def _publish_in_transaction(self) -> Action:
         pointer = self._pointer()
         if pointer is None:
             return self._begin()
-        producer = self.random.choice([None, *PRODUCERS, *PRODUCERS])
+        producer = self.random.choice([None, None, *PRODUCERS, *PRODUCERS])
         return self._sending(self._new(self.random.choice(TOPICS), producer, pointer, self.random.random() < 0.3))
 
     def _send_again(self) -> Action:
-        """The same request, or the same messages in another transaction or in none."""
-        named = [sent for sent in self.facts.sent[-25:] if sent.request.producer is not None]
-        if not named:
+        """The same request, or a producer's same messages in another transaction or in none."""
+        numbered = [sent for sent in self.facts.sent[-25:] if sent.request.sequence_ids is not None]
+        if not numbered:
             return self._publish()
-        sent = self.random.choice(named)
-        if self.random.random() < 0.4:
+        sent = self.random.choice(numbered)
+        if sent.request.producer is not None and self.random.random() < 0.4:
             pointer = self._pointer()
             sent = Sent(sent.topic, replace(sent.request, write_pointer=pointer), sent.stored and pointer is not None)
             self.facts.sent.append(sent)
@@ -53,6 +53,9 @@ class Sending(Client):
         if producer is not None:
             first = self._next(topic, producer) + self.random.choice([0, 0, 0, 2])
             request.sequence_ids = list(range(first, first + count))
+        elif pointer is not None and self.random.random() < 0.7:
+            first = self.random.choice([0, 10**6]) + 10 * self._serial  # as of two processes that share the pointer
+            request.sequence_ids = range(first, first + count)
         sent = Sent(topic, request, stored)
         self.facts.sent.append(sent)
         return sent
@@ -93,7 +96,8 @@ class Sending(Client):
 
     def _is_new(self, sent: Sent) -> bool:
         ids = sent.request.sequence_ids
-        return ids is None or ids[0] >= self._next(sent.topic, sent.request.producer or "")
+        producer = sent.request.producer
+        return ids is None or producer is None or ids[0] >= self._next(sent.topic, producer)
 
     def _note_answer(self, sent: Sent, response: PublishResponse, expected_new: bool) -> None:
         sent.responses.append(response)
