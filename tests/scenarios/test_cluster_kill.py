@@ -175,23 +175,27 @@ def test_two_minutes_of_kills_stops_and_restarts_lose_double_and_reorder_nothing
             until(lambda: load.goes_on(before))
         load.check_at_the_end()
         print(f"{struck} strikes in {seconds:.0f} s")
-        assert min(struck.values()) >= 1 or seconds < 60
 
 
 def _chaos(cluster: Instances, load: Load, rng: random.Random, seconds: float) -> dict[str, int]:
-    """Strike one of those that run, mostly the topic's owner; each comes back by and by. One of them always runs."""
+    """Strike one of those that run, mostly the topic's owner; each comes back by and by. One of them always runs.
+
+    However slow the machine is, it goes on until each way to strike was taken.
+    """
     struck = dict.fromkeys(("kill", "stop", "end"), 0)
+    ways: list[str] = []
     back: list[tuple[float, Callable[[], None]]] = []
     end = time.monotonic() + seconds
     strike_at = time.monotonic()
-    while (now := time.monotonic()) < end or back:
+    while (now := time.monotonic()) < end or back or not all(struck.values()):
         for each in [each for each in back if each[0] <= now]:
             back.remove(each)
             each[1]()
-        if strike_at <= now < end and len(up := _healthy(cluster)) >= 2:
+        if strike_at <= now and (now < end or not all(struck.values())) and len(up := _healthy(cluster)) >= 2:
             load.allow(1_500)
             acknowledged = load.acknowledged()
-            how = rng.choice(("kill", "kill", "stop", "stop", "end"))
+            ways = ways or rng.sample(("kill", "kill", "stop", "stop", "end"), 5)
+            how = ways.pop()
             owner = _owner(cluster)
             victim = owner if owner in up and rng.random() < 0.7 else rng.choice(up)
             struck[how] += 1
