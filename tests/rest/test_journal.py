@@ -451,7 +451,7 @@ def test_a_begin_needs_a_group(refusing: Journal) -> None:
     "query",
     [
         "limit=0",
-        "limit=10001",
+        "limit=2001",
         "limit=x",
         "limit=-1",
         "after=a%20b",

@@ -91,7 +91,7 @@ def test_a_list_is_sorted_and_paged(topic: Topic) -> None:
     assert listed("") == ["a", "b", "c"]
     assert listed("?limit=2") == ["a", "b"]
     assert listed("?after=b") == ["c"]
-    for query in ("?limit=0", "?limit=10001", "?limit=x"):
+    for query in ("?limit=0", "?limit=2001", "?limit=x"):
         assert_problem(topic.request("GET", "/subscriptions" + query), 400, "invalid_request")
 
 

@@ -106,7 +106,7 @@ class JournalApi:
         return _outcome(self.call("GET", f"journal/{id_}"))
 
     def open(self) -> list[AtomicOutcome]:
-        return [_outcome(each) for each in self.call("GET", "journal?limit=10000")]
+        return [_outcome(each) for each in self.call("GET", "journal?limit=2000")]
 
     def last_of(self, group: str, producer: str) -> int:
         """The newest sequence id, or -1."""

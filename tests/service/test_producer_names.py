@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import pytest
+
 from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import Fold, Mark
+from oncelog_service.log import producers
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, numbered, opened
 
@@ -31,9 +34,9 @@ def counting(house: House) -> Counting:
     return fold
 
 
-def listed(house: House, limit: int = 10) -> list[str]:
+async def listed(house: House, limit: int = 10) -> list[str]:
     names: list[str] = []
-    while page := house.log.producers.names(names[-1] if names else "", limit):
+    while page := await house.log.producers.names(names[-1] if names else "", limit):
         names += page
     return names
 
@@ -42,16 +45,18 @@ async def publish(house: House, names: list[str]) -> None:
     await asyncio.gather(*(house.log.publish(numbered([b"x"], name, 0)) for name in names))
 
 
-def test_200_pages_look_at_each_name_once() -> None:
+def test_200_pages_look_at_each_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "_SORTED_AT_ONCE", 300)
+
     async def scenario() -> None:
         async with opened(Disk()) as house:
             names = [f"p{number * 7 % PRODUCERS:05}" for number in range(PRODUCERS)]
             await publish(house, names)
             fold = counting(house)
-            assert listed(house) == sorted(names)
+            assert await listed(house) == sorted(names)
             assert fold.looked_at == PRODUCERS
             await house.log.publish(numbered([b"x"], names[0], 1))
-            assert listed(house) == sorted(names)
+            assert await listed(house) == sorted(names)
             assert fold.looked_at == PRODUCERS, "another message of a producer that is known changes no list"
 
     asyncio.run(scenario())
@@ -64,21 +69,21 @@ def test_the_list_follows_who_comes_and_goes() -> None:
         async with opened(Disk()) as house:
             producers = house.log.producers
             await publish(house, ["c", "a"])
-            assert listed(house, 1) == ["a", "c"]
+            assert await listed(house, 1) == ["a", "c"]
             await producers.open("b", "nonce", "allow")
-            assert listed(house, 1) == ["a", "b", "c"]
+            assert await listed(house, 1) == ["a", "b", "c"]
             await producers.forget("a")
             await publish(house, ["d"])
-            assert listed(house, 1) == ["b", "c", "d"]
+            assert await listed(house, 1) == ["b", "c", "d"]
             await producers.forget("b")
             await producers.open("e", "nonce", "allow")
-            assert listed(house, 1) == ["c", "d", "e"]
+            assert await listed(house, 1) == ["c", "d", "e"]
             pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
             answer = await house.log.publish(PublishRequest([b"x"], "f", sequence_ids=[0], write_pointer=pointer))
-            assert listed(house, 1) == ["c", "d", "e", "f"]
+            assert await listed(house, 1) == ["c", "d", "e", "f"]
             place = answer.start_timestamp, answer.start_sequence_id
             await house.log.roll_back(Rollback(pointer, place, place))
             await publish(house, ["g"])
-            assert listed(house, 1) == ["c", "d", "e", "g"]
+            assert await listed(house, 1) == ["c", "d", "e", "g"]
 
     asyncio.run(scenario())

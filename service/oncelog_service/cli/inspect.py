@@ -10,7 +10,7 @@ from oncelog_service.cli.session import Session, Topic, command
 
 group = typer.Typer(help="Show rows, stored groups and payloads of a topic as they lie in its tables.", no_args_is_help=True)
 
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=2_000, help="At most so many.")]
 
 
 @command(group, "rows")

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from weakref import WeakValueDictionary
 
 from oncelog.errors import (
@@ -273,9 +274,10 @@ class Journal:
                 data = await read(self._store.get, Table.ATOMIC_ID, after.encode("ascii", "replace"))
                 number = 0 if data is None else int.from_bytes(data, "big")
             behind = number
-        found = [self._ledger.status(number) for number in self._ledger.open_numbers if number > behind]
+        shown = (self._ledger.status(number) for number in self._ledger.open_numbers if number > behind)
+        found = list(islice((each for each in shown if group in (None, each.group)), limit))
         await self._writer.settled()
-        return [each for each in found if group in (None, each.group)][:limit]
+        return found
 
     async def producer(self, group: str, name: str) -> GroupProducer:
         """The newest commit under this name. Raises GroupProducerNotFound."""

@@ -9,10 +9,8 @@ from oncelog.wire.models import AtomicOutcome, BeginAtomic
 from oncelog_service.journal.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import decoded, json_answer, query_int, read_model
+from oncelog_service.rest.bodies import decoded, json_answer, query_limit, read_model
 from oncelog_service.rest.routes import Call
-
-MAX_LISTED = 10_000
 
 
 async def begin(call: Call) -> Answer:
@@ -58,13 +56,11 @@ async def show(call: Call) -> Answer:
 
 async def list_(call: Call) -> Answer:
     """Transactions that are in progress, oldest first, behind `after`, at most `limit`."""
-    group, after, limit = call.query.get("group"), call.query.get("after"), query_int(call, "limit", 1_000)
+    group, after, limit = call.query.get("group"), call.query.get("after"), query_limit(call)
     if group is not None:
         check_group(group)
     if after is not None:
         check_id(after, "after: the id of a transaction")
-    if not 1 <= limit <= MAX_LISTED:
-        raise InvalidRequest(f"limit is 1 to {MAX_LISTED}, not {limit}")
     return json_answer([each.to_wire() for each in await call.service.journal.list(group, after, limit)])
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from uuid import uuid4
 
+from oncelog.errors import ProducerNotFound
 from oncelog.wire.models import OpenProducer
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.answer import Answer
@@ -31,8 +33,12 @@ async def list_(call: Call) -> Answer:
     """Producers sorted by name, behind `after`, at most `limit`."""
     limit = query_limit(call)
     log = await _log(call)
-    names = log.producers.names(call.query.get("after", ""), limit)
-    return json_answer([log.producers.show(name).to_wire() for name in names])
+    names = await log.producers.names(call.query.get("after", ""), limit)
+    shown = []
+    for name in names:
+        with suppress(ProducerNotFound):  # forgotten while the names were sorted
+            shown.append(log.producers.show(name).to_wire())
+    return json_answer(shown)
 
 
 async def get(call: Call) -> Answer:

@@ -100,7 +100,7 @@ TRANSACTION_ROUTES = (
         query={
             "state": "in_progress (the default) or invalid",
             "after": "write pointers above this one",
-            "limit": "at most so many, 1 to 10000",
+            "limit": "at most so many, 1 to 2000",
         },
     ),
     Route(
@@ -202,7 +202,7 @@ JOURNAL_ROUTES = (
         query={
             "group": "of this group only",
             "after": "those that began behind the one of this id",
-            "limit": "at most so many, 1 to 10000",
+            "limit": "at most so many, 1 to 2000",
         },
     ),
     Route(
@@ -252,7 +252,7 @@ SUBSCRIPTION_ROUTES = (
     Route(
         "GET", TOPIC + "/subscriptions", subscriptions.list_, "List subscriptions",
         response={JSON: {"type": "array", "items": Subscription}}, errors=(errors.InvalidRequest, *_ON_TOPIC, *_STORE),
-        query={"after": "names behind this one", "limit": "at most so many, 1 to 10000"},
+        query={"after": "names behind this one", "limit": "at most so many, 1 to 2000"},
     ),
     Route(
         "GET", SUBSCRIPTION, subscriptions.get, "Show a subscription",
@@ -284,12 +284,12 @@ HELD_ROUTES = (
     Route(
         "GET", HELD, held.everywhere, "List what topics hold back under undecided write pointers",
         response={JSON: {"type": "array", "items": HeldOnTopic}}, errors=(errors.InvalidRequest, *_SERVED),
-        query={"limit": "at most so many, 1 to 10000", "here": "true: only of the instance that is asked"},
+        query={"limit": "at most so many, 1 to 2000", "here": "true: only of the instance that is asked"},
     ),
     Route(
         "GET", HELD_ON_TOPIC, held.on_topic, "List what a topic holds back under undecided write pointers",
         response={JSON: {"type": "array", "items": HeldMessages}}, errors=(errors.InvalidRequest, *_ON_TOPIC, *_STORE),
-        query={"limit": "at most so many, 1 to 10000"},
+        query={"limit": "at most so many, 1 to 2000"},
     ),
     Route(
         "POST", HELD_ON_TOPIC + "/{writePointer}", held.end, "End another service's write pointer on a topic",
@@ -298,7 +298,7 @@ HELD_ROUTES = (
 )  # fmt: skip
 """What nobody has decided yet."""
 
-_LIMITED = {"limit": "at most so many, 1 to 10000"}
+_LIMITED = {"limit": "at most so many, 1 to 2000"}
 
 INSPECTION_ROUTES = (
     Route(
@@ -411,7 +411,7 @@ ROUTES = (
     Route(
         "GET", TOPIC + "/producers", producers.list_, "List producers",
         response={JSON: {"type": "array", "items": Producer}}, errors=(errors.InvalidRequest, *_ON_TOPIC),
-        query={"after": "names behind this one", "limit": "at most so many, 1 to 10000"},
+        query={"after": "names behind this one", "limit": "at most so many, 1 to 2000"},
     ),
     Route(
         "GET", PRODUCER, producers.get, "Show a producer",

@@ -20,11 +20,10 @@ from oncelog.wire.models import (
 )
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, read_model
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, query_limit, read_model
 from oncelog_service.rest.routes import Call
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
-MAX_LISTED = 10_000
 MAX_POINTERS = 10_000
 """Pointers of one call."""
 PARTICIPANT_PATTERN = re.compile(r"[0-9A-Za-z-]{1,64}:[!-~]{1,600}", re.ASCII)
@@ -134,11 +133,9 @@ async def list_(call: Call) -> Answer:
     state = _LISTED.get(call.query.get("state", "in_progress"))
     if state is None:
         raise InvalidRequest(f"state is {' or '.join(_LISTED)}, not {call.query['state'][:50]!r}")
-    after, limit = query_int(call, "after", 0), query_int(call, "limit", 1_000)
+    after, limit = query_int(call, "after", 0), query_limit(call)
     if not 0 <= after <= _LARGEST:
         raise InvalidRequest(f"after is a write pointer, not {after}")
-    if not 1 <= limit <= MAX_LISTED:
-        raise InvalidRequest(f"limit is 1 to {MAX_LISTED}, not {limit}")
     return json_answer([each.to_wire() for each in await call.service.transactions.list(state, after, limit)])
 
 
