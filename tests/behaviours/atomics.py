@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from oncelog_service.log.verify import verify_log
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Store, Table
+from tests.patience import PATIENCE
 from tests.support import ManualClock
 
 CHECKED = {"check_expected_offsets": "true"}
@@ -55,6 +57,24 @@ class BatchByBatch(MemoryStore):
             super().write([batch])
             if batch.puts or batch.deletes or batch.runs:
                 self.disks.append(copy_of(self.disk))
+
+
+class Stalling(MemoryStore):
+    """Its writes can be held up; who reads is not."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.entered, self.goes = threading.Event(), threading.Event()
+        self.goes.set()
+
+    def stall(self) -> None:
+        self.goes.clear()
+        self.entered.clear()
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.entered.set()
+        assert self.goes.wait(PATIENCE)
+        super().write(batches)
 
 
 def messages(*payloads: str, **fields: Any) -> PublishRequest:

@@ -6,8 +6,7 @@ One table: what is being written while the disk stalls, what is asked meanwhile,
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -34,30 +33,11 @@ from oncelog.wire.models import Acknowledge, OpenSubscription, Place, ReceiveMes
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.log.pages import AS_ONCELOG
-from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import Batch
-from tests.behaviours.atomics import CHECKED, House, living, messages
+from oncelog_service.storage.memory import Disk
+from tests.behaviours.atomics import CHECKED, House, Stalling, living, messages
 from tests.patience import PATIENCE
 
 Call = Callable[[House, Any], Awaitable[Any]]
-
-
-class Stalling(MemoryStore):
-    """Its writes can be held up; who reads is not."""
-
-    def __init__(self, disk: Disk) -> None:
-        super().__init__(disk)
-        self.entered, self.goes = threading.Event(), threading.Event()
-        self.goes.set()
-
-    def stall(self) -> None:
-        self.goes.clear()
-        self.entered.clear()
-
-    def write(self, batches: Sequence[Batch]) -> None:
-        self.entered.set()
-        assert self.goes.wait(PATIENCE)
-        super().write(batches)
 
 
 class Row(NamedTuple):

@@ -14,7 +14,7 @@ from oncelog_service.log.journaled import Journaled, Ready
 from oncelog_service.log.payloads import OutdatedBranch, outdated_branches
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Store, Table
-from tests.behaviours.atomics import BatchByBatch, House, copy_of, living, messages, refusal
+from tests.behaviours.atomics import BatchByBatch, House, Stalling, copy_of, living, messages, refusal
 from tests.patience import PATIENCE
 from tests.support import ManualClock
 
@@ -324,6 +324,32 @@ def test_what_is_committed_while_retention_looks_at_it_stays(monkeypatch: pytest
 
             monkeypatch.setattr(retention, "outdated_branches", found_and_committed)
             await house.service.retention.once()
+            assert await house.shown("a") == ["old", "old"]
+            await house.verify("a")
+
+    asyncio.run(scenario())
+
+
+def test_what_is_committed_stays_although_its_commit_is_still_being_written_when_retention_looks() -> None:
+    """Nobody needs what was staged any more, and the row that publishes it is not on disk yet."""
+
+    async def scenario() -> None:
+        clock, store = ManualClock(), Stalling(Disk())
+        async with living(None, clock, store) as house:
+            await house.create("a", ttl="3600")
+            await house.begin("old", timeout_ms=DAY_MS)
+            await house.stage("old", "a", 0, messages("old", "old"))
+            clock.advance(TTL_MS + 1)
+            store.stall()
+            try:
+                commit = asyncio.ensure_future(house.commit("old"))
+                assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+                looking = asyncio.ensure_future(house.service.retention.once())
+                await asyncio.wait([looking], timeout=0.3)
+            finally:
+                store.goes.set()
+            await commit
+            await looking
             assert await house.shown("a") == ["old", "old"]
             await house.verify("a")
 

@@ -10,6 +10,7 @@ import pytest
 
 from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
+from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import Entry, Snapshot, replay
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.recovery import recover
@@ -206,6 +207,24 @@ def test_retention_writes_no_more_entries_than_it_frees_messages_and_an_idle_top
             assert len(watched.snapshots) == (4 if idle else 2)
         fold = recover(MemoryStore(disk), PREFIX).fold
         assert (len(fold), fold.position.upcoming_offset) == (producers, producers + 101)
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_topic_is_freed_up_to_what_is_undecided_and_no_snapshot_is_tried_in_vain() -> None:
+    """None can hold what is undecided, however often it is written."""
+
+    async def scenario() -> None:
+        watched, clock = Watched(every=10**9), ManualClock()
+        async with opened(watched.disk, clock, clean=False) as house:
+            await house.log.publish(numbered([b"x"], "p", 0))
+            begun = await house.transactions.start(TransactionType.LONG)
+            await house.log.publish(PublishRequest([b"undecided"], write_pointer=begun.transaction_id))
+            await house.log.publish(numbered([b"x"], "p", 1))
+            clock.advance(24 * 3_600_000)
+            assert await asyncio.wait_for(house.log.trim(begins(watched.disk)), PATIENCE) == 1
+            assert len(watched.snapshots) == 2
+            assert house.log.earliest_offset == 1
 
     asyncio.run(scenario())
 
