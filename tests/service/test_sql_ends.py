@@ -189,6 +189,24 @@ def test_a_producers_row_that_is_not_found_is_noticed_at_the_next_open(kept: Pat
         opened(kept)
 
 
+@pytest.mark.parametrize("value", [None, 7, "text", 1.5], ids=repr)
+def test_a_value_whose_type_has_changed_is_damage(tmp_path: Path, value: object) -> None:
+    """SQLite keeps the type beside each value, in a byte without a checksum. A NULL was taken for a row that is not there."""
+    key = b"\0\0\0\0\0\0\0\1"
+    with closing(opened(tmp_path)) as store:
+        write(store, Table.OUTCOME, key)
+    with closing(sqlite3.connect(tmp_path / "data")) as file, file:
+        file.execute("PRAGMA writable_schema = ON")
+        file.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')")
+    with closing(sqlite3.connect(tmp_path / "data")) as file, file:
+        file.execute("UPDATE oncelog_row SET value = ? WHERE key = ?", (value, Table.OUTCOME.value + key))
+    with closing(opened(tmp_path)) as store:
+        with pytest.raises(StoreDamaged, match="no bytes"):
+            store.get(Table.OUTCOME, key)
+        with pytest.raises(StoreDamaged, match="no bytes"):
+            list(store.scan(Table.OUTCOME, b"", END))
+
+
 def test_a_database_whose_making_was_broken_off_is_made(tmp_path: Path) -> None:
     opened(tmp_path).close()
     (tmp_path / "data.end").unlink()

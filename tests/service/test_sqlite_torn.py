@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -134,3 +136,42 @@ def test_two_that_write_to_one_database_never_both_go_on(tmp_path: Path) -> None
                 write(first, b"third")
             assert keys_of(second) == [b"first", b"second"]
             write(second, b"fourth")
+
+
+FULL_DISK = """
+import os, sys
+from pathlib import Path
+from oncelog_service.storage.open import store_opener
+from oncelog_service.storage.port import Batch, StoreError, Table
+
+def write(store, number):
+    batch = Batch()
+    batch.put(Table.SNAPSHOT, b"%06d" % number, os.urandom(20_000))
+    store.write([batch])
+
+opener, number = store_opener(f"sqlite://{sys.argv[1]}/data"), 0
+store = opener()
+try:
+    while True:
+        write(store, number)
+        number += 1
+except StoreError as error:
+    assert "full" in str(error), error
+store.close()
+store = opener()  # what is in the write-ahead log has no room in the database
+assert Path(sys.argv[1], "data-wal").stat().st_size > 2**20
+assert [int(key) for key, _ in store.scan(Table.SNAPSHOT, b"", b"\\xff")] == list(range(number))
+store.close()
+(Path(sys.argv[1]) / "filler").unlink()
+store = opener()
+write(store, number)
+store.close()
+"""
+
+
+def test_a_database_on_a_full_disk_opens_and_is_read(tmp_path: Path) -> None:
+    mount = 'mount -t tmpfs -o size=6m none "$0" && head -c 3000000 /dev/zero > "$0/filler"'
+    alone = ["unshare", "--mount", "--map-root-user", "sh", "-ec"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, mount, tmp_path], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    subprocess.run([*alone, f'{mount}; "$1" -c "$2" "$0"', tmp_path, sys.executable, FULL_DISK], check=True)

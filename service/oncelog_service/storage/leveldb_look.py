@@ -114,11 +114,11 @@ def check_directory(path: Path, reached: int = 0) -> list[Tail]:
 
 @contextmanager
 def cut_off(tails: Sequence[Tail]) -> Iterator[None]:
-    """Without them, durably; as before if the store cannot be opened then. Raises OSError."""
+    """Without them, durably; as before if the store turns out to be damaged. Raises OSError."""
     kept = [_cut(*tail) for tail in tails]
     try:
         yield
-    except plyvel.Error:
+    except plyvel.CorruptionError:
         for (path, begin), data in zip(tails, kept, strict=True):
             with suppress(OSError), path.open("r+b") as file:  # at worst it is gone, and nobody was told of it
                 file.seek(begin)

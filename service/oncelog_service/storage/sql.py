@@ -114,9 +114,18 @@ class SqlStore:
         return self._database.number
 
     def get(self, table: Table, key: bytes) -> bytes | None:
-        with self._reading(), self._database.engine.connect() as connection:
-            value: bytes | None = connection.scalar(_VALUE, {"key": table.value + key})
-            return value
+        with self._reading():
+            return self._value(table.value + key)
+
+    def _value(self, key: bytes) -> bytes | None:
+        with self._database.engine.connect() as connection:
+            row = connection.execute(_VALUE, {"key": key}).one_or_none()
+        if row is None:
+            return None
+        value = row[0]
+        if type(value) is not bytes:  # a NULL is a row that is there
+            raise no_bytes(self._database.where, key)
+        return value
 
     def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         start, stop = table.value + start, table.value + stop
@@ -151,8 +160,7 @@ class SqlStore:
 
     def _end_of(self, log: bytes) -> bytes | None:
         key = end_key(log)
-        with self._database.engine.connect() as connection:
-            data: bytes | None = connection.scalar(_VALUE, {"key": key})
+        data = self._value(key)
         return None if data is None else decode_end(key, data)
 
     def _check_end(self, end: bytes) -> None:
@@ -225,6 +233,11 @@ class SqlStore:
             if self._database.damaged(cause):
                 raise StoreDamaged(f"{self._database.where}: {cause}") from error
             raise StoreError(f"{self._database.where} {what}: {' '.join(str(cause).split())}") from error
+
+
+def no_bytes(where: str, key: object) -> StoreDamaged:
+    """The error for a row whose value is no bytes: SQLite keeps the type with each value, where a flipped bit can change it."""
+    return StoreDamaged(f"{where}: the row {key!r} is damaged: its value is no bytes")
 
 
 def changes_of(batches: Sequence[Batch]) -> Changes:

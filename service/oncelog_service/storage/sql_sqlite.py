@@ -24,11 +24,12 @@ from urllib.parse import quote
 
 from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import OperationalError
 
 from oncelog_service.storage.directory import make_directory, sync_directory
 from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_number, check_there, decode_number, encode_number, read_end
 from oncelog_service.storage.port import Fence, StoreDamaged, StoreError
-from oncelog_service.storage.sql import PAGES, Changes
+from oncelog_service.storage.sql import PAGES, Changes, no_bytes
 from oncelog_service.storage.sql_tables import LEASE, ROW
 from oncelog_service.storage.sqlite_keys import KEYS_KEY, Keys, counted, counted_ranges
 
@@ -107,16 +108,35 @@ class SqliteDatabase:
         else:
             self.number = _number(row, self.where)
         self._check_keys(writer)
-        # A process that was killed may have left a write that is not synced, or could not be: it is now, and in the database.
-        writer.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+        self._sync_log(writer)
         self._end = EndFile(end_path(self._path), self.number)
         if self._new or _creating(self._path).exists():
             _creating(self._path).unlink(missing_ok=True)
             sync_directory(self._path.parent)
             self._new = False
 
+    def _sync_log(self, writer: Connection) -> None:
+        """Make durable what a process that was killed has left in the write-ahead log, or could not sync there.
+
+        What was not synced when it should have been may count as clean since then (Linux), so it is written anew, into the
+        database. That takes room; where there is none it must do that the log is synced.
+        """
+        log = self._path.with_name(self._path.name + "-wal")
+        if log.exists():
+            handle = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        try:
+            writer.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+        except OperationalError as error:
+            if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_FULL:
+                raise
+
     def _check_keys(self, writer: Connection) -> None:
-        kept = Keys.from_bytes(writer.exec_driver_sql(_GET, (KEYS_KEY,)).scalar() or b"")
+        row = writer.exec_driver_sql(_GET, (KEYS_KEY,)).scalar()
+        kept = Keys.from_bytes(row) if isinstance(row, bytes) else None
         found, before = Keys(), b""
         for range_ in counted_ranges():
             for some in writer.exec_driver_sql(_KEYS, range_).partitions(_KEYS_AT_ONCE):  # outcomes alone may be millions
@@ -184,6 +204,8 @@ class SqliteDatabase:
             result = connection.execute(_ROWS[reverse], {"start": start, "stop": stop})
             with closing(result.cursor) as cursor:
                 for row in cursor:  # type: ignore[attr-defined]
+                    if type(row[1]) is not bytes:
+                        raise no_bytes(self.where, row[0])
                     page.append(row)
                     size += len(row[1])
                     if len(page) == most or size >= largest:
@@ -271,8 +293,8 @@ def _look(path: Path, reached: int) -> None:
     check_number(_number(None if row is None else row[0], str(path)), known, path, end_path(path).name)
 
 
-def _number(data: bytes | None, where: str) -> int:
-    number = decode_number(data or b"")
+def _number(data: object, where: str) -> int:
+    number = decode_number(data) if isinstance(data, bytes) else None
     if number is None:
         raise StoreDamaged(f"{where}: the row that says how far the store has come is gone or damaged")
     return number
