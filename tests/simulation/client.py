@@ -58,8 +58,9 @@ class Client:
             async def call() -> None:
                 asked = timeout_ms if kind is TransactionType.SHORT else None
                 transaction = await self.world.service.transactions.start(kind, asked)
-                expires_ms = self.world.clock.ms + (LIFETIME_MS if asked is None else asked)
-                begun.append(Begun(transaction, expires_ms, seen, pointers=[transaction.transaction_id]))
+                lifetime_ms = LIFETIME_MS if asked is None else asked
+                pointers = [transaction.transaction_id]
+                begun.append(Begun(transaction, [self.world.clock.ms], [lifetime_ms], seen, pointers=pointers))
 
             await self._ask("begin", call)
             for each in begun:

@@ -8,7 +8,7 @@ from tests.simulation.client import Action
 from tests.simulation.judge import check
 from tests.simulation.rows import NAMESPACE
 from tests.simulation.transacting import Transacting
-from tests.simulation.world import FAULTS, LIFETIME_MS, TOPICS
+from tests.simulation.world import FAULTS, LIFETIME_MS, TOPICS, Fault
 
 
 class Driver(Transacting):
@@ -37,10 +37,25 @@ class Driver(Transacting):
     async def _crash(self) -> None:
         self._tell("crash")
         await self.world.crash()
+        self._opened_anew(surely=True)
 
     async def _restart(self) -> None:
         self._tell("restart")
         await self.world.restart()
+        self._opened_anew(surely=True)
+
+    async def _failed(self, fault: Fault) -> None:
+        """After a write that was to fail, and may have: the service starts again, or reads everything back by itself."""
+        crashes = fault.startswith("crash")
+        if crashes:
+            await self.world.crash()
+        self._opened_anew(surely=crashes)
+        self.world.disarm()
+
+    def _opened_anew(self, surely: bool) -> None:
+        """Nobody knows how long the service was away, so each transaction has its whole time anew; what has ended stays so."""
+        for each in self.facts.begun.values():
+            each.opened_anew(self.world.clock.ms, surely)
 
     async def _reopen(self) -> None:
         topic = self.random.choice(TOPICS)
@@ -54,12 +69,30 @@ class Driver(Transacting):
         now = self.world.clock.ms
         late = [each for each in self.facts.begun.values() if each.expires_ms <= now]
         for each in self.facts.begun.values():
-            if "in_progress" in each.possible and (each.may_expire_ms or each.expires_ms) <= now:
+            if "in_progress" in each.possible and each.may_expire_ms <= now:
                 each.possible |= {"invalid"}
+        if self.random.random() < 0.2:
+            await self._expire_and_fail(self.random.choice(FAULTS))
+            return
         await self.world.service.transactions.expire_due()  # type: ignore[union-attr]
         await self.world.service.retention.once()
         for each in late:
             each.possible -= {"in_progress"}
+
+    async def _expire_and_fail(self, fault: Fault) -> None:
+        """Whoever asks while time-outs are being written is told what stays so, whatever becomes of the write, or nothing."""
+        self._tell(f"the time-outs' write {fault}")
+        transactions = self.world.service.transactions
+        self.world.arm(fault, 0)
+        _, told = await asyncio.gather(
+            transactions.expire_due(),  # type: ignore[union-attr]
+            transactions.states(list(self.facts.begun)),
+            return_exceptions=True,
+        )
+        if not isinstance(told, BaseException):
+            for root, state in told.items():
+                self.facts.begun[root].answered(state)
+        await self._failed(fault)
 
     # --- clients
 
@@ -75,9 +108,8 @@ class Driver(Transacting):
             self.world.arm(fault, write)
         answers = await asyncio.gather(*(action() for action in actions), return_exceptions=True)
         self._armed = False
-        if fault is not None and fault.startswith("crash"):
-            await self.world.crash()
-        self.world.disarm()
+        if fault is not None:
+            await self._failed(fault)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

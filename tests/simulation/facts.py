@@ -30,15 +30,26 @@ class Begun:
     """A transaction."""
 
     transaction: Transaction
-    expires_ms: int
+    began_ms: list[int]
+    """Since when the service may measure how long it lives: its start, or the service's own since."""
+    lifetimes_ms: list[int]
+    """How long it may live: the time-out it asked for, or longer once it is prepared."""
     seen: dict[int, TransactionState] | None
     """State of every other pointer when its snapshot was taken; None: it began while others ended."""
     prepared: bool = False
-    may_expire_ms: int | None = None
-    """Where it is not known whether it was prepared: from here on it may have timed out, at ``expires_ms`` it has."""
     pointers: list[int] = field(default_factory=list)
     possible: set[TransactionState] = field(default_factory=lambda: {"in_progress"})
     """What its state may be, after all that was asked and answered."""
+
+    @property
+    def may_expire_ms(self) -> int:
+        """From here on it may have timed out."""
+        return min(self.began_ms) + min(self.lifetimes_ms)
+
+    @property
+    def expires_ms(self) -> int:
+        """From here on it has."""
+        return max(self.began_ms) + max(self.lifetimes_ms)
 
     @property
     def root(self) -> int:
@@ -47,6 +58,15 @@ class Begun:
     @property
     def certainly_open(self) -> bool:
         return self.possible == {"in_progress"}
+
+    def opened_anew(self, now_ms: int, surely: bool) -> None:
+        """The service was, or may have been: then the transaction has its whole time anew."""
+        self.began_ms = [now_ms] if surely else [*self.began_ms, now_ms]
+
+    def asked_to_prepare(self, lifetime_ms: int, surely: bool) -> None:
+        """It is prepared, or may be: then it lives so long."""
+        self.prepared = True
+        self.lifetimes_ms = [lifetime_ms] if surely else [*self.lifetimes_ms, lifetime_ms]
 
     def answered(self, state: TransactionState) -> None:
         """The service said so: from now on it is so."""

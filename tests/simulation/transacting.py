@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from oncelog.errors import RollbackRefused, TransactionNotInProgress
 from oncelog.wire.models import TransactionState
 from oncelog.wire.requests import STORED, PublishResponse, Rollback
-from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
+from oncelog.wire.transaction import TransactionType
 from oncelog_service.storage.keys import row_id, split_row_id
 from tests.simulation.client import PRODUCERS, Action
 from tests.simulation.facts import Range
@@ -66,9 +66,7 @@ class Transacting(Sending):
             call = self.world.service.transactions.can_commit
             error = await self._ask(f"prepare {begun.root}", lambda: call(begun.root, [], "sql"))
             if error is None or not error.definite:
-                begun.prepared = True
-                begun.may_expire_ms = None if error is None else min(begun.may_expire_ms or begun.expires_ms, begun.expires_ms)
-                begun.expires_ms = max(begun.expires_ms, begun.root // POINTERS_PER_MS + LIFETIME_MS)
+                begun.asked_to_prepare(LIFETIME_MS, surely=error is None)
 
         return act
 

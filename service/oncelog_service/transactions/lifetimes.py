@@ -2,8 +2,8 @@
 
 The wall clock numbers pointers and shows times to people; it never ends a transaction. A clock that is set forward by a day
 would end all of them at once, one that is set back would end none for as long, and so would a process with another clock that
-takes over. What is kept on disk is how long each one may live. Nobody knows how long a service was away, so after a restart or
-a take-over each transaction is given its whole lifetime anew.
+takes over. What is kept on disk is how long each one may live. Nobody knows how long a service was away, so after a restart,
+a take-over or a failed write each transaction is given its whole lifetime anew.
 """
 
 from __future__ import annotations
