@@ -357,9 +357,9 @@ class AtomicBatch(_Messages):
                 raise
             if may_retry(error, idempotent=True):
                 self._raise_in_doubt(error)
-            return self._decide(error)
+            return self._decide(error, request)
 
-    def _decide(self, error: OncelogError) -> AtomicOutcome:
+    def _decide(self, error: OncelogError, request: CommitRequest) -> AtomicOutcome:
         """The last try was refused, but an earlier one may have got through, or may do so yet: have it aborted, or hear of it."""
         try:
             outcome = self._client.begin_atomic(self.group, id=self.id)
@@ -367,7 +367,7 @@ class AtomicBatch(_Messages):
                 outcome = self._abort_or_outcome()
         except OncelogError:
             self._raise_in_doubt(error)
-        if outcome.committed:
+        if outcome.committed and not (outcome.of and request.carries):  # else another one has named it, without what that carries
             return outcome
         error.definite = True
         raise error

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.cluster.leases import LOST, Lease
@@ -40,20 +40,14 @@ class _Submission(NamedTuple):
     on_written: Callable[[], None]
     done: asyncio.Future[None]
     fallen: bool
-    """It was handed over under a lease that is known to be lost: nothing of its unit is written."""
-
-
-_Unit: TypeAlias = Sequence[_Submission]
-"""What is written together or not at all."""
+    """It was handed over under a lease that is known to be lost: it is not written."""
 
 
 class _State:
     """What all views of one writer share. On the event loop, but for the queue."""
 
     def __init__(self) -> None:
-        self.queue: SimpleQueue[_Unit | None] = SimpleQueue()
-        self.unit: list[_Submission] | None = None
-        """Collected for :meth:`Writer.together`."""
+        self.queue: SimpleQueue[_Submission | None] = SimpleQueue()
         self.lazy: list[_Submission] = []
         self.last: asyncio.Future[None] | None = None
         self.failure: Exception | None = None
@@ -125,11 +119,8 @@ class Writer:
         submission = self._submission(batch, on_written, done)
         if self._takes(done):
             self._state.last = done
-            if self._state.unit is None:
-                self._flush_lazy()
-                self._state.queue.put((submission,))
-            else:
-                self._state.unit.append(submission)
+            self._flush_lazy()
+            self._state.queue.put(submission)
         return done
 
     def _takes(self, done: asyncio.Future[None]) -> bool:
@@ -151,22 +142,6 @@ class Writer:
         except BaseException as error:
             self._give_up(error)
             raise
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """What is submitted within becomes durable together or not at all. See :meth:`moving`."""
-        assert self._state.unit is None  # units do not nest
-        self._flush_lazy()
-        self._state.unit = []
-        try:
-            with self.moving():
-                yield
-        finally:
-            unit, self._state.unit = self._state.unit, None
-            if unit and self._state.failure is None:
-                self._state.queue.put(unit)
-            for submission in unit if self._state.failure is not None else ():
-                _fail(submission.done, _unwritten())
 
     def submit_lazily(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
         """The same as :meth:`submit` for what nobody waits for: it joins the next write, or makes its own after a short while."""
@@ -231,7 +206,7 @@ class Writer:
 
     def _flush_lazy(self) -> None:
         for lazy in self._state.lazy:
-            self._state.queue.put((lazy,))
+            self._state.queue.put(lazy)
         self._state.lazy.clear()
 
     # --- on the writer thread
@@ -251,18 +226,18 @@ class Writer:
             if stop:
                 return
 
-    def _drain(self, group: list[_Unit]) -> bool:
+    def _drain(self, group: list[_Submission]) -> bool:
         """Add everything queued to ``group``; whether the end of the queue was among it."""
         while True:
             try:
-                unit = self._state.queue.get_nowait()
+                submission = self._state.queue.get_nowait()
             except Empty:
                 return False
-            if unit is None:
+            if submission is None:
                 return True
-            group.append(unit)
+            group.append(submission)
 
-    def _write(self, group: list[_Unit], lost: set[Fence]) -> bool:
+    def _write(self, group: list[_Submission], lost: set[Fence]) -> bool:
         """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.
 
         All of it is reported at once: whoever waits for the last submission must find those before it written, not under way.
@@ -270,7 +245,7 @@ class Writer:
         failure: Exception | None = None
         while standing := _standing(group, lost):
             try:
-                self._store.write([submission.batch for unit in standing for submission in unit])
+                self._store.write([submission.batch for submission in standing])
             except StoreFenced as error:
                 lost |= error.lost
                 continue
@@ -282,9 +257,9 @@ class Writer:
 
     def _refuse_rest(self, stop: bool) -> None:
         while not stop:
-            unit = self._state.queue.get()
-            stop = unit is None
-            self._report(_refuse, [unit or ()])
+            submission = self._state.queue.get()
+            stop = submission is None
+            self._report(_refuse, [] if submission is None else [submission])
 
     def _report(self, call: Callable[..., None], *args: object) -> None:
         try:
@@ -294,7 +269,9 @@ class Writer:
 
     # --- back on the event loop
 
-    def _decided(self, group: list[_Unit], standing: list[_Unit], lost: frozenset[Fence], failure: Exception | None) -> None:
+    def _decided(
+        self, group: list[_Submission], standing: list[_Submission], lost: frozenset[Fence], failure: Exception | None
+    ) -> None:
         """``standing``: what of the group was written, or failed to be; the rest stands on what is lost.
 
         Everybody gets an answer, whatever happens to the others.
@@ -306,14 +283,13 @@ class Writer:
                 self._on_fenced(lost)
         if failure is None and standing:
             self._state.groups += 1
-            self._state.submissions += sum(map(len, standing))
+            self._state.submissions += len(standing)
         stand = set(map(id, standing))
-        for unit in group:
-            for submission in unit:
-                if id(unit) in stand:
-                    self._written(submission)
-                else:
-                    _fail(submission.done, StorageUnavailable(LOST))
+        for submission in group:
+            if id(submission) in stand:
+                self._written(submission)
+            else:
+                _fail(submission.done, StorageUnavailable(LOST))
 
     def _written(self, submission: _Submission) -> None:
         """It is on disk, or may be, if the store has failed. What cannot be taken note of is a failure too."""
@@ -339,15 +315,14 @@ class Writer:
         self._state.lazy.clear()
 
 
-def _standing(group: list[_Unit], lost: set[Fence]) -> list[_Unit]:
+def _standing(group: list[_Submission], lost: set[Fence]) -> list[_Submission]:
     """Those on no lost fence or lease. What is not written takes its other fences with it, for whatever comes behind it."""
-    standing: list[_Unit] = []
-    for unit in group:
-        fences = set().union(*(submission.batch.fences for submission in unit))
-        if lost.isdisjoint(fences) and not any(submission.fallen for submission in unit):
-            standing.append(unit)
+    standing: list[_Submission] = []
+    for submission in group:
+        if lost.isdisjoint(submission.batch.fences) and not submission.fallen:
+            standing.append(submission)
         else:
-            lost |= fences
+            lost |= submission.batch.fences
     return standing
 
 
@@ -361,10 +336,9 @@ def _unwritten() -> StorageUnavailable:
     return StorageUnavailable("the store failed before this was written")
 
 
-def _refuse(group: Sequence[_Unit]) -> None:
-    for unit in group:
-        for submission in unit:
-            _fail(submission.done, _unwritten())
+def _refuse(group: Sequence[_Submission]) -> None:
+    for submission in group:
+        _fail(submission.done, _unwritten())
 
 
 def _fail(done: asyncio.Future[None], error: OncelogError) -> None:

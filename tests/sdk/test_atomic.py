@@ -29,7 +29,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.wire.models import AtomicOutcome
-from oncelog.wire.requests import CommitRequest
+from oncelog.wire.requests import CommitRequest, PublishRequest
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.support import RunningService
@@ -331,6 +331,30 @@ def test_a_refusal_behind_a_commit_that_did_not_get_through_is_made_final(
         with pytest.raises(TransactionNotInProgress):  # what may still be on its way
             client.commit_atomic(batch.id, CommitRequest("g"))
     assert payloads(client, topics[0]) == [b"1"]
+
+
+@pytest.mark.parametrize("carried", [[b"carried"], []])
+def test_a_commit_that_another_one_overtook_got_through_only_if_it_carried_nothing(
+    house: RunningService, client: Client, topics: list[str], carried: list[bytes]
+) -> None:
+    chosen, other = client.begin_atomic("g").id, uuid4().hex
+    client.stage(chosen, topics[0], 0, PublishRequest([b"staged"]))
+
+    def overtake(_: Request) -> Answer:
+        client.commit_atomic(other, CommitRequest("g", branches=[chosen]))
+        return problem(500, "internal_error", False)
+
+    with watched(house, [overtake]) as (through, _):
+        batch = AtomicBatch(through, "g", id=chosen)
+        for payload in carried:
+            batch.send(topics[0], payload)
+        if carried:
+            with pytest.raises(InternalError) as caught:
+                batch.commit()
+            assert caught.value.definite
+        else:
+            assert batch.commit().of == other
+    assert payloads(client, topics[0]) == [b"staged"]
 
 
 def test_a_refusal_of_which_nothing_more_can_be_learned_is_a_doubt(house: RunningService, topics: list[str]) -> None:

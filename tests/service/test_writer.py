@@ -292,21 +292,15 @@ def test_what_memory_cannot_follow_is_a_failure_of_the_store_and_everybody_gets_
     asyncio.run(scenario())
 
 
-def test_what_raises_while_memory_moves_is_a_failure_of_the_store_and_half_a_unit_is_not_written() -> None:
+def test_what_raises_while_memory_moves_is_a_failure_of_the_store_and_nothing_more_is_written() -> None:
     async def scenario() -> None:
         gate = Gate()
         gate.let(10)
         async with writing(gate) as (writer, events):
-            done: list[asyncio.Future[None]] = []
-
-            def half() -> None:
-                with writer.together():
-                    done.append(submit(writer, events, "half"))
-                    raise ValueError("and no more")
-
-            with pytest.raises(ValueError, match="and no more"):
-                half()
-            assert isinstance(done[0].exception(), StorageUnavailable), "nobody waits for it"
+            with pytest.raises(ValueError, match="and no more"), writer.moving():
+                raise ValueError("and no more")
+            with pytest.raises(StorageUnavailable):
+                await submit(writer, events, "later")
             assert [type(each) for each in events if isinstance(each, Exception)] == [ValueError]
         assert on_disk(gate) == set()
 

@@ -120,24 +120,6 @@ def test_whoever_asks_behind_what_is_refused_waits_for_what_is_still_being_writt
     asyncio.run(scenario())
 
 
-def test_what_is_submitted_together_is_written_together_or_not_at_all() -> None:
-    async def scenario() -> None:
-        house = House("abc")
-        with house.writer.together():
-            unit = [house.submit("a1", "a"), house.submit("b1", "b")]
-        await asyncio.gather(*unit)
-        house.disk.epochs[b"b"] = 2
-        with house.writer.together():
-            unit = [house.submit("a2", "a"), house.submit("b2", "b")]
-        other = house.submit("c", "c")
-        assert [type(each) for each in await asyncio.gather(*unit, return_exceptions=True)] == [StorageUnavailable] * 2
-        await other
-        assert house.written == {"a1", "b1", "c"}
-        await house.writer.close()
-
-    asyncio.run(scenario())
-
-
 def test_nothing_is_submitted_or_believed_once_this_process_may_be_taken_for_dead() -> None:
     async def scenario() -> None:
         house = House("ab")
@@ -162,15 +144,8 @@ RESOURCES = "abcd"
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("lose"), st.sampled_from(RESOURCES)),
-        st.tuples(
-            st.just("submit"),
-            st.lists(
-                st.text(RESOURCES, min_size=1, max_size=3).map(lambda names: "".join(dict.fromkeys(names))),
-                min_size=1,
-                max_size=3,
-            ),
-        ),
-        st.tuples(st.just("await"), st.none()),
+        st.tuples(st.just("submit"), st.text(RESOURCES, min_size=1, max_size=4).map(lambda names: "".join(dict.fromkeys(names)))),
+        st.tuples(st.just("await"), st.just("")),
     ),
     max_size=40,
 )
@@ -178,36 +153,26 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(steps)
-def test_whatever_is_lost_when_each_unit_is_whole_and_nothing_follows_what_was_not_written(
-    steps: Sequence[tuple[str, object]],
-) -> None:
+def test_whatever_is_lost_when_nothing_follows_what_was_not_written(steps: Sequence[tuple[str, str]]) -> None:
     async def scenario() -> None:
         house = House(RESOURCES)
-        units: list[tuple[list[str], list[asyncio.Future[None]]]] = []
+        asked: list[tuple[str, str, asyncio.Future[None]]] = []
         for number, (kind, what) in enumerate(steps):
             if kind == "lose":
-                house.disk.epochs[str(what).encode()] = 2
+                house.disk.epochs[what.encode()] = 2
             elif kind == "await":
-                await asyncio.gather(*(future for _, futures in units for future in futures), return_exceptions=True)
-            else:
-                assert isinstance(what, list)
-                if not all(house.leases[name].stands for names in what for name in names):
-                    continue  # whoever has lost a lease and knows it submits nothing under it
-                with house.writer.together():
-                    units.append((what, [house.submit(f"{number}.{place}", names) for place, names in enumerate(what)]))
-                units[-1] = ([*what, str(number)], units[-1][1])
-        await asyncio.gather(*(future for _, futures in units for future in futures), return_exceptions=True)
+                await asyncio.gather(*(future for _, _, future in asked), return_exceptions=True)
+            elif all(house.leases[name].stands for name in what):  # whoever has lost one and knows it submits nothing under it
+                asked.append((str(number), what, house.submit(str(number), what)))
+        await asyncio.gather(*(future for _, _, future in asked), return_exceptions=True)
         await house.writer.close()
         fallen: set[str] = set()
-        for described, futures in units:
-            *names, number = described
-            keys = {f"{number}.{place}" for place in range(len(names))}
-            assert keys <= house.written or keys.isdisjoint(house.written), "half a unit"
-            assert all((future.exception() is None) == (keys <= house.written) for future in futures)
-            if keys <= house.written:
-                assert fallen.isdisjoint("".join(names)), "written behind what was not"
+        for key, names, future in asked:
+            assert (future.exception() is None) == (key in house.written)
+            if key in house.written:
+                assert fallen.isdisjoint(names), "written behind what was not"
             else:
-                fallen |= set("".join(names))
+                fallen |= set(names)
                 assert any(house.disk.epochs[name.encode()] == 2 for name in fallen), "refused for nothing"
 
     asyncio.run(scenario())

@@ -72,6 +72,11 @@ class CommitRequest:
     checksum: str | None = None
     """Kept with the outcome and answered to a duplicate, for its sender to compare."""
 
+    @property
+    def carries(self) -> bool:
+        """Whether it has anything itself: messages, branches, or a number. Else it commits what is staged under the id."""
+        return bool(self.parts or self.branches or self.producer is not None)
+
 
 class ReceiptRun(NamedTuple):
     """What became of ``count`` messages in a row; sequence id, offset and seq_id rise by one from each to the next."""

@@ -39,7 +39,7 @@ def fingerprint(request: CommitRequest) -> str | None:
     The sequence ids, epochs and expectations of its messages are no part of it: whoever comes again under an id of its own has
     opened its producers anew and read the logs anew, and means the same messages.
     """
-    if not request.parts and not request.branches and request.producer is None:
+    if not request.carries:
         return None
     number = (request.producer, request.sequence_id, request.incarnation, request.checksum)
     digest = blake2b(repr((list(request.branches), number)).encode(), digest_size=16)
