@@ -2,8 +2,8 @@
 
 What is staged lies in the Payload Table under the transaction's number, in chunks: the topic's data journal. Copying it into the
 log is one row per branch that stands for all its messages, as a stored group's does, and belongs to no transaction any more:
-readers that know nothing of transactions see it, and only then. The row and the note that it was copied are one write, so that
-it happens once however often it is tried.
+readers that know nothing of transactions see it, and only then. The rows of all topics and the record that ends the transaction
+are one write, so that it happens once.
 
 From :meth:`Journaled.judged` to the last :meth:`Journaled.copy` of a commit nothing awaits, on any of its topics.
 """

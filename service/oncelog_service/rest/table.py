@@ -213,7 +213,7 @@ JOURNAL_ROUTES = (
         "POST", ATOMIC + "/commit", journal.commit, "Commit atomically over several topics",
         request=_avro("CommitRequest"), response={JSON: AtomicOutcome},
         errors=(
-            *_BODY, *_EXPECTING, *_JUDGED, *_ENDED, errors.TransactionExists, errors.BranchGone, errors.ChunkReused,
+            *_BODY, *_EXPECTING, *_JUDGED, *_ENDED, errors.TransactionExists, errors.BranchGone,
             errors.TransactionalMismatch, *_ON_TOPIC, *_STORE,
         ),
     ),
