@@ -127,14 +127,13 @@ def _kill_under_load(tmp_path: Path, kills: int) -> None:
             service.start()
             judge.look(service.url, _attempts(committers), rng)
         _work(committers, service.url, 3)
-        while not set(map(_told, _attempts(committers))) >= _EVERYTHING:  # however slow the machine
-            assert len(_attempts(committers)) < 1_000, "what is compared does not happen"
+        while not (set(map(_told, _attempts(committers))) >= _EVERYTHING and len(_attempts(committers)) > 5 * kills):
+            assert len(_attempts(committers)) < 1_000, "what is compared does not happen"  # however slow the machine
             _work(committers, service.url, 3)
         _finish(committers, service.url)
         attempts = _attempts(committers)
         judge.look(service.url, attempts, rng, finished=True)
         assert sum(each.resumed for each in committers) >= kills, "the kills met nothing that was under way"
-        assert len(attempts) > 5 * kills, "next to nothing was committed"
         assert {judge.state_of(attempt) for attempt in attempts} >= _EVERYTHING, "what is compared does not happen"
 
 
