@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import PAGES, ROOT, Block, blocks, named
+from tests.patience import PATIENCE
 from tests.support import running_service
 
 DEFAULT_URL = "http://127.0.0.1:7070"
@@ -68,7 +69,7 @@ def run_shell(block: Block, url: str) -> str:
         env={**os.environ, "PATH": path, "ONCELOG_URL": url},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, f"{block} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done.stdout
