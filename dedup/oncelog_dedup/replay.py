@@ -6,7 +6,7 @@ with deduplication on a silent hole is permanent - the retry would be answered "
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from oncelog_dedup.fold import Fold, Run
@@ -42,32 +42,35 @@ class Replayed(NamedTuple):
     """How many messages were folded in, not counting the snapshot."""
 
 
-def replay(snapshot: Snapshot | None, entries: Iterable[Entry], forgotten: Mapping[str, int] | None = None) -> Replayed:
+def _all_count(_: str) -> int:
+    return 0
+
+
+def replay(snapshot: Snapshot | None, entries: Iterable[Entry], counts_from: Callable[[str], int] = _all_count) -> Replayed:
     """Fold ``entries`` (all rows from the snapshot's position on, in log order) onto ``snapshot``.
 
     Args:
         snapshot: where to begin; None folds from the first message of the topic's life.
         entries: consumed once, lazily; at a hole between the rows of a transaction one row further is read.
-        forgotten: producer → offset. An operator had the producer forgotten when this was the upcoming offset: what lies
-            below it does not count for that producer, however its transactions end.
+        counts_from: producer → offset. What lies below it does not count for that producer, however its transactions end: it
+            was forgotten when this was the upcoming offset.
 
     Raises:
         ReplayError: an entry is not the next one (offsets are dense, ids rise).
     """
-    forgotten = {} if forgotten is None else forgotten
-    fold = _begin(snapshot, forgotten)
+    fold = _begin(snapshot, counts_from)
     begin = fold.position.upcoming_offset
     request: _Request | None = None
     for entry in entries:
         offset, message_id, producer, sequence_id, write_pointer, count, marks, _, _ = entry
         if request is not None:
-            if request.take(entry, forgotten):
+            if request.take(entry, counts_from):
                 continue
             request.add_to(fold)
             request = None
         if write_pointer is not None or count != 1 or marks:
-            request = _Request(entry, forgotten)
-        elif producer is None or offset >= forgotten.get(producer, 0):
+            request = _Request(entry, counts_from)
+        elif producer is None or offset >= counts_from(producer):
             fold.add_row(offset, message_id, producer, sequence_id)
         else:
             fold.add_row(offset, message_id)
@@ -76,20 +79,18 @@ def replay(snapshot: Snapshot | None, entries: Iterable[Entry], forgotten: Mappi
     return Replayed(fold, fold.position.upcoming_offset - begin)
 
 
-def _begin(snapshot: Snapshot | None, forgotten: Mapping[str, int]) -> Fold:
+def _begin(snapshot: Snapshot | None, counts_from: Callable[[str], int]) -> Fold:
     fold = Fold(snapshot)
-    for producer, below in forgotten.items():
-        mark = fold.get(producer)
-        if mark is not None and mark.offset < below:
-            fold.forget(producer)
+    for producer in [name for name, mark in fold.items() if mark.offset < counts_from(name)]:
+        fold.forget(producer)
     return fold
 
 
-def _marks_of(entry: Entry, forgotten: Mapping[str, int]) -> dict[str, Mark]:
+def _marks_of(entry: Entry, counts_from: Callable[[str], int]) -> dict[str, Mark]:
     marks = dict(entry.marks)
     if entry.producer is not None and entry.sequence_id is not None:
         marks[entry.producer] = Mark(entry.sequence_id, entry.message_id, entry.offset)
-    return {name: mark for name, mark in marks.items() if mark.offset >= forgotten.get(name, 0)}
+    return {name: mark for name, mark in marks.items() if mark.offset >= counts_from(name)}
 
 
 class _Request:
@@ -97,13 +98,13 @@ class _Request:
 
     __slots__ = ("_end", "_first", "_last_id", "_marks")
 
-    def __init__(self, first: Entry, forgotten: Mapping[str, int]) -> None:
+    def __init__(self, first: Entry, counts_from: Callable[[str], int]) -> None:
         self._first = first
         self._end = first.offset + first.count
         self._last_id = first.message_id if first.last_id is None else first.last_id
-        self._marks = _marks_of(first, forgotten)
+        self._marks = _marks_of(first, counts_from)
 
-    def take(self, entry: Entry, forgotten: Mapping[str, int]) -> bool:
+    def take(self, entry: Entry, counts_from: Callable[[str], int]) -> bool:
         """Take the next entry if it belongs to the same request. A hole ends the request, and what is behind it is refused."""
         first = self._first
         if entry.begins or entry.write_pointer != first.write_pointer or entry.producer != first.producer:
@@ -111,7 +112,7 @@ class _Request:
         if entry.offset != self._end or entry.message_id <= self._last_id:
             return False
         self._end, self._last_id = entry.offset + 1, entry.message_id
-        self._marks |= _marks_of(entry, forgotten)  # sequence ids rise within a request
+        self._marks |= _marks_of(entry, counts_from)  # sequence ids rise within a request
         return True
 
     def add_to(self, fold: Fold) -> None:

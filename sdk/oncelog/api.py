@@ -177,6 +177,16 @@ class Api(SubscriptionCalls):
         path = _producer_path(namespace, topic, name)
         self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
 
+    def end_producer(
+        self, topic: str, name: str, epoch: int, namespace: str = DEFAULT_NAMESPACE, *, timeout: float | None = None
+    ) -> None:
+        """End a producer whose name the service assigned: nothing is stored under that any more. Twice is as once.
+
+        Only where all its messages have a definite outcome. Tried once, for ``timeout`` seconds: what is not ended ends by itself
+        when it was not used for long. Raises InvalidRequest: somebody chose the name; ProducerFenced.
+        """
+        self._transport.call("DELETE", _producer_path(namespace, topic, name), params={"epoch": str(epoch)}, timeout=timeout)
+
     def why(self, topic: str, name: str, sequence_id: int, namespace: str = DEFAULT_NAMESPACE) -> Why:
         """Why a message with this sequence id was or would be dropped."""
         return parse(_WHY, self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))

@@ -156,6 +156,16 @@ class ProducerFenced(OncelogError):
     """Of the topic now, where that is the reason: what was opened in an older one is refused. Else None."""
 
 
+class ProducerEnded(OncelogError):
+    """The service assigned this name to a producer that brought none, and it has ended: nothing is stored under it any more. Open
+    another producer."""
+
+    code = "producer_ended"
+    status = 409
+    values = ("producer",)
+    producer: str
+
+
 class ConsumerFenced(OncelogError):
     """Another consumer holds this subscription, or it was moved or deleted, or the topic was deleted and made anew; this one may
     not receive or acknowledge any more."""

@@ -29,6 +29,7 @@ from oncelog.errors import (
     OffsetMismatch,
     OncelogError,
     ProducerClosed,
+    ProducerEnded,
     ProducerInTransaction,
     ProducerStopped,
     RequestTooLarge,
@@ -50,7 +51,7 @@ from oncelog.retry import ends_a_producer, is_one_messages_fault, may_retry, rul
 from oncelog.trust import Certificate, Verify
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps, OpenedProducer
-from oncelog.wire.requests import ReceiptRun
+from oncelog.wire.requests import PublishRequest, ReceiptRun
 
 MAX_PENDING = 50_000
 MAX_PENDING_BYTES = 64 << 20
@@ -60,6 +61,11 @@ DELIVERY_SECONDS = 120.0
 """How long a message is tried again (Kafka's delivery.timeout.ms)."""
 EXIT_SECONDS = 5.0
 """What is left of the ten seconds between SIGTERM and SIGKILL that containers get, when half of them is gone."""
+
+END_SECONDS = 5.0
+"""Until the service has answered that an assigned name ends. If it does not, the name ends by itself."""
+RENEW_SECONDS = 3_600.0
+"""A producer without a name that was idle for so long enters a transaction under another name: its own may have ended."""
 
 R = TypeVar("R")
 Model = TypeVar("Model", bound=BaseModel)
@@ -89,7 +95,8 @@ class Producer(Generic[R]):
     message again. Once something was sent behind it, it is passed over for good, since the service would take it for a duplicate.
 
     A producer that was given no name goes on after every *definite* failure: nobody resumes it, so the application chooses for
-    each message that failed whether to drop it or to send it again.
+    each message that failed whether to drop it or to send it again. Its name is assigned by the service, and ends when it is
+    closed; or when it was idle for long: then it goes on under another one.
 
     **Signals.** Every method may be called in a signal handler, also one that interrupts a method of the same producer. Of
     two messages that are sent so, either may come first, as with two threads. An exception that a handler raises (Ctrl-C) ends a
@@ -145,7 +152,7 @@ class Producer(Generic[R]):
         """Open the producer on the service.
 
         Args:
-            name: None lets the service assign a unique one; then nothing can be resumed under it after a restart.
+            name: None lets the service assign a unique one, which ends with this producer: nobody can resume under it.
             initial_sequence_id: of the first message; above the last persisted one.
             gaps: ``refuse`` has the service refuse a message that leaves a sequence id out.
             verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
@@ -218,10 +225,10 @@ class Producer(Generic[R]):
         self._thread: threading.Thread | None = None
         self._drainer: int | None = None
         self._held: _Held | None = None
+        self._ended = False
 
     def _begin(self, opened: OpenedProducer) -> None:
-        self._name = opened.name
-        self._epoch = opened.epoch
+        self._take_name(opened)
         self._last_sequence_id = last = opened.last_sequence_id
         self._last_message_id = opened.last_message_id
         self._opened_at = -1 if last is None else last
@@ -229,6 +236,11 @@ class Producer(Generic[R]):
         self._numbers_itself: bool | None = False if self._initial is not None else None
         self._taken = TakenIds()
         self._home = forks.here()
+
+    def _take_name(self, opened: OpenedProducer) -> None:
+        self._name = opened.name
+        self._epoch = opened.epoch
+        self._used_at = time.monotonic()
 
     @property
     def topic(self) -> str:
@@ -411,8 +423,21 @@ class Producer(Generic[R]):
         except TimeoutError:
             raise TimeoutError(self._give_up()) from None
         finally:
+            self._end_name(END_SECONDS if timeout is None else min(timeout, END_SECONDS))
             if self._owns_client:
                 self._client.close()
+
+    def _end_name(self, seconds: float) -> None:
+        """An assigned name ends with its producer, if all its messages have a definite outcome: nobody will ask what became of
+        them, and no late copy of one is stored any more."""
+        with self._lock:
+            stays = self._asked_name is not None or self._stopped is not None or self._held is not None
+            if stays or self._ended or self._queue or self._batch.payloads or self._is_elsewhere():
+                return
+            self._ended = True
+        if seconds > 0:
+            with suppress(OncelogError):
+                self._client.end_producer(self._topic, self._name, self._epoch, self._namespace, timeout=seconds)
 
     def _give_up(self) -> str:
         """What has no outcome yet gets none; how much that is, in words."""
@@ -475,6 +500,7 @@ class Producer(Generic[R]):
             return None
         try:
             self.flush(max(0.0, begun + self._exit_timeout - time.monotonic()))
+            self._end_name(min(END_SECONDS, begun + self._exit_timeout - time.monotonic()))
         except TimeoutError:
             return self._give_up() + ": the interpreter exits; flush() or close() the producer before"
         except OncelogError as error:
@@ -510,6 +536,8 @@ class Producer(Generic[R]):
             self._held = self._standing(transaction)
         try:
             self.flush()
+            if self._asked_name is None and time.monotonic() - self._used_at > RENEW_SECONDS:
+                self._take_name(self._open())  # every message has its outcome
         except BaseException:
             self._held = None
             raise
@@ -969,13 +997,17 @@ class Producer(Generic[R]):
         since = time.monotonic() if self._asked_name is not None else batch.queued_at
         end = since + self._delivery_timeout
         attempt = 0
-        perhaps_stored = False
+        perhaps_stored = renewed = False
         while True:
             try:
                 runs = self._client.publish(self._topic, request, self._namespace)
                 check_names_all(runs, batch.sequence_ids)
+                self._used_at = time.monotonic()
                 return runs
             except OncelogError as error:
+                if isinstance(error, ProducerEnded) and self._asked_name is None and not perhaps_stored and not renewed:
+                    request, renewed = self._under_another_name(batch), True
+                    continue
                 wait = wait_before_retry(error, attempt, random.random(), end - time.monotonic())
                 # With its name and sequence ids a request can be repeated: what is there already is answered as a duplicate.
                 if wait is None or self._abandoned.is_set() or not may_retry(error, idempotent=True):
@@ -985,6 +1017,15 @@ class Producer(Generic[R]):
                 perhaps_stored = perhaps_stored or not error.definite
             self._abandoned.wait(wait)
             attempt += 1
+
+    def _under_another_name(self, batch: Batch) -> PublishRequest:
+        """The same request; nothing of it can have been stored. Raises OncelogError: definite."""
+        try:
+            self._take_name(self._open())
+        except OncelogError as error:
+            error.definite = True  # of the messages, whatever became of the open
+            raise
+        return batch.request(self._name, self._epoch)
 
     def _settle(self, batch: Batch, runs: list[ReceiptRun]) -> None:
         self._advance(Receipt(runs[-1], runs[-1].count - 1))

@@ -11,6 +11,7 @@ from oncelog.errors import (
     OffsetMismatch,
     OncelogError,
     Overloaded,
+    ProducerEnded,
     ProducerFenced,
     ProducerInTransaction,
     RequestTimeout,
@@ -41,7 +42,7 @@ _TRANSIENT = (
 )
 _NEVER_OTHERWISE = (SequenceReused, InvalidRequest, RequestTooLarge)
 """The same request is refused with these whenever it comes."""
-_ENDS_A_PRODUCER = (ProducerFenced, SequenceGap, ClientClosed)
+_ENDS_A_PRODUCER = (ProducerFenced, ProducerEnded, SequenceGap, ClientClosed)
 """Whatever this producer sends after one of these is refused, too."""
 _OF_AN_EXPECTATION = (OffsetMismatch, ExpectationsNotChecked, KeyInTransaction)
 

@@ -87,6 +87,8 @@ class Settings(BaseSettings):
     foreign_write_pointers: bool = False
     """Whether another transaction service is in use, too: then messages are taken under write pointers that ours never handed
     out, unless their number says that they are older than a transaction may become."""
+    assigned_producer_seconds: float = Field(default=90_000.0, gt=0)
+    """A name that the service assigned to a producer without one ends when it was not used for so long."""
     atomic_timeout_seconds: float = Field(default=60.0, gt=0)
     """An atomic commit that does not say otherwise is aborted when it is not committed by then."""
     max_atomic_timeout_seconds: float = Field(default=86_400.0, gt=0)
@@ -145,6 +147,7 @@ class Settings(BaseSettings):
             snapshot_seconds=self.snapshot_seconds,
             max_transaction_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
             foreign_write_pointers=self.foreign_write_pointers,
+            assigned_producer_ms=round(self.assigned_producer_seconds * 1000),
             check_expected_offsets=self.check_expected_offsets,
         )
 

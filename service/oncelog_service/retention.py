@@ -103,7 +103,7 @@ class Retention:
         deleted = 0
         for log in list(self._topics.opened.values()):
             log.snapshots.begin_if_due()
-            await self._settle_outlived(log)
+            await self._end_outlived(log)
         with_payloads = await self._with_payloads()
         for name, row in await self._topics.scans.read(lambda: list(self._topics.rows())):
             if not self._topics.belongs_here(name):
@@ -128,11 +128,12 @@ class Retention:
         except OncelogError:
             return None
 
-    async def _settle_outlived(self, log: TopicLog) -> None:
+    async def _end_outlived(self, log: TopicLog) -> None:
         try:
+            await log.end_idle_producers()
             await log.settle_outlived()
         except OncelogError as error:
-            _log.warning("old transactions cannot be settled now and will be: %s", error)
+            _log.warning("old transactions and names of producers cannot be ended now and will be: %s", error)
 
     async def _expired(self, name: TopicName, row: TopicRow) -> int:
         """Opens the topic only if there is something to delete: 10,000 idle topics stay closed."""

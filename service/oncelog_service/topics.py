@@ -184,7 +184,8 @@ class Topics:
                 properties={},
                 last_timestamp=max(last, row.created),
                 expired_before=0,
-                epoch_floor=max(epoch, row.epoch_floor),
+                # Also above the first epoch of every name that has ended and left no row.
+                epoch_floor=max(epoch, row.epoch_floor + 1),
             )
             await self._write(writer, namespace, topic, gone)
 

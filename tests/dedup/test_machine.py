@@ -35,7 +35,11 @@ class Disk:
     log: list[Request] = field(default_factory=list)
     slots: list[bytes | None] = field(default_factory=lambda: [None, None])
     forgotten: dict[str, int] = field(default_factory=dict)
+
     committed: set[int] = field(default_factory=set)
+
+    def counts_from(self, name: str) -> int:
+        return self.forgotten.get(name, 0)
 
     def unsettled(self, request: Request) -> bool:
         pointer = request[0].write_pointer
@@ -235,7 +239,7 @@ class Core(RuleBasedStateMachine):
         newest = max(filter(None, map(self.read, self.disk.slots)), key=lambda each: each.position.upcoming_offset, default=None)
         begin = Position(0, None) if newest is None else newest.position
         rows = [row for row in chain.from_iterable(self.disk.log) if row.message_id > (begin.last_message_id or b"")]
-        replayed = replay(newest, iter(rows), self.disk.forgotten)
+        replayed = replay(newest, iter(rows), self.disk.counts_from)
         assert replayed.entries == self.end()[0] - begin.upcoming_offset
         for pointer in set(replayed.fold.unsettled) & self.disk.committed:
             replayed.fold.commit(pointer)
@@ -263,7 +267,7 @@ class Core(RuleBasedStateMachine):
 
     @invariant()
     def the_live_map_is_the_fold_of_the_log(self) -> None:
-        folded = replay(None, chain.from_iterable(self.disk.log), self.disk.forgotten).fold
+        folded = replay(None, chain.from_iterable(self.disk.log), self.disk.counts_from).fold
         assert (self.dedup.fold.copy(), self.dedup.fold.position) == (folded.copy(), folded.position)
 
     @invariant()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,11 @@ logs = st.lists(
 
 
 def marks_of(log: list[Entry], forgotten: dict[str, int] | None = None, snapshot: Snapshot | None = None) -> SequenceMap:
-    return replay(snapshot, log, forgotten).fold.copy()
+    return replay(snapshot, log, below(forgotten or {})).fold.copy()
+
+
+def below(forgotten: dict[str, int]) -> Callable[[str], int]:
+    return lambda name: forgotten.get(name, 0)
 
 
 def test_an_empty_log_folds_to_nothing() -> None:
@@ -47,7 +53,7 @@ def test_any_snapshot_and_the_rest_give_the_whole_fold(log: list[Entry], data: s
 
 def test_replaying_does_not_change_the_snapshot() -> None:
     snapshot = Snapshot(SequenceMap({"p": mark(0, 0)}), position(1))
-    replay(snapshot, [entry(1, "p", 1), entry(2, "q", 0)], {"p": 1})
+    replay(snapshot, [entry(1, "p", 1), entry(2, "q", 0)], below({"p": 1}))
     assert snapshot == Snapshot(SequenceMap({"p": mark(0, 0)}), position(1))
 
 
@@ -176,7 +182,7 @@ def test_a_settled_stored_group_counts() -> None:
 def test_what_a_forgotten_producer_published_in_a_transaction_does_not_count() -> None:
     group = Entry(2, message_id(2), None, None, 8, 2, (("p", mark(30, 2)), ("q", mark(9, 3))), message_id(3))
     log = [transactional(7, 0, "p", 10), transactional(7, 1, "p", 20, begins=False), group, transactional(7, 4, "p", 3)]
-    fold = replay(None, log, {"p": 4}).fold
+    fold = replay(None, log, below({"p": 4})).fold
     fold.commit(7)
     fold.commit(8)
     assert fold.copy() == SequenceMap({"p": mark(3, 4), "q": mark(9, 3)})

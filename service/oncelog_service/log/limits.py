@@ -26,5 +26,7 @@ class Limits:
     """Older write pointers of another transaction service are refused, and what is in the log under them is settled."""
     foreign_write_pointers: bool = False
     """Whether write pointers are taken that our transaction service never handed out."""
+    assigned_producer_ms: int = 90_000_000
+    """A name that the service assigned ends when it was not used for so long."""
     check_expected_offsets: bool = False
     """Whether topics that do not say so themselves take conditional publishes."""

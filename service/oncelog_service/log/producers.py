@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from oncelog.errors import InvalidRequest, ProducerFenced, ProducerNotFound
+from oncelog.errors import InvalidRequest, ProducerEnded, ProducerFenced, ProducerNotFound
 from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
-from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark
+from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark, Run
+from oncelog_service.clock import Clock
 from oncelog_service.group_commit import Writer
+from oncelog_service.log.assigned import counting, has_ended, is_assigned, new_name
 from oncelog_service.log.checks import check_producer_name, first_gap
 from oncelog_service.log.epochs import begun_by, remembering
 from oncelog_service.log.generations import Generations
 from oncelog_service.log.history import MOST_RECENT, walk
 from oncelog_service.reading import read
-from oncelog_service.storage.keys import ROW_ID_SIZE
+from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.rows import ProducerRow, encode_record
 
@@ -37,6 +39,7 @@ class Producers:
         dedup: Deduplicator,
         store: Store,
         writer: Writer,
+        clock: Clock,
         upcoming_offset: Callable[[], int],
         end_transactions: Callable[[str, bool], Coroutine[Any, Any, None]],
         check_open: Callable[[], None],
@@ -50,9 +53,12 @@ class Producers:
         self._upcoming_offset = upcoming_offset
         self._end_transactions = end_transactions
         self._rows = rows
+        self.counts_from = counting(rows)
+        """The offset below which nothing of a producer counts."""
         self._dedup = dedup
         self._store = store
         self._writer = writer
+        self._clock = clock
         self._sorted: list[str] = []
         """The names as they were at ``_sorted_at``."""
         self._sorted_at: tuple[int, tuple[int, int]] | None = None
@@ -69,18 +75,20 @@ class Producers:
         """Of all producers; 0 for none."""
         return max((row.epoch or 0 for row in self._rows.values()), default=0)
 
-    async def open(self, name: str, nonce: str, gaps: Gaps) -> OpenedProducer:
+    async def open(self, name: str | None, nonce: str, gaps: Gaps) -> OpenedProducer:
         """Begin a new incarnation, which fences all older ones and aborts their transactions, or answer again for a nonce that
-        did so before.
+        did so before. None: under a name that the service assigns.
 
         Raises InvalidRequest; ProducerFenced: the topic was deleted and made anew since this was asked first.
-        ProducerInTransaction: a transaction of the producer is prepared.
+        ProducerEnded; ProducerInTransaction: a transaction of the producer is prepared.
         """
-        check_producer_name(name)
-        if await self._generations.opened_before(ProducerRow, name, nonce):
-            raise self._generations.producer_fenced(name, None, self._epoch(name))
-        self._check_open()
-        row = self._rows.get(name, ProducerRow())
+        if name is None:
+            self._check_open()
+            name, row = new_name(), ProducerRow()
+        else:
+            row = await self._row_to_open(name, nonce)
+        if is_assigned(name):
+            row = replace(row, assigned_ms=self._clock.now_ms())
         epoch = begun_by(row.opens, nonce)
         new = epoch is None
         if epoch is None:
@@ -98,15 +106,62 @@ class Producers:
             last_message_id=None if mark is None else MessageId.from_bytes(mark.message_id),
         )
 
+    async def _row_to_open(self, name: str, nonce: str) -> ProducerRow:
+        check_producer_name(name)
+        if await self._generations.opened_before(ProducerRow, name, nonce):
+            raise self._generations.producer_fenced(name, None, self._epoch(name))
+        await self.check_epoch(name, None)
+        self._check_open()
+        return self._rows.get(name, ProducerRow())
+
+    async def end(self, name: str, epoch: int) -> None:
+        """The name, which the service assigned, ends: nothing is stored under it any more. Twice is as once.
+
+        What is in flight is stored all the same. Raises InvalidRequest: somebody chose the name; ProducerFenced.
+        """
+        if not is_assigned(name):
+            raise InvalidRequest(f"only a name that the service assigned ends, and {name[:249]!r} is none")
+        try:
+            await self.check_epoch(name, epoch)
+        except ProducerEnded:
+            return  # and it is on disk
+        self._check_open()
+        await self.end_all([name])
+
+    def idle(self, before_ms: int) -> Iterator[str]:
+        """Assigned names under which nothing was opened or published since then."""
+        for name, row in self._rows.items():
+            if row.assigned_ms is not None and row.assigned_ms < before_ms:
+                mark = self._dedup.last_pushed(name)
+                if mark is None or split_row_id(mark.message_id)[0] < before_ms:
+                    yield name
+
+    def end_all(self, names: Sequence[str]) -> asyncio.Future[None]:
+        """These assigned names, none of which has ended, end; that counts from the call on."""
+        batch = Batch()
+        with self._writer.moving():
+            for name in names:
+                batch.delete(Table.PRODUCER, self._prefix + name.encode())
+                del self._rows[name]
+                self._dedup.forget(name)
+            self._opened_or_not += 1
+            return self._writer.submit(batch, lambda: None)
+
+    def persisted(self, run: Run) -> None:
+        """What was in flight when its name ended counts for nobody either."""
+        for name, _ in run.marks:
+            if has_ended(name, self._rows):
+                self._dedup.forget(name)
+
     async def forget(self, name: str) -> None:
         """Drop what is known of a producer: its next sequence id may be any. Its running incarnation is fenced.
 
         Raises ProducerNotFound.
         """
-        await self.shown(name)
         while self._dedup.in_flight(name):
             self._check_open()
             await self._writer.settled()
+        await self.shown(name)  # in the last moment: a name that has ended meanwhile must get no row
         self._check_open()
         row = self._rows.get(name, ProducerRow())
         # Not the newest mark's offset: with deduplication off, lower ids may lie behind it, and would be back after a restart.
@@ -114,25 +169,32 @@ class Producers:
         epoch = None if row.epoch is None else row.epoch + 1
         with self._writer.moving():
             self._dedup.forget(name)
-            done = self._write(name, ProducerRow(epoch=epoch, forgotten_below=below))
+            done = self._write(name, ProducerRow(epoch=epoch, forgotten_below=below, assigned_ms=row.assigned_ms))
         await done
 
     async def check_epoch(self, name: str, epoch: int | None) -> None:
-        """Raises ProducerFenced if a newer incarnation was opened, or the topic made anew; InvalidRequest if this epoch was never
-        handed out."""
+        """Raises ProducerFenced if a newer incarnation was opened, or the topic made anew; ProducerEnded; InvalidRequest if this
+        epoch was never handed out."""
         refusal = self.refusal(name, epoch)
-        if isinstance(refusal, ProducerFenced):
-            await self._writer.settled()  # the newer epoch may still be on its way to disk
+        if isinstance(refusal, ProducerFenced | ProducerEnded):
+            await self._writer.settled()  # the newer epoch, or the end, may still be on its way to disk
         if refusal is not None:
             raise refusal
 
-    def refusal(self, name: str, epoch: int | None) -> ProducerFenced | InvalidRequest | None:
+    def refusal(self, name: str, epoch: int | None) -> ProducerFenced | ProducerEnded | InvalidRequest | None:
         """What :meth:`check_epoch` would raise, for the last moment: whoever raises it waits for what is being written."""
         current = self._epoch(name) or 0
-        if epoch is None or epoch == current > 0:
+        if epoch is not None and epoch == current > 0:
             return None
-        if self._generations.older(epoch):
+        if epoch is not None and self._generations.older(epoch):
             return self._generations.producer_fenced(name, epoch, current or None)
+        if has_ended(name, self._rows):
+            return ProducerEnded(
+                f"producer {name!r} has ended, whose name the service assigns: nothing is stored under it any more; open another",
+                producer=name,
+            )
+        if epoch is None:
+            return None
         if epoch > current or epoch < 1:
             return InvalidRequest(f"epoch {epoch} of producer {name!r} was never handed out; open the producer")
         return ProducerFenced(
@@ -141,11 +203,6 @@ class Producers:
             epoch=epoch,
             current_epoch=current,
         )
-
-    def counts_from(self, name: str) -> int:
-        """The offset below which nothing counts any more, since an operator had the producer forgotten."""
-        row = self._rows.get(name)
-        return 0 if row is None else row.forgotten_below
 
     def _epoch(self, name: str) -> int | None:
         row = self._rows.get(name)
@@ -198,8 +255,12 @@ class Producers:
             raise
 
     async def why(self, name: str, sequence_id: int, deduplication: bool) -> Why:
-        """What a message with this sequence id would be judged now, and where the original is. Raises InvalidRequest."""
+        """What a message with this sequence id would be judged now, and where the original is.
+
+        Raises InvalidRequest, ProducerEnded.
+        """
         check_producer_name(name)
+        await self.check_epoch(name, None)
         if not 0 <= sequence_id <= MAX_SEQUENCE_ID:
             raise InvalidRequest(f"sequence ids are 0 to {MAX_SEQUENCE_ID}, not {sequence_id}")
         mark = self._dedup.last_persisted(name)

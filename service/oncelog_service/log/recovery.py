@@ -7,13 +7,14 @@ after a failed write and after a clean stop alike. It refuses to open a topic ra
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from oncelog.errors import TopicDamaged
 from oncelog_dedup import Entry, Fold, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
+from oncelog_service.log.assigned import counting
 from oncelog_service.log.groups import marks_of
 from oncelog_service.log.judgements import Judgements, judgements_of
 from oncelog_service.log.key_index import KeyIndex, KeyMarks, group_key_marks, key_marks, key_name
@@ -74,7 +75,7 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
     _check_end(store, prefix, earliest, begin)
     try:
         with closing(rows(store, prefix, _behind(snapshot))) as found:
-            replayed = replay(snapshot, map(_entry, found), forgotten(producers))
+            replayed = replay(snapshot, map(_entry, found), counting(producers))
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
     keys, key_snapshots = recover_keys(store, prefix, replayed.fold.position.last_message_id) if keyed else (None, None)
@@ -174,11 +175,6 @@ def key_marks_of(store: Store, prefix: bytes, row: Row) -> KeyMarks:
             if payload.key is not None:
                 keys[key_name(payload.key)] = payload.payload_id, payload.place
     return group_key_marks(keys, row.row_id, row.offset)
-
-
-def forgotten(producers: Mapping[str, ProducerRow]) -> dict[str, int]:
-    """producer → offset below which nothing of it counts, for those that an operator had forgotten."""
-    return {name: row.forgotten_below for name, row in producers.items() if row.forgotten_below}
 
 
 def read_producers(store: Store, prefix: bytes) -> dict[str, ProducerRow]:

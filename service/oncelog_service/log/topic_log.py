@@ -11,9 +11,9 @@ a new one is recovered; it is never repaired in memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 from oncelog.errors import (
@@ -77,6 +77,8 @@ _SLICE_ROWS = 20_000
 """Read from the store in one go."""
 _IDLE_MS = 24 * 3_600_000
 """Without a message for so long a topic is idle: its schedule writes no snapshots, so retention does, whatever they cost."""
+_ENDED_AT_ONCE = 1_000
+"""Names of producers, in one write."""
 _SLICES = 100
 """Of one page that holds something: as many cached messages as a page may have twice."""
 
@@ -127,6 +129,7 @@ class TopicLog:
             self.dedup,
             store,
             writer,
+            clock,
             lambda: self.position.upcoming_offset,
             self._end_transactions,
             self._check_open,
@@ -387,6 +390,7 @@ class TopicLog:
 
     def _persist(self, run: Run, keyed: Run | None) -> None:
         self.dedup.persist(run)
+        self.producers.persisted(run)
         if self.keys is not None and keyed is not None:
             self.keys.persist(keyed)
 
@@ -748,6 +752,17 @@ class TopicLog:
     def _trimmed(self, earliest_offset: int, last_id: bytes) -> None:
         self.earliest_offset = earliest_offset
         self._trimmed_id = last_id
+
+    async def end_idle_producers(self) -> None:
+        """End assigned names that were not used for long, some at a time; what an open transaction holds is in use."""
+        self._check_open()
+        before_ms = self._clock.now_ms() - self._limits.assigned_producer_ms
+        while idle := list(islice(self._unused(before_ms), _ENDED_AT_ONCE)):
+            await self.producers.end_all(idle)
+            self._check_open()
+
+    def _unused(self, before_ms: int) -> Iterator[str]:
+        return (name for name in self.producers.idle(before_ms) if not self._judge.transactions_of(name))
 
     async def close(self, snapshot: bool = True) -> None:
         """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""

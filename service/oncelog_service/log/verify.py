@@ -5,7 +5,7 @@ Reads everything through the same checks as a poll (checksum, dense offsets, ris
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,8 +14,9 @@ from typing import NamedTuple
 from oncelog.errors import TopicDamaged
 from oncelog.wire.models import Verification
 from oncelog_dedup import Mark, Position, SequenceMap
+from oncelog_service.log.assigned import counting
 from oncelog_service.log.key_index import KeyIndex
-from oncelog_service.log.recovery import forgotten, key_marks_of, read_snapshots, rows
+from oncelog_service.log.recovery import key_marks_of, read_snapshots, rows
 from oncelog_service.log.scan import after, earliest_offset, stored_under
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.transactional import Transactional
@@ -64,8 +65,8 @@ def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
         watchers.append((log.keys, keys.stepped_back))
     for watching, watcher in watchers:
         watching.watchers.append(watcher)
-    names = forgotten(log.producers.rows)
-    found = verify(store, log.prefix, log.position, live, names, log.deduplication(), stepped_back, keys)
+    counts_from = counting(dict(log.producers.rows))
+    found = verify(store, log.prefix, log.position, live, counts_from, log.deduplication(), stepped_back, keys)
     return _watched(found, watchers)
 
 
@@ -96,7 +97,7 @@ def verify(
     prefix: bytes,
     upto: Position,
     live: SequenceMap,
-    forgotten: Mapping[str, int],
+    counts_from: Callable[[str], int],
     judged: bool,
     stepped_back: Collection[str] = (),
     keys: LiveKeys | None = None,
@@ -105,7 +106,7 @@ def verify(
 
     Args:
         upto: read no further; ``live`` is a copy of the persisted map as it was there.
-        forgotten: producer → offset below which nothing of it counts.
+        counts_from: producer → offset below which nothing of it counts.
         judged: deduplication is on, so that a sequence id which does not rise is a fault.
         stepped_back: grows while this reads; producers of whom something was rolled back meanwhile. They are not compared.
         keys: the live index of keys, copied when ``live`` was, where there is one.
@@ -114,13 +115,13 @@ def verify(
     try:
         start: bytes | None = FIRST_ROW_ID
         while start is not None:
-            start = _fold_slice(findings, store, prefix, start, upto, forgotten, judged, keys)
+            start = _fold_slice(findings, store, prefix, start, upto, counts_from, judged, keys)
             yield findings
         earliest = earliest_offset(store, prefix)
-        findings.marks = _with_deleted(store, prefix, findings.marks, earliest, forgotten)
+        findings.marks = _with_deleted(store, prefix, findings.marks, earliest, counts_from)
         _compare(findings, "producer", findings.marks, live, stepped_back)
         if keys is not None:
-            findings.keys = _with_deleted(store, prefix, findings.keys, earliest, {}, Table.KEY_SNAPSHOT)
+            findings.keys = _with_deleted(store, prefix, findings.keys, earliest, _all_count, Table.KEY_SNAPSHOT)
             _compare(findings, "key", findings.keys, keys.marks, keys.stepped_back)
         _check_count(findings, earliest, upto)
     except TopicDamaged as damage:
@@ -134,7 +135,7 @@ def _fold_slice(
     prefix: bytes,
     start: bytes,
     upto: Position,
-    forgotten: Mapping[str, int],
+    counts_from: Callable[[str], int],
     judged: bool,
     keys: LiveKeys | None,
 ) -> bytes | None:
@@ -145,7 +146,7 @@ def _fold_slice(
             if row.offset + row.messages > upto.upcoming_offset:
                 return None
             for producer, mark in _marks(store, prefix, row):
-                if mark.offset >= forgotten.get(producer, 0):
+                if mark.offset >= counts_from(producer):
                     _fold(findings, producer, mark, judged)
             if keys is not None:
                 for name, mark in key_marks_of(store, prefix, row):
@@ -184,12 +185,16 @@ def _fold(findings: Findings, producer: str, mark: Mark, judged: bool) -> None:
     findings.marks.raise_to(producer, mark)
 
 
+def _all_count(_: str) -> int:
+    return 0
+
+
 def _with_deleted(
     store: Store,
     prefix: bytes,
     folded: SequenceMap,
     earliest: int,
-    forgotten: Mapping[str, int],
+    counts_from: Callable[[str], int],
     table: Table = Table.SNAPSHOT,
 ) -> SequenceMap:
     """The fold of the rows that are there, and of those that retention deleted as the snapshots keep them."""
@@ -197,7 +202,7 @@ def _with_deleted(
     for snapshot in read_snapshots(store, prefix, table):
         if snapshot is not None:
             for producer, mark in snapshot.marks.items():
-                if forgotten.get(producer, 0) <= mark.offset < earliest:
+                if counts_from(producer) <= mark.offset < earliest:
                     marks.raise_to(producer, mark)
     return marks
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from uuid import uuid4
 
 from oncelog.errors import ProducerNotFound
 from oncelog.wire.models import OpenProducer
@@ -20,13 +19,12 @@ async def _log(call: Call) -> TopicLog:
 async def open_(call: Call) -> Answer:
     """Begin a new incarnation of a producer, which fences the older ones, and answer how far it has come.
 
-    Repeating an open with the same `nonce` answers the same epoch. Without a `name` a globally unique one is assigned.
+    Repeating an open with the same `nonce` answers the same epoch. Without a `name` a globally unique one is assigned, which ends
+    when it is deleted under its `epoch`, or was not used for long; repeating that assigns another one, and the first ends unused.
     """
     asked = await read_model(call, OpenProducer)
     log = await _log(call)
-    # Repeating an open without a name assigns another one; the first stays unused and fences nobody.
-    name = asked.name if asked.name is not None else f"producer-{uuid4().hex}"
-    return json_answer((await log.producers.open(name, asked.nonce, asked.gaps)).to_wire())
+    return json_answer((await log.producers.open(asked.name, asked.nonce, asked.gaps)).to_wire())
 
 
 async def list_(call: Call) -> Answer:
@@ -48,9 +46,15 @@ async def get(call: Call) -> Answer:
 
 
 async def delete(call: Call) -> Answer:
-    """Forget the producer's sequence ids and fence its running incarnation. Its messages stay."""
+    """Forget the producer's sequence ids and fence its running incarnation. Its messages stay.
+
+    With the `epoch` of its newest incarnation: the name, which the service assigned, ends; nothing is stored under it any more.
+    """
     log = await _log(call)
-    await log.producers.forget(call.path["producer"])
+    if "epoch" in call.query:
+        await log.producers.end(call.path["producer"], query_int(call, "epoch"))
+    else:
+        await log.producers.forget(call.path["producer"])
     return json_answer(None)
 
 

@@ -180,7 +180,7 @@ CLUSTER_ROUTES = (
 """Several instances over one store."""
 
 _EXPECTING = (errors.InvalidMessageId, errors.ExpectationsNotChecked)
-_NUMBERED = (errors.ProducerFenced, errors.SequenceGap, errors.SequenceReused, errors.ProducerInTransaction)
+_NUMBERED = (errors.ProducerFenced, errors.ProducerEnded, errors.SequenceGap, errors.SequenceReused, errors.ProducerInTransaction)
 _JUDGED = (*_NUMBERED, errors.OffsetMismatch, errors.KeyInTransaction)
 _PUBLISHING = (
     errors.TransactionalMismatch,
@@ -225,7 +225,7 @@ JOURNAL_ROUTES = (
         "PUT", STAGE, journal.stage, "Stage messages for an atomic commit",
         request=_avro("PublishRequest"), response=_NOTHING,
         errors=(
-            *_BODY, *_EXPECTING, errors.ProducerFenced, errors.SequenceGap, *_ENDED, errors.ChunkReused,
+            *_BODY, *_EXPECTING, errors.ProducerFenced, errors.ProducerEnded, errors.SequenceGap, *_ENDED, errors.ChunkReused,
             errors.TransactionalMismatch, *_ON_TOPIC, *_STORE,
         ),
     ),
@@ -406,7 +406,10 @@ ROUTES = (
     Route(
         "POST", TOPIC + "/producers", producers.open_, "Open a producer",
         request={JSON: OpenProducer}, response={JSON: OpenedProducer},
-        errors=(*_BODY, errors.ProducerInTransaction, errors.TransactionsUnavailable, *_ON_TOPIC, *_STORE),
+        errors=(
+            *_BODY, errors.ProducerFenced, errors.ProducerEnded, errors.ProducerInTransaction, errors.TransactionsUnavailable,
+            *_ON_TOPIC, *_STORE,
+        ),
     ),
     Route(
         "GET", TOPIC + "/producers", producers.list_, "List producers",
@@ -418,12 +421,14 @@ ROUTES = (
         response={JSON: Producer}, errors=(errors.InvalidRequest, errors.ProducerNotFound, *_ON_TOPIC),
     ),
     Route(
-        "DELETE", PRODUCER, producers.delete, "Forget a producer",
-        response=_NOTHING, errors=(errors.InvalidRequest, errors.ProducerNotFound, *_ON_TOPIC, *_STORE),
+        "DELETE", PRODUCER, producers.delete, "Forget a producer, or end one",
+        response=_NOTHING, errors=(errors.InvalidRequest, errors.ProducerFenced, errors.ProducerNotFound, *_ON_TOPIC, *_STORE),
+        query={"epoch": "of its newest incarnation: its name, which the service assigned, ends"},
     ),
     Route(
         "GET", PRODUCER + "/why", producers.why, "Say why a sequence id was or would be dropped",
-        response={JSON: Why}, errors=(errors.InvalidRequest, *_ON_TOPIC), query={"sequenceId": "0 to 2^63-1"},
+        response={JSON: Why}, errors=(errors.InvalidRequest, errors.ProducerEnded, *_ON_TOPIC),
+        query={"sequenceId": "0 to 2^63-1"},
     ),
     *SUBSCRIPTION_ROUTES,
     *HELD_ROUTES,

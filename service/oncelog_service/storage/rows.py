@@ -626,6 +626,8 @@ class ProducerRow:
     """(nonce, epoch) of the latest opens, oldest first: a repeated open is told from a new one."""
     gaps: str = "allow"
     forgotten_below: int = 0
+    assigned_ms: int | None = None
+    """Of a name that the service assigned: when it was opened last. Its row goes when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
