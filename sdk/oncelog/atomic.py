@@ -104,7 +104,6 @@ class _Messages:
             TransactionClosed: it has ended, or one of its messages failed before.
             OncelogError: staging what exceeds the buffer failed; it cannot be committed any more.
         """
-        name, epoch = (producer.name, producer.epoch) if isinstance(producer, Producer) else (producer, None)
         payload = producer._encode(value) if isinstance(producer, Producer) else encode_value(value, None)
         raw_key = checked_extras(key, properties, ttl)
         expected = expectation(expected_offset, expected_last_id, expected_key_offset, raw_key)
@@ -112,6 +111,8 @@ class _Messages:
         with self._lock:
             self._require_running()
             number = self._number(space, topic, producer, sequence_id)
+            # Not before: only then it is sure to keep its name until the end.
+            name, epoch = (producer.name, producer.epoch) if isinstance(producer, Producer) else (producer, None)
             row = Row(payload, raw_key, properties and dict(properties), ttl, name, epoch, number, expected)
             self._topics.setdefault((space, topic), TopicChunks(space, topic)).add(row)
             self._size += row.size

@@ -37,8 +37,8 @@ class HeldProducers:
         place = namespace, topic, producer.name
         held = self._held.get(place)
         if held is None:
-            producer._hold(transaction)
-            held = self._held[place] = _Held(producer)
+            producer._hold(transaction)  # which may give it another name
+            held = self._held[namespace, topic, producer.name] = _Held(producer)
         elif held.producer is not producer:
             raise ValueError(f"two producers named {producer.name!r} in one transaction; the older one is fenced")
         if given is not None and held.last_given is not None and given <= held.last_given:

@@ -562,6 +562,7 @@ class Producer(Generic[R]):
         """The transaction is committed; ``last``: of its last message."""
         with self._lock:
             self._held = None
+            self._used_at = time.monotonic()
             if last is not None:
                 self._advance(last)
 

@@ -115,7 +115,9 @@ def unnamed_producer(url: str, topic: str) -> None:
         producer.close()
 
     all_ended_well([in_child(child) for _ in range(3)])
+    all_ended_well([in_child(producer.close)])  # ends nothing of its parent's
     assert waiting.result().status == "stored"
+    assert producer.send(b"parent 2").status == "stored"
     assert producer.name == before
     producer.close()
 

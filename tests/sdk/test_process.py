@@ -72,6 +72,7 @@ def test_a_producer_without_a_name_begins_anew_in_each_child(house: RunningServi
         [
             b"parent 0",
             b"parent 1",
+            b"parent 2",
             *(b"%d" % number for number in range(300)),
             *(b"%d" % number for number in range(300)),
             *(b"%d" % number for number in range(300)),

@@ -25,6 +25,7 @@ from oncelog.errors import (
     MixedSequenceIds,
     OncelogError,
     ProducerClosed,
+    ProducerEnded,
     ProducerFenced,
     ProducerStopped,
     RequestTooLarge,
@@ -548,7 +549,77 @@ def test_without_a_name_the_service_assigns_a_unique_one(client: Client, topic: 
         assert one.name != other.name
         one.send(b"1")
         other.send(b"2")
-    assert {producer.name for producer in client.producers(topic)} == {one.name, other.name}
+        assert {producer.name for producer in client.producers(topic)} == {one.name, other.name}
+    assert list(client.producers(topic)) == [], "they end with their producers"
+
+
+def test_an_assigned_name_that_was_idle_too_long_is_exchanged_and_nothing_is_lost_or_doubled(client: Client, topic: str) -> None:
+    with Producer[bytes](topic, client=client, linger=0.001) as producer:
+        for number in range(0, 6, 2):
+            before = producer.name
+            client.end_producer(topic, producer.name, producer.epoch)
+            assert producer.send(b"%d" % number).status == "stored"
+            assert producer.name != before
+            producer.send_async(b"%d" % (number + 1))
+        producer.flush()
+    assert stored(client, topic) == numbered(6)
+    assert list(client.producers(topic)) == []
+
+
+def test_a_producer_whose_name_ended_while_its_message_was_in_doubt_stops(
+    house: RunningService, client: Client, topic: str, quick_retries: None
+) -> None:
+    """The message is stored, and nobody can say so any more: under another name it would be stored again."""
+
+    def lost(request: Request) -> Answer | None:
+        answer = forward(house.url, request)
+        if request.path.endswith("/publish") and answer.status == 200:
+            client.end_producer(topic, producer.name, producer.epoch)
+            return None
+        return answer
+
+    with fake_server(lost) as fake:
+        producer = Producer[bytes](topic, url=fake.url)
+        with pytest.raises(ProducerEnded) as caught:
+            producer.send(b"0")
+        assert not caught.value.definite
+        with pytest.raises(ProducerStopped):
+            producer.send(b"1")
+        producer.close()
+    assert stored(client, topic) == numbered(1)
+
+
+def test_a_name_does_not_end_while_something_is_in_doubt(house: RunningService, client: Client, topic: str) -> None:
+    with fake_server(lambda request: None if request.path.endswith("/publish") else forward(house.url, request)) as fake:
+        producer = Producer[bytes](topic, url=fake.url, delivery_timeout=0.1)
+        future = producer.send_async(b"0")
+        with pytest.raises(OncelogError) as caught:
+            producer.close()
+        assert not caught.value.definite
+        assert future.exception() is caught.value
+    assert [each.name for each in client.producers(topic)] == [producer.name]
+
+
+def test_a_name_that_somebody_chose_does_not_end(client: Client, topic: str) -> None:
+    with Producer[bytes](topic, client=client, name="p") as producer:
+        producer.send(b"0")
+    assert [each.name for each in client.producers(topic)] == ["p"]
+
+
+def test_after_a_long_pause_a_transaction_is_given_a_name_that_lives(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog.producer.RENEW_SECONDS", -1.0)
+    with Producer[bytes](topic, client=client) as producer:
+        producer.send(b"0")
+        client.end_producer(topic, producer.name, producer.epoch)
+        with client.transaction() as tx:
+            tx.send(topic, b"1", producer=producer)
+        client.end_producer(topic, producer.name, producer.epoch)
+        with client.atomic() as commit:
+            commit.send(topic, b"2", producer=producer)
+    assert stored(client, topic) == numbered(3)
+    assert list(client.producers(topic)) == []
 
 
 # --- what a message may be

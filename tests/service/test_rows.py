@@ -206,6 +206,7 @@ RECORDS = {
     "topic_deleted_v1": TopicRow(3, 1_790_000_000_000, deleted=True, last_timestamp=1_790_000_000_123),
     "namespace_v1": NamespaceRow({"deduplication": None}),
     "producer_v1": ProducerRow(7, [("nonce-1", 6), ("nonce-2", 7)], "refuse", 42),
+    "producer_assigned_v1": ProducerRow(1, [("nonce-1", 1)], assigned_ms=1_790_000_000_000),
     "producer_never_opened_v1": ProducerRow(forgotten_below=9),
     "trim_v1": TrimRow(336_776, "0000019d7a1f4e00000500000000000000000000"),
     "expiry_v1": ExpiryRow([[1_790_003_600_000, "0000019d7a1f4e000006"], [1_790_000_000_000, "0000019d7a1f4e000009"]]),

@@ -47,7 +47,7 @@ The other tables hold JSON objects with a `version`, except SNAPSHOT (oncelog_de
                 "epoch_floor": int, "deleted": bool, "properties": {str: str}}
     NAMESPACE  {"version": 1, "policies": {"deduplication": bool | null}}
     PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
-                "forgotten_below": offset}
+                "forgotten_below": offset, "assigned_ms": ms | null}
     TRIM       {"version": 1, "earliest_offset": int, "last_id": hex | null}
     EXPIRY     {"version": 1, "judgements": [[ms, hex of a row id or more], ...]}
     GROUP      {"version": 1, "row_id": hex | null, "producer": str | null}

@@ -229,6 +229,16 @@ def test_lines_are_bytes_without_their_line_feed_and_empty_ones_count(running: R
     assert payloads(running.url, "t") == [b"a", b"", b"\xff\r", b"last"]
 
 
+def test_a_publish_without_a_name_leaves_no_producer_behind(running: RunningService) -> None:
+    with Client(running.url) as client:
+        client.create_topic("t")
+        for number in range(100):
+            assert run("publish", "t", f"hello {number}", url=running.url).exit_code == 0
+        assert run("publish", "t", "named", "--producer", "p", url=running.url).exit_code == 0
+        assert [each.name for each in client.producers("t")] == ["p"]
+        assert client.stats("t").upcoming_offset == 101
+
+
 def test_nothing_to_publish_is_no_error(running: RunningService) -> None:
     _create(running.url)
     result = value(run("publish", "t", "--json", url=running.url))
