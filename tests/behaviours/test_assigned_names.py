@@ -121,13 +121,19 @@ def test_the_end_is_that_of_the_newest_incarnation_and_of_no_chosen_name(running
     assert producers(topic) == sorted(["p", name])
 
 
-def test_an_operator_fences_an_assigned_name_like_any_other(running: RunningService) -> None:
+def test_an_operator_fences_an_assigned_name_like_any_other(machine: Machine) -> None:
     """Else its producer would begin under another name, and send again what the network has brought before."""
-    topic = Topic(running.url)
-    name, epoch = assigned(topic)
-    topic.send(name, 0, epoch=epoch)
-    assert topic.request("DELETE", f"/producers/{name}").status_code == 200
-    assert_problem(topic.publish("m0", producer=name, sequenceIds=[0], epoch=epoch), 403, "producer_fenced")
+    with machine.run() as service:
+        topic = Topic(service.url)
+        name, epoch = assigned(topic)
+        topic.send(name, 0, epoch=epoch)
+        assert topic.request("DELETE", f"/producers/{name}").status_code == 200
+        assert_problem(topic.publish("m0", producer=name, sequenceIds=[0], epoch=epoch), 403, "producer_fenced")
+        assert machine.disk.tables[Table.PRODUCER]
+        machine.clock.advance(26 * HOUR)
+        retain(service)
+        assert not machine.disk.tables[Table.PRODUCER]
+        assert_problem(topic.publish("m0", producer=name, sequenceIds=[0], epoch=epoch), 409, "producer_ended")
 
 
 @pytest.mark.parametrize("deduplication", [True, False])
