@@ -18,6 +18,7 @@ from oncelog.errors import (
     InvalidRequest,
     OffsetMismatch,
     OncelogError,
+    ProducerEnded,
     ProducerFenced,
     ProducerNotFound,
     SequenceGap,
@@ -72,6 +73,18 @@ def opens(nonce: str, gaps: Any = "allow") -> Call:
 
 async def forget(house: House, _: Any) -> Any:
     return await (await house.topic("t")).producers.forget("p")
+
+
+async def opens_without_a_name(house: House, _: Any) -> Any:
+    return await (await house.topic("t")).producers.open(None, "n", "allow")
+
+
+async def ends(house: House, opened: Any) -> Any:
+    return await (await house.topic("t")).producers.end(opened.name, opened.epoch)
+
+
+async def publishes_late(house: House, opened: Any) -> Any:
+    return await house.publish("t", one(opened.name, epoch=opened.epoch))
 
 
 async def looks(house: House, _: Any) -> Any:
@@ -210,6 +223,8 @@ TABLE = [
     Row("a batch under an older epoch", opens("n"), opens("m"), publish(one("p", 0, 1, epoch=1)), ProducerFenced),
     Row("an epoch that was forgotten", opens("n"), forget, publish(one(epoch=1)), ProducerFenced),
     Row("a producer that was forgotten", publish(one()), forget, forget, ProducerNotFound),
+    Row("a publish under a name that has ended", opens_without_a_name, ends, publishes_late, ProducerEnded),
+    Row("a name that has ended already", opens_without_a_name, ends, ends, None),
     Row("a look at one that was forgotten", publish(one()), forget, looks, ProducerNotFound),
     Row("a subscription, again", nothing, subscribes("n"), subscribes("n"), None),
     Row("an acknowledgement, again", subscribed, acknowledges, acknowledges, None),

@@ -40,17 +40,14 @@ class Producers:
         store: Store,
         writer: Writer,
         clock: Clock,
-        upcoming_offset: Callable[[], int],
         end_transactions: Callable[[str, bool], Coroutine[Any, Any, None]],
         check_open: Callable[[], None],
     ) -> None:
-        """``upcoming_offset`` says where the persisted log ends now; ``end_transactions`` sees to those that a producer is in,
-        by aborting them or not. ``check_open`` raises once the topic takes nothing more: an epoch that was handed out behind that
-        might come again in the next generation."""
+        """``end_transactions`` sees to those that a producer is in, by aborting them or not. ``check_open`` raises once the topic
+        takes nothing more: an epoch that was handed out behind that might come again in the next generation."""
         self._prefix = prefix
         self._generations = generations
         self._check_open = check_open
-        self._upcoming_offset = upcoming_offset
         self._end_transactions = end_transactions
         self._rows = rows
         self.counts_from = counting(rows)
@@ -165,7 +162,7 @@ class Producers:
         self._check_open()
         row = self._rows.get(name, ProducerRow())
         # Not the newest mark's offset: with deduplication off, lower ids may lie behind it, and would be back after a restart.
-        below = self._upcoming_offset()
+        below = self._dedup.fold.upcoming_offset
         epoch = None if row.epoch is None else row.epoch + 1
         with self._writer.moving():
             self._dedup.forget(name)

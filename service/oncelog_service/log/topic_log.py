@@ -130,7 +130,6 @@ class TopicLog:
             store,
             writer,
             clock,
-            lambda: self.position.upcoming_offset,
             self._end_transactions,
             self._check_open,
         )
