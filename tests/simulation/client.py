@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeAlias
 
-from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
+from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable, TransactionNotInProgress
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from tests.simulation.facts import Begun, Facts
 from tests.simulation.rows import Entry
@@ -40,9 +40,18 @@ class Client:
             self._tell(f"{what}: {type(error).__name__} {error}")
             if isinstance(error, (StorageFailed, StorageUnavailable)) and not self._armed:
                 raise
+            if isinstance(error, TransactionNotInProgress):
+                self._told_of_an_end(error)
             return error
         self._tell(what)
         return None
+
+    def _told_of_an_end(self, error: TransactionNotInProgress) -> None:
+        """It is so from now on, whatever crashes."""
+        begun = self.facts.begun.get(self.facts.roots.get(error.write_pointer or 0, 0))
+        if begun is not None:
+            assert not begun.certainly_open, error
+            begun.possible -= {"in_progress"}
 
     def _tell(self, what: str) -> None:
         self.story.append(what)

@@ -37,6 +37,7 @@ class Begun:
     seen: dict[int, TransactionState] | None
     """State of every other pointer when its snapshot was taken; None: it began while others ended."""
     prepared: bool = False
+    """For sure: nobody but its client aborts it."""
     pointers: list[int] = field(default_factory=list)
     possible: set[TransactionState] = field(default_factory=lambda: {"in_progress"})
     """What its state may be, after all that was asked and answered."""
@@ -65,7 +66,7 @@ class Begun:
 
     def asked_to_prepare(self, lifetime_ms: int, surely: bool) -> None:
         """It is prepared, or may be: then it lives so long."""
-        self.prepared = True
+        self.prepared = self.prepared or surely
         self.lifetimes_ms = [lifetime_ms] if surely else [*self.lifetimes_ms, lifetime_ms]
 
     def answered(self, state: TransactionState) -> None:

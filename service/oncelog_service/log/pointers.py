@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
-from oncelog.errors import TransactionNotInProgress, UnknownWritePointer
+from oncelog.errors import StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.transactions.port import Transactions
@@ -58,8 +58,9 @@ class WritePointers:
                 self._own[pointer] = own
             if not self._own[pointer]:
                 self._check_foreign(pointer)
-            self.check(pointer)
-            yield
+            async with self.refusing_for_good(pointer):
+                self.check(pointer)
+                yield
         finally:
             self._using[pointer] -= 1
             if not self._using[pointer]:
@@ -67,11 +68,27 @@ class WritePointers:
             self._left.set()
 
     def check(self, pointer: int) -> None:
-        """Raises TransactionNotInProgress if the transaction is known to have ended. Awaits nothing: for the last moment."""
+        """Raises TransactionNotInProgress if the transaction is known to have ended. Awaits nothing: for the last moment.
+
+        Its end may not be on disk yet, so this is for the inside of :meth:`refusing_for_good`.
+        """
         if pointer in self._closing or self._transactions.ended(pointer):
             raise TransactionNotInProgress(
                 f"the transaction of write pointer {pointer} has ended; nothing can be written under it", write_pointer=pointer
             )
+
+    @asynccontextmanager
+    async def refusing_for_good(self, pointer: int) -> AsyncIterator[None]:
+        """Who is refused since the transaction has ended learns it when its end is on disk: no crash takes that back.
+
+        Raises StorageUnavailable: the end did not get there, and the transaction goes on.
+        """
+        try:
+            yield
+        except TransactionNotInProgress as refusal:
+            if (await self._transactions.states([pointer])).get(pointer) == "in_progress":
+                raise StorageUnavailable("the end of the transaction was not stored; it goes on, try again") from refusal
+            raise
 
     @asynccontextmanager
     async def changing(self, pointer: int) -> AsyncIterator[None]:

@@ -226,7 +226,7 @@ class Transactional:
             return  # a request that stored nothing has nothing to roll back
         if rollback.start[0] < self._created:
             raise StaleMessageId("the rows to roll back are older than this generation of the topic")
-        async with self.pointers.changing(pointer):
+        async with self.pointers.changing(pointer), self.pointers.refusing_for_good(pointer):
             await self._writer.settled()
             state = (await self._transactions.states([pointer])).get(pointer)
             if state == "committed":
