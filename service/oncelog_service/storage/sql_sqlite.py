@@ -12,7 +12,6 @@ lock, never both go on.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from oncelog_service.storage.directory import make_directory, sync_directory
+from oncelog_service.storage.directory import locked, make_directory, sync_directory
 from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_number, check_there, decode_number, encode_number, read_end
 from oncelog_service.storage.port import Fence, StoreDamaged, StoreError
 from oncelog_service.storage.sql import PAGES, Changes, no_bytes
@@ -307,15 +306,8 @@ def _set_up(connection: Any, _: object) -> None:
 
 def _lock(path: Path) -> int | None:
     """A handle that holds the lock until it is closed, and at the latest until the process ends."""
-    handle = None
     try:
         make_directory(path.parent)
-        handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return locked(path, path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        if handle is not None:
-            os.close(handle)
-        if isinstance(error, BlockingIOError):
-            raise StoreError(f"{path} is in use by another process") from error
         raise StoreError(f"{path} cannot be opened: {error}") from error
-    return handle
