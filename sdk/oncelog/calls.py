@@ -104,12 +104,20 @@ class Calls:
         accept: str | None = None,
         timeout: float | None = None,
         most: int = MAX_JSON_BYTES,
+        within: float | None = None,
     ) -> bytes:
-        """``timeout``: seconds until an answer must have come, else the client's; ``most``: bytes that it may have."""
+        """``timeout``: seconds until an answer must have come, else the client's; ``most``: bytes that it may have; ``within``:
+        seconds for all tries together."""
         body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
-        return self._trying(
-            lambda: self._transport.call("POST", path, body, media, accept=accept, timeout=timeout, most=most), idempotent
-        )
+        end = None if within is None else time.monotonic() + within
+
+        def once() -> bytes:
+            most_seconds = self._timeout if timeout is None else timeout
+            if end is not None:
+                most_seconds = max(0.001, min(most_seconds, end - time.monotonic()))
+            return self._transport.call("POST", path, body, media, accept=accept, timeout=most_seconds, most=most)
+
+        return self._trying(once, idempotent, within)
 
 
 def quoted(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
@@ -18,9 +19,11 @@ from oncelog.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from oncelog.exits import EXIT_SECONDS
 from oncelog.message import Message
 from oncelog.message_id import MessageId
 from oncelog.options import ConsumerOptions, Untyped
+from oncelog.outgoing import check_seconds
 from oncelog.retry import may_retry
 from oncelog.start import Start
 from oncelog.stream import PAGE, Model, Stream, T
@@ -134,6 +137,7 @@ class Consumer(Stream[T]):
             raise ValueError(f"page_size is at least 1, not {page_size}")
         if ack_interval <= 0:
             raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
+        check_seconds(ack_interval=ack_interval)
         super().__init__(timeout, codec_for(codec))
         self._owns_client = client is None
         self._client = Api(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
@@ -162,6 +166,8 @@ class Consumer(Stream[T]):
         self._failure: OncelogError | None = None
         self._untold = False
         """The failure was met in the background, and nobody was told yet."""
+        self._hurries = False
+        """The interpreter exits: what waits is not to wait for company any more."""
         self._thread: threading.Thread | None = None
         self._home = forks.here()
         forks.register(self)
@@ -318,14 +324,19 @@ class Consumer(Stream[T]):
                 with suppress(RuntimeError):  # none can be started any more: it is sent at the exit
                     thread.start()
             self._changed.notify_all()
+        exits.late(self)
 
     def flush(self) -> None:
         """Return when all that is acknowledged is on disk. Raises as :meth:`ack` does."""
         self._check()
         self._send_pending()
 
-    def close(self) -> None:
-        """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same."""
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same.
+
+        ``timeout``: seconds; else as long as the client tries. What is not acknowledged by then is given up, and delivered again
+        to the next consumer; TimeoutError says so.
+        """
         with self._changed:
             self._closed = self._interrupted = True
             self._errands.stop()
@@ -335,8 +346,8 @@ class Consumer(Stream[T]):
                 return  # what waits is the parent's
             # Not joined: a signal handler may have interrupted who holds what the thread waits for. It sends nothing any more.
             try:
-                self._send_pending()
-            except OncelogError:
+                self._send_pending(timeout)
+            except (OncelogError, TimeoutError):
                 self._pending = None  # whoever closes it is told, once
                 raise
             if self._untold and self._failure is not None:
@@ -353,26 +364,31 @@ class Consumer(Stream[T]):
         self._pending, self._thread, self._interrupted = None, None, True
 
     def _begin_exit(self) -> None:
-        pass
+        with self._changed:
+            self._hurries = True
+            self._changed.notify_all()
 
-    def _end_exit(self, _: float) -> str | None:
+    def _end_exit(self, begun: float) -> str | None:
         if self._pending is None or forks.here() != self._home:
             return None
         try:
-            self._send_pending()
-        except OncelogError as error:
-            return f"subscription {self.subscription!r} of {self._namespace}/{self._topic}: not acknowledged at the exit: {error}"
+            self._send_pending(max(0.0, begun + EXIT_SECONDS - time.monotonic()))
+        except (OncelogError, TimeoutError) as error:
+            return f"consumer of {self._namespace}/{self._topic} at the exit: {error}"
         return None
 
     def __enter__(self) -> Consumer[T]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
         try:
-            self.close()
+            self.close(EXIT_SECONDS if interrupted else None)  # Ctrl-C once is enough
         except OncelogError:
             if kind is None:
                 raise  # else the error that ends the block says more
+        except TimeoutError as error:
+            exits.say(str(error))
 
     def _upto(self, upto: Message[Any] | MessageId) -> _Upto:
         if isinstance(upto, MessageId):
@@ -383,11 +399,11 @@ class Consumer(Stream[T]):
         given = self._first is not None and position is not None and self._first <= message_id <= position
         return _Upto(message_id, upto.offset if given else None)
 
-    def _acknowledge(self, upto: _Upto) -> None:
+    def _acknowledge(self, upto: _Upto, within: float | None = None) -> None:
         message_id = None if upto.offset is not None else upto.message_id
         asked = Acknowledge(epoch=self.epoch, generation=self._opened.generation, offset=upto.offset, message_id=message_id)
         try:
-            cursor = self._client.acknowledge(self._topic, self.subscription, asked, self._namespace)
+            cursor = self._client.acknowledge(self._topic, self.subscription, asked, self._namespace, within=within)
         except OncelogError as error:
             self._note(error)
             raise
@@ -398,19 +414,36 @@ class Consumer(Stream[T]):
             if self._pending is not None and self._pending.message_id <= upto.message_id:
                 self._pending = None
 
-    def _send_pending(self) -> None:
-        """Acknowledge what waits. It waits on if that fails, unless it never could succeed."""
-        with self._sending:
+    def _send_pending(self, timeout: float | None = None) -> None:
+        """Acknowledge what waits. It waits on if that fails, unless it never could succeed. Raises TimeoutError: ``timeout``
+        seconds were not enough."""
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._sending.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError(self._unacknowledged())
+        try:
             pending = self._pending
             if pending is None:
                 return
+            left = None if end is None else end - time.monotonic()
             try:
-                self._acknowledge(pending)
+                if left is not None and left <= 0:
+                    raise TimeoutError(self._unacknowledged())
+                self._acknowledge(pending, left)
             except OncelogError as error:
                 if not may_retry(error, idempotent=True):
                     with self._changed:
                         self._pending = None
+                elif end is not None:
+                    raise TimeoutError(f"{self._unacknowledged()}: {error}") from error
                 raise
+        finally:
+            self._sending.release()
+
+    def _unacknowledged(self) -> str:
+        pending = self._pending
+        upto = "" if pending is None else f" up to message {pending.message_id}"
+        place = f"{self._namespace}/{self._topic}"
+        return f"subscription {self.subscription!r} of {place}: what was acknowledged{upto} may be delivered again"
 
     def _run(self) -> None:
         """The thread that sends what waits."""
@@ -418,7 +451,8 @@ class Consumer(Stream[T]):
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._thread is not me or self._pending is not None)
-                self._changed.wait_for(lambda: self._closed, self._ack_interval)
+                self._changed.wait_for(lambda: self._closed or self._hurries, self._ack_interval)
+                self._hurries = False
                 if self._closed or self._thread is not me:
                     return
             try:

@@ -167,8 +167,12 @@ def _addresses(host: str, port: int, seconds: float | None) -> list[Any]:
             found.append(error)
 
     thread = threading.Thread(target=look_up, name="oncelog-look-up", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter exits, and lets no thread begin any more (Python 3.12)
+        look_up()
+    else:
+        thread.join(seconds)
     if not found:
         raise TimeoutError(f"looking up {host} took too long")
     if isinstance(found[0], Exception):

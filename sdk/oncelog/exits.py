@@ -19,6 +19,9 @@ from weakref import WeakSet
 
 from oncelog import forks
 
+EXIT_SECONDS = 5.0
+"""What is left of the ten seconds between SIGTERM and SIGKILL that containers get, when half of them is gone."""
+
 logger = logging.getLogger("oncelog.exit")
 
 
@@ -32,6 +35,8 @@ class _Ending(Protocol):
 
 _live: WeakSet[Any] = WeakSet()
 _armed: set[int] = set()
+_over: set[int] = set()
+"""Processes, as forks.here() calls them, in which all that waited was asked."""
 
 
 def register(each: _Ending) -> None:
@@ -53,6 +58,7 @@ def _arm_child() -> None:
 def at_exit() -> None:
     """Send what waits, everywhere at once; say what could not be."""
     begun, live = time.monotonic(), list(_live)
+    _over.add(forks.here())
     for each in live:
         each._begin_exit()
     interruption: BaseException | None = None
@@ -66,6 +72,16 @@ def at_exit() -> None:
             say(lost)
     if interruption is not None:
         raise interruption
+
+
+def late(each: _Ending) -> None:
+    """Something waits again; should everybody have been asked already, as a handler that ``atexit`` calls later sends it, this
+    one is asked at once."""
+    if _over and forks.here() in _over:
+        each._begin_exit()
+        lost = each._end_exit(time.monotonic())
+        if lost is not None:
+            say(lost)
 
 
 def say(lost: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from oncelog.codecs import Codec
 from oncelog.errors import InvalidRequest
 
+LONGEST_SECONDS = 365 * 86_400.0
+"""A year; sockets and locks take some three hundred."""
 MAX_SEQUENCE_ID = 2**63 - 1
 
 X = TypeVar("X")
@@ -48,3 +50,10 @@ def one_each(given: Sequence[X] | None, count: int, what: str) -> Sequence[X | N
     if given is not None and len(given) != count:
         raise InvalidRequest(f"{len(given)} {what} for {count} messages")
     return [None] * count if given is None else given
+
+
+def check_seconds(**given: float) -> None:
+    """Raises ValueError for what no thread can wait for: it would end there, and whoever waits for it would do so for ever."""
+    for name, seconds in given.items():
+        if not 0 <= seconds <= LONGEST_SECONDS:
+            raise ValueError(f"{name} is 0 to {LONGEST_SECONDS:.0f} s, not {seconds}")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import pairwise
+from math import inf
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
@@ -36,15 +37,16 @@ from oncelog.errors import (
     SequenceIdNotRising,
     SequenceReused,
 )
+from oncelog.exits import EXIT_SECONDS
 from oncelog.expectation import UNCHECKED, Expectation, Unchecked, expectation
 from oncelog.message_id import MessageId
 from oncelog.options import ProducerOptions, Untyped
 from oncelog.outcome import Outcome, disown, is_anybody_to_be_told, settle, settle_failed
 from oncelog.outgoing import MAX_SEQUENCE_ID as MAX_SEQUENCE_ID
+from oncelog.outgoing import check_seconds, one_each
 from oncelog.outgoing import check_sequence_id as check_sequence_id
 from oncelog.outgoing import checked_extras as checked_extras
 from oncelog.outgoing import encode_value as encode_value
-from oncelog.outgoing import one_each
 from oncelog.plausible import check_names_all
 from oncelog.receipt import Receipt
 from oncelog.retry import ends_a_producer, is_one_messages_fault, may_retry, rules_out_earlier_tries, wait_before_retry
@@ -59,8 +61,6 @@ MAX_PENDING_BYTES = 64 << 20
 is slow. (Kafka's buffer.memory is 32 MiB.)"""
 DELIVERY_SECONDS = 120.0
 """How long a message is tried again (Kafka's delivery.timeout.ms)."""
-EXIT_SECONDS = 5.0
-"""What is left of the ten seconds between SIGTERM and SIGKILL that containers get, when half of them is gone."""
 
 END_SECONDS = 5.0
 """Until the service has answered that an assigned name ends. If it does not, the name ends by itself."""
@@ -165,10 +165,12 @@ class Producer(Generic[R]):
             exit_timeout: seconds that what is unsent may take when the interpreter exits, or Ctrl-C ends the ``with`` block.
 
         Raises:
-            TopicNotFound, InitialSequenceIdTaken, InvalidRequest; ConnectionFailed when no service answers.
+            TopicNotFound, InitialSequenceIdTaken, InvalidRequest; ConnectionFailed when no service answers. ValueError: seconds
+                that nobody can wait for.
         """
         if initial_sequence_id is not None:
             check_sequence_id(initial_sequence_id)
+        check_seconds(linger=linger, delivery_timeout=delivery_timeout, exit_timeout=exit_timeout)
         self._owns_client = client is None
         self._client = Api(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._topic = topic
@@ -222,6 +224,8 @@ class Producer(Generic[R]):
         self._stopped: OncelogError | None = None
         self._failure: OncelogError | None = None
         self._abandoned = threading.Event()
+        self._last_moment = inf
+        """When what has no answer is given up at the latest, while the interpreter exits."""
         self._thread: threading.Thread | None = None
         self._drainer: int | None = None
         self._held: _Held | None = None
@@ -365,9 +369,10 @@ class Producer(Generic[R]):
         if not values:
             return []
         if expected is None:
+            payloads, names = self._encode_all(values, named, described)
             futures = [
-                self._enqueue(value, number, key, each, None, False, None, None, UNCHECKED)
-                for value, number, key, each in zip(values, numbers, named, described, strict=True)
+                self._queue_up(payload, number, key, each, None, False, None)
+                for payload, number, key, each in zip(payloads, numbers, names, described, strict=True)
             ]
         else:
             futures = self._enqueue_whole(values, numbers, named, described, expected)
@@ -396,9 +401,10 @@ class Producer(Generic[R]):
         last = self._close_batch()
         if last is not None and timeout is None:
             self._send_up_to(last)
+        if last is not None and not last.done and timeout is not None and not self._wakes_sender():
+            self._last_moment = time.monotonic() + timeout  # nobody else can: the interpreter exits
+            self._drain(until=last.waiters[-1])
         with self._changed:
-            if last is not None and not last.done and timeout is not None:
-                self._wake_sender()  # it may need longer than the caller has
             if not self._changed.wait_for(lambda: last is None or last.done, timeout):
                 raise TimeoutError(f"{self._pending} messages have no outcome yet")
             failure, self._failure = self._failure, None
@@ -492,11 +498,10 @@ class Producer(Generic[R]):
 
     def _begin_exit(self) -> None:
         if not self._is_elsewhere() and self._close_batch() is not None:
-            with self._lock:
-                self._wake_sender()
+            self._wakes_sender()
 
     def _end_exit(self, begun: float) -> str | None:
-        if self._is_elsewhere() or self._abandoned.is_set():
+        if self._is_elsewhere() or self._abandoned.is_set() or self._drainer == threading.get_ident():
             return None
         try:
             self.flush(max(0.0, begun + self._exit_timeout - time.monotonic()))
@@ -604,6 +609,27 @@ class Producer(Generic[R]):
         expected = None
         if expected_offset is not None or expected_last_id is not None or expected_key_offset is not UNCHECKED:
             expected = expectation(expected_offset, expected_last_id, expected_key_offset, key)
+        return self._queue_up(payload, sequence_id, key, properties, ttl, at_once, expected)
+
+    def _encode_all(
+        self, values: Sequence[R], keys: Sequence[bytes | str | None], properties: Sequence[Mapping[str, str] | None]
+    ) -> tuple[list[bytes], list[bytes | None]]:
+        """Payloads and keys of a batch, all of them before the first is queued: where one cannot be sent, none is, and whoever
+        sends the rest again doubles nothing."""
+        payloads = [self._encode(value) for value in values]
+        return payloads, [checked_extras(key, each, None) for key, each in zip(keys, properties, strict=True)]
+
+    def _queue_up(
+        self,
+        payload: bytes,
+        sequence_id: int | None,
+        key: bytes | None,
+        properties: Mapping[str, str] | None,
+        ttl: int | None,
+        at_once: bool,
+        expected: Expectation | None,
+    ) -> Outcome:
+        """Number and queue one message that can be sent."""
         size = size_of(payload, key, properties)
         given = sequence_id is not None
         if forks.here() != self._home:
@@ -631,6 +657,8 @@ class Producer(Generic[R]):
             elif self._due is None:
                 self._due = time.monotonic() + self._limits.linger
                 self._wake_sender()
+        if not at_once:
+            exits.late(self)
         return outcome
 
     def _put(
@@ -713,8 +741,7 @@ class Producer(Generic[R]):
         expected: Expectation,
     ) -> list[Outcome]:
         """Queue messages as one request that is stored as a whole or not at all; so they are numbered, too."""
-        payloads = [self._encode(value) for value in values]
-        named = [checked_extras(key, each, None) for key, each in zip(keys, properties, strict=True)]
+        payloads, named = self._encode_all(values, keys, properties)
         if self._is_elsewhere():
             self._come_over()
         with self._lock:
@@ -852,6 +879,10 @@ class Producer(Generic[R]):
         self._changed.notify_all()
         return True
 
+    def _wakes_sender(self) -> bool:
+        with self._lock:
+            return self._wake_sender()
+
     def _send_up_to(self, batch: Batch) -> None:
         """Have everything sent up to this batch, by this thread or another one; it may not be done yet.
 
@@ -937,9 +968,9 @@ class Producer(Generic[R]):
 
     def _deliver(self, batch: Batch) -> None:
         """Send a batch, in as many parts as its faulty messages make of it, until each message has its outcome."""
-        parts = [batch]
+        parts, here = [batch], forks.here()
         try:
-            while parts:
+            while parts and forks.here() == here:  # a callback may fork: the rest is the parent's to send
                 parts[:1] = self._deliver_part(parts[0])
         except BaseException as error:
             self._stopped = _interruption(error)
@@ -996,7 +1027,7 @@ class Producer(Generic[R]):
     def _publish(self, batch: Batch) -> list[ReceiptRun]:
         request = batch.request(self._name, self._epoch)
         since = time.monotonic() if self._asked_name is not None else batch.queued_at
-        end = since + self._delivery_timeout
+        end = min(since + self._delivery_timeout, self._last_moment)
         attempt = 0
         perhaps_stored = renewed = False
         while True:

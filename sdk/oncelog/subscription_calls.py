@@ -87,10 +87,15 @@ class SubscriptionCalls(RangeCalls):
         check_page(polled.messages, polled.position, start=start, limit=asked.limit)
         return polled
 
-    def acknowledge(self, topic: str, name: str, asked: Acknowledge, namespace: str = DEFAULT_NAMESPACE) -> int:
-        """Where the cursor stands, on disk. Raises ConsumerFenced, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId."""
+    def acknowledge(
+        self, topic: str, name: str, asked: Acknowledge, namespace: str = DEFAULT_NAMESPACE, *, within: float | None = None
+    ) -> int:
+        """Where the cursor stands, on disk; ``within``: seconds for all tries together, else as the client was told.
+
+        Raises ConsumerFenced, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId.
+        """
         path = _path(namespace, topic, name) + "/ack"
-        return parse(_ACKNOWLEDGED, self._post(path, asked.to_wire(), idempotent=True)).cursor
+        return parse(_ACKNOWLEDGED, self._post(path, asked.to_wire(), idempotent=True, within=within)).cursor
 
     def seek_subscription(
         self,

@@ -3,6 +3,7 @@ wrong there would take the tests with it: `python -m tests.sdk.processes <functi
 
 from __future__ import annotations
 
+import atexit
 import gc
 import multiprocessing
 import os
@@ -20,7 +21,8 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from oncelog import Client, Consumer, Producer, Reader, errors
+from oncelog import Client, Consumer, Producer, Reader, errors, exits
+from oncelog import consumer as consumer_module
 from oncelog.outbox import Outbox
 from oncelog.outbox_relay import OutboxRelay
 from oncelog.spark.connection import Connection as SparkConnection
@@ -497,6 +499,54 @@ def many_cannot_flush(url: str, topic: str) -> None:
     for name in ("a", "b", "c"):
         cannot = Producer(topic, url=url, name=name, linger=0.001, exit_timeout=0.5)
         cannot.send_async(b"0")
+
+
+def after_the_end(handler: Callable[[], object]) -> None:
+    """Have it called at the exit as if it had been registered before oncelog was imported: behind oncelog's own handler."""
+    atexit.unregister(exits.at_exit)
+    atexit.register(handler)
+    atexit.register(exits.at_exit)
+
+
+def sends_late(url: str, topic: str) -> None:
+    producer = Producer(topic, url=url, name="p", linger=3_600, exit_timeout=0.5)
+    producer.send_async(b"in time")
+    after_the_end(lambda: producer.send_async(b"late"))
+
+
+def acknowledges_late(url: str, topic: str) -> None:
+    with Producer(topic, url=url) as producer:
+        producer.send(b"x")
+    consumer = Consumer(topic, "s", url=url, ack_interval=3_600)
+    message = consumer.receive(1)[0]
+    after_the_end(lambda: consumer.ack_async(message))
+
+
+def begins_late(url: str, topic: str) -> None:
+    """As from Python 3.12 on, no thread begins any more."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    def handler() -> None:
+        threading.Thread.start = refuse  # type: ignore[method-assign]
+        producer = Producer(topic, url=url.replace("127.0.0.1", "localhost"), linger=3_600)
+        for number in range(3):
+            producer.send_async(b"%d" % number)
+
+    after_the_end(handler)
+
+
+def cannot_acknowledge(url: str, topic: str) -> None:
+    """It prints how long the exit took."""
+    consumer_module.EXIT_SECONDS = 0.5
+    with Producer(topic, url=url) as producer:
+        producer.send(b"x")
+    for name in ("a", "b", "c"):
+        consumer = Consumer(topic, name, url=url, ack_interval=3_600)
+        consumer.ack_async(consumer.receive(1)[0])
+    begun = time.monotonic()
+    after_the_end(lambda: print(time.monotonic() - begun))
 
 
 def interrupted(url: str, topic: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from oncelog import Client, Consumer, Producer, Reader
 from oncelog.errors import ClientClosed, ConsumerClosed, OncelogError, ProducerStopped, ReaderClosed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.sdk.fakes import Answer, Request, fake_server, forward
 from tests.support import RunningService
 
@@ -153,6 +153,43 @@ def test_what_cannot_be_sent_is_named_by_each_producer_even_where_a_warning_is_a
     assert sorted(re.findall("^producer '(.)' of .* 1 messages have no outcome", err, re.MULTILINE)) == ["a", "b", "c"]
 
 
+def test_what_a_handler_sends_after_the_end_is_sent(house: RunningService, client: Client, topic: str) -> None:
+    run("sends_late", house.url, topic)
+    assert payloads(client, topic) == [b"in time", b"late"]
+    run("begins_late", house.url, topic)
+    assert payloads(client, topic)[2:] == [b"0", b"1", b"2"]
+
+
+def test_what_a_handler_acknowledges_after_the_end_is_on_disk(house: RunningService, client: Client, topic: str) -> None:
+    run("acknowledges_late", house.url, topic)
+    assert client.subscription(topic, "s").cursor == 1
+
+
+def test_what_a_handler_sends_after_the_end_in_vain_is_named(house: RunningService, topic: str) -> None:
+    gate, published = threading.Event(), list[Request]()
+
+    def handle(request: Request) -> Answer:
+        if request.path.endswith("/publish"):
+            published.append(request)
+            if len(published) > 1:
+                gate.wait(PATIENCE)
+        return forward(house.url, request)
+
+    with fake_server(handle) as fake:
+        _, err = run("sends_late", fake.url, topic)
+        gate.set()
+    assert "1 messages have no outcome and are given up, sequence ids 1 to 1" in err
+
+
+def test_consumers_that_cannot_acknowledge_hold_the_exit_up_once_and_are_named(house: RunningService, topic: str) -> None:
+    gate = threading.Event()
+    with fake_server(holding(house, "/ack", gate)) as fake:
+        out, err = run("cannot_acknowledge", fake.url, topic)
+        gate.set()
+    assert float(out) < 30.0, "without a bound it is as long as a client tries, 45 s, for each"
+    assert sorted(re.findall("^consumer of .* subscription '(.)' of ", err, re.MULTILINE)) == ["a", "b", "c"]
+
+
 def test_one_ctrl_c_is_enough(house: RunningService, topic: str) -> None:
     gate = threading.Event()
     with fake_server(holding(house, "/publish", gate)) as fake:
@@ -212,3 +249,21 @@ def test_closing_a_producer_gives_up_after_its_timeout(house: RunningService, to
         assert [error.definite for error in found if isinstance(error, OncelogError)] == [False, True, True]
         assert isinstance(found[2], ProducerStopped)
         producer.close()
+
+
+def test_closing_a_consumer_gives_up_after_its_timeout(house: RunningService, client: Client, topic: str) -> None:
+    client.create_topic(topic, exist_ok=True)
+    with Producer(topic, client=client) as producer:
+        producer.send(b"x")
+    gate = threading.Event()
+    with fake_server(holding(house, "/ack", gate)) as fake:
+        for busy in (False, True):
+            consumer = Consumer(topic, "s", url=fake.url, ack_interval=3_600)
+            consumer.ack_async(consumer.receive(1)[0])
+            if busy:  # another thread is at it
+                consumer._begin_exit()
+                until(lambda: sum(request.path.endswith("/ack") for request in fake.requests) == 2)
+            with pytest.raises(TimeoutError, match="may be delivered again"):
+                consumer.close(timeout=0.2)
+            consumer.close()
+        gate.set()

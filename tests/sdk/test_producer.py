@@ -1133,3 +1133,26 @@ def test_futures_nobody_keeps_cost_no_memory_once_they_are_settled(client: Clien
         assert not [ref for ref in kept if ref() is not None]
         assert len(producer._queue) == 0
         assert producer._pending == 0
+
+
+@pytest.mark.parametrize("fault", ["value", "key", "properties"])
+def test_a_batch_in_which_one_cannot_be_encoded_leaves_nothing_sent(client: Client, topic: str, fault: str) -> None:
+    values: list[Any] = [b"0", b"1", b"2"]
+    keys: list[Any] = ["a", "b", "c"]
+    properties: list[Any] = [{"n": "0"}, None, {}]
+    {"value": values, "key": keys, "properties": properties}[fault][2] = 5 if fault != "properties" else {"n": 2}
+    with Producer(topic, client=client, name="p", linger=0) as producer:
+        with pytest.raises((TypeError, InvalidRequest)):
+            producer.send_batch(values, keys=keys, properties=properties)
+        producer.flush()
+        producer.send(b"behind")
+        assert producer.last_sequence_id == 0
+    assert stored(client, topic) == [(0, b"behind")]
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+@pytest.mark.parametrize("option", ["linger", "delivery_timeout", "exit_timeout"])
+def test_seconds_that_nobody_can_wait_for_are_refused(client: Client, topic: str, option: str, seconds: float) -> None:
+    """The sender's thread would end, and flush() wait for it for ever."""
+    with pytest.raises(ValueError, match=option):
+        Producer(topic, client=client, **{option: seconds})  # type: ignore[call-overload]

@@ -40,8 +40,8 @@ def locked_directory(path: Path) -> int:
 def locked(store: Path, path: Path, flags: int) -> int:
     """A handle, opened with these flags, that holds a lock on a file or directory for a store.
 
-    Raises StoreError: another process has it; or its file system has no locks, or only such as keep nobody out. Those of a network
-    that hold on each machine for itself cannot be told from here. OSError: it cannot be opened.
+    Raises StoreError: another process has it; or its file system has no locks, or only such as keep nobody out. Those of a
+    network that hold on each machine for itself cannot be told from here. OSError: it cannot be opened.
     """
     handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
