@@ -187,6 +187,7 @@ def _look_for_losses(store: Store, found: Salvaged) -> None:
 def _broken(store: Store) -> Iterator[tuple[str, str]]:
     """Folds that cannot be made: (a sentence, which)."""
     from oncelog_service.journal.recovery import find
+    from oncelog_service.log.losses import lacks_numbers
     from oncelog_service.storage.port import StoreDamaged
     from oncelog_service.transactions.recovery import recover
 
@@ -196,6 +197,8 @@ def _broken(store: Store) -> Iterator[tuple[str, str]]:
         yield f"transactions: {damage}", "transactions"
     try:
         find(store, 1)
+        if lacks_numbers(store):
+            raise StoreDamaged("which numbers were handed out is not known")
     except StoreDamaged as damage:
         yield f"atomic commits: {damage}", "journal"
 

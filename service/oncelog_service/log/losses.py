@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog_service.log.recovery import read_snapshots
-from oncelog_service.log.scan import earliest_offset, stored_in
+from oncelog_service.log.scan import earliest_offset, stored_in, trim_of
 from oncelog_service.storage.keys import (
     AFTER_ANY,
     AFTER_NUMBERS,
@@ -104,10 +104,14 @@ def holes(store: Store) -> Iterator[Hole]:
 
 
 def _holes_in(store: Store, prefix: bytes) -> Iterator[Hole]:
-    upcoming, last = earliest_offset(store, prefix), bytes(ROW_ID_SIZE)
+    trim = trim_of(store, prefix)
+    upcoming = trim.earliest_offset
+    last = bytes(ROW_ID_SIZE) if trim.last_id is None else bytes.fromhex(trim.last_id)[:ROW_ID_SIZE]
     with closing(store.scan(Table.MESSAGE, prefix, prefix + AFTER_ANY)) as rows:
         for key, row in rows:
             row_id, offset = key[len(prefix) :], offset_of(row)
+            if offset + messages_of(row) <= trim.earliest_offset:
+                continue  # deleted before; it came again, and goes again
             if offset > upcoming:
                 yield Hole(prefix, upcoming, offset, last, row_id)
             end = offset + messages_of(row)
@@ -205,6 +209,17 @@ def _is_edit(number: int, data: bytes) -> bool:
     except EditDamaged:
         return False
     return True
+
+
+def lacks_numbers(store: Store) -> bool:
+    """Whether there were atomic commits, and nothing says any more which numbers they have: one would be given twice."""
+    if store.get(Table.JOURNAL_META, b"") is not None:
+        return False
+    for table in (Table.JOURNAL, Table.ATOMIC_OUTCOME, Table.CHUNK):
+        with closing(store.scan(table, b"", _END)) as rows:
+            if next(rows, None) is not None:
+                return True
+    return False
 
 
 def restart_journal(store: Store) -> None:
