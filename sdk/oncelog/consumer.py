@@ -71,6 +71,9 @@ class Consumer(Stream[T]):
     not sent when the interpreter exits is sent then.
     """
 
+    _hurries = False
+    """The interpreter exits: what waits is not to wait for company any more."""
+
     @overload
     def __init__(
         self: Consumer[bytes],
@@ -166,8 +169,6 @@ class Consumer(Stream[T]):
         self._failure: OncelogError | None = None
         self._untold = False
         """The failure was met in the background, and nobody was told yet."""
-        self._hurries = False
-        """The interpreter exits: what waits is not to wait for company any more."""
         self._thread: threading.Thread | None = None
         self._home = forks.here()
         forks.register(self)

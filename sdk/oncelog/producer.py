@@ -165,8 +165,7 @@ class Producer(Generic[R]):
             exit_timeout: seconds that what is unsent may take when the interpreter exits, or Ctrl-C ends the ``with`` block.
 
         Raises:
-            TopicNotFound, InitialSequenceIdTaken, InvalidRequest; ConnectionFailed when no service answers. ValueError: seconds
-                that nobody can wait for.
+            TopicNotFound, InitialSequenceIdTaken, InvalidRequest, ConnectionFailed; ValueError: no thread can wait so long.
         """
         if initial_sequence_id is not None:
             check_sequence_id(initial_sequence_id)
@@ -180,8 +179,7 @@ class Producer(Generic[R]):
         self._gaps: Gaps = gaps
         self._codec = codec_for(codec)
         self._limits = BatchLimits(batch_max_messages, batch_max_bytes, linger)
-        self._max_pending = max_pending
-        self._max_pending_bytes = max_pending_bytes
+        self._max_pending, self._max_pending_bytes = max_pending, max_pending_bytes
         self._delivery_timeout = delivery_timeout
         self._exit_timeout = exit_timeout
         self._lock = threading.RLock()
