@@ -30,11 +30,13 @@ class Watched(Client):
     sent = 0
     failing: OncelogError | None = None
 
-    def acknowledge(self, topic: str, name: str, asked: Acknowledge, namespace: str = "default") -> int:
+    def acknowledge(
+        self, topic: str, name: str, asked: Acknowledge, namespace: str = "default", *, within: float | None = None
+    ) -> int:
         self.sent += 1
         if self.failing is not None:
             raise self.failing
-        return super().acknowledge(topic, name, asked, namespace)
+        return super().acknowledge(topic, name, asked, namespace, within=within)
 
 
 @pytest.fixture
