@@ -97,6 +97,17 @@ def test_other_messages_under_numbers_that_are_taken_are_refused(house: House, w
 
 
 @WAYS
+def test_other_messages_are_refused_however_much_was_stored_behind_those_whose_numbers_they_have(house: House, way: str) -> None:
+    pointer = house.start()
+    send = sender(house, way, pointer)
+    send(0, "a", "b")
+    for first in (10, 1_010):
+        send(first, *map(str, range(1_000)))
+    assert assert_problem(send(0, "a", "x"), 422, "sequence_reused")["sequence_id"] == 1
+    assert set(statuses(send(0, "a", "b"))) == {"duplicate"}
+
+
+@WAYS
 def test_processes_that_share_a_write_pointer_have_numbers_of_their_own_or_none(house: House, way: str) -> None:
     pointer, other = house.start(), house.start()
     send = sender(house, way, pointer)

@@ -260,21 +260,22 @@ def payload_rows(store: Store, key: bytes) -> Iterator[tuple[Payload, bytes]]:
             yield _decoded(row_key[len(key) :], row), row
 
 
-def latest_stored(store: Store, key: bytes, limit: int) -> Iterator[Payload]:
-    """The last ``limit`` payloads whose keys begin with ``key``, the newest first. Raises TopicDamaged."""
+def latest_stored(store: Store, key: bytes, limit: int | None) -> Iterator[Payload]:
+    """The last ``limit`` payloads, None: all, whose keys begin with ``key``, the newest first. Raises TopicDamaged."""
     with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY, reverse=True)) as rows:
         for row_key, row in islice(rows, limit):
             yield _decoded(row_key[len(key) :], row)
 
 
 def find_stored(store: Store, key: bytes, producer: str | None, sequence_ids: Sequence[int]) -> dict[int, Payload]:
-    """sequence id → stored payload of the producer, or of none, for those of ``sequence_ids`` among the latest ones.
+    """sequence id → stored payload of the producer, for those of ``sequence_ids`` among the latest; of none: for all.
 
-    Raises TopicDamaged.
+    Without a producer nothing else tells a repetition from another message under the same id, which is nowhere: so it is
+    looked for as far back as it lies. What is repeated soon, as repetitions are, is found soon. Raises TopicDamaged.
     """
     wanted = set(sequence_ids)
     found: dict[int, Payload] = {}
-    for payload in latest_stored(store, key, len(sequence_ids) + 1_000):
+    for payload in latest_stored(store, key, None if producer is None else len(sequence_ids) + 1_000):
         if payload.producer == producer and payload.sequence_id in wanted:
             found[payload.sequence_id] = payload
             if len(found) == len(wanted):
