@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks.measure import PAYLOADS, Row, running
 from oncelog import Client, Producer, Reader
 from oncelog.spark import session
-from oncelog.spark.offsets import from_json
+from oncelog.spark.reading.offsets import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -36,8 +36,8 @@ from itertools import islice
 from pathlib import Path
 
 from oncelog import Client, OncelogError, Reader
+from oncelog.api.retry import may_retry, pause
 from oncelog.errors import OffsetMismatch
-from oncelog.retry import may_retry, pause
 from oncelog.wire.requests import PublishRequest
 
 BATCH = 1_000

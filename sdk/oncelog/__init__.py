@@ -9,25 +9,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
-from oncelog.atomic import AtomicBatch, AtomicBranch
 from oncelog.client import Client
-from oncelog.consumer import Consumer
 from oncelog.errors import OncelogError
-from oncelog.expectation import UNCHECKED
-from oncelog.message import Message
 from oncelog.message_id import MessageId
-from oncelog.participants import TransactionAware
-from oncelog.producer import Producer
-from oncelog.reader import Reader
-from oncelog.receipt import Receipt
-from oncelog.transaction import TransactionContext
-from oncelog.transactional_dict import TransactionalDict
+from oncelog.producing.producer import Producer
+from oncelog.reading.consumer import Consumer
+from oncelog.reading.reader import Reader
+from oncelog.transactions.atomic import AtomicBatch, AtomicBranch
+from oncelog.transactions.participants import TransactionAware
+from oncelog.transactions.transaction import TransactionContext
+from oncelog.transactions.transactional_dict import TransactionalDict
+from oncelog.values.expectation import UNCHECKED
+from oncelog.values.message import Message
+from oncelog.values.receipt import Receipt
 
 if TYPE_CHECKING:
-    from oncelog.checkpoint import Checkpoint
-    from oncelog.outbox import Outbox
-    from oncelog.outbox_relay import OutboxRelay
-    from oncelog.sql_participant import SqlParticipant
+    from oncelog.sql.checkpoint import Checkpoint
+    from oncelog.sql.outbox import Outbox
+    from oncelog.sql.outbox_relay import OutboxRelay
+    from oncelog.sql.participant import SqlParticipant
 
 __version__ = "0.1.0"
 
@@ -54,10 +54,10 @@ __all__ = [
 ]
 
 _NEEDS_SQL = {
-    "Checkpoint": "oncelog.checkpoint",
-    "Outbox": "oncelog.outbox",
-    "OutboxRelay": "oncelog.outbox_relay",
-    "SqlParticipant": "oncelog.sql_participant",
+    "Checkpoint": "oncelog.sql.checkpoint",
+    "Outbox": "oncelog.sql.outbox",
+    "OutboxRelay": "oncelog.sql.outbox_relay",
+    "SqlParticipant": "oncelog.sql.participant",
 }
 
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from oncelog.api import Api
-from oncelog.atomic import AtomicBatch, AtomicBranch
+from oncelog.api.api import Api
+from oncelog.api.atomic import DEFAULT_GROUP
+from oncelog.api.retry import pause
+from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.errors import TransactionConflict
-from oncelog.journal_calls import DEFAULT_GROUP
-from oncelog.participants import TransactionAware
-from oncelog.retry import pause
-from oncelog.transaction import TransactionContext
-from oncelog.transaction_calls import BUFFER_BYTES
+from oncelog.transactions.atomic import AtomicBatch, AtomicBranch
+from oncelog.transactions.participants import TransactionAware
+from oncelog.transactions.transaction import TransactionContext
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 T = TypeVar("T")

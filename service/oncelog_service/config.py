@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from oncelog_service.journal.limits import JournalLimits
+from oncelog_service.atomic.limits import JournalLimits
 from oncelog_service.log.limits import Limits
 from oncelog_service.storage.open import store_opener
 from oncelog_service.transactions.limits import TransactionLimits

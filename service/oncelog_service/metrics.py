@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from oncelog.errors import NotServedHere, StorageUnavailable
-from oncelog_service.journal.coordinator import Journal
+from oncelog_service.atomic.coordinator import Journal
 from oncelog_service.service import Service
 from oncelog_service.storage.keys import split_row_id
 from oncelog_service.transactions.edits import Aborted, Committed, Started

@@ -16,8 +16,7 @@ from itertools import islice
 from oncelog.errors import NotServedHere, OncelogError
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.clock import Clock
-from oncelog_service.log.groups import read_group_row
-from oncelog_service.log.payloads import (
+from oncelog_service.log.groups.payloads import (
     Outdated,
     branch_keys,
     generations_with_payloads,
@@ -25,6 +24,7 @@ from oncelog_service.log.payloads import (
     outdated_groups,
     payload_keys,
 )
+from oncelog_service.log.groups.stored import read_group_row
 from oncelog_service.log.scan import expired_rows
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import live_from

@@ -14,6 +14,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
+from oncelog_service.atomic.coordinator import Journal
 from oncelog_service.background import Background
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import JOURNAL, SETUP, TRANSACTIONS, Alone, Lease, Leases, topic_of
@@ -21,7 +22,6 @@ from oncelog_service.cluster.led import Led
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.group_commit import Writer
-from oncelog_service.journal.coordinator import Journal
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.reading import Scans
 from oncelog_service.retention import Retention

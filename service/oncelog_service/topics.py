@@ -27,8 +27,8 @@ from oncelog_service.cluster.placement import preferred
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.generations import highest_epoch
+from oncelog_service.log.keep.recovery import last_timestamp, read_judgements, recover
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.recovery import last_timestamp, read_judgements, recover
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import check_properties, checks_expectations, deduplicates, expired_before, shown_properties
 from oncelog_service.reading import Scans, read

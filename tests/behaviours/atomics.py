@@ -13,9 +13,9 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, ConsumeRequest, Part, PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
+from oncelog_service.atomic.coordinator import Journal
 from oncelog_service.config import Settings
-from oncelog_service.journal.coordinator import Journal
-from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import verify_log
 from oncelog_service.service import Service

@@ -33,7 +33,7 @@ from oncelog.errors import (
 from oncelog.wire.models import Acknowledge, OpenSubscription, Place, ReceiveMessages, SeekSubscription
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
-from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from tests.behaviours.atomics import CHECKED, House, Stalling, living, messages
 from tests.patience import PATIENCE

@@ -29,8 +29,8 @@ from oncelog.errors import (
 )
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import Transaction, TransactionType
-from oncelog_service.journal import coordinator
-from oncelog_service.log.journaled import Journaled
+from oncelog_service.atomic import coordinator
+from oncelog_service.log.append.atomic import Journaled
 from oncelog_service.storage.keys import generation_key, topic_key
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table

@@ -21,7 +21,7 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
-from oncelog_service.journal import coordinator, ledger
+from oncelog_service.atomic import coordinator, ledger
 from oncelog_service.storage.memory import Disk
 from tests.behaviours.atomics import House, copy_of, living, messages, refusal
 from tests.support import ManualClock

@@ -18,7 +18,7 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.transaction import TransactionType
-from oncelog_service.journal import coordinator
+from oncelog_service.atomic import coordinator
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from oncelog_service.transactions.manager import TransactionManager

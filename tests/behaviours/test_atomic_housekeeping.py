@@ -9,9 +9,9 @@ import pytest
 
 from oncelog.errors import StorageFailed, StorageUnavailable, TransactionNotFound
 from oncelog_service import retention
-from oncelog_service.journal import coordinator, ledger
-from oncelog_service.log.journaled import Journaled, Ready
-from oncelog_service.log.payloads import OutdatedBranch, outdated_branches
+from oncelog_service.atomic import coordinator, ledger
+from oncelog_service.log.append.atomic import Journaled, Ready
+from oncelog_service.log.groups.payloads import OutdatedBranch, outdated_branches
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Store, Table
 from tests.behaviours.atomics import BatchByBatch, House, Stalling, copy_of, living, messages, refusal

@@ -13,7 +13,7 @@ import pytest
 from oncelog.errors import OncelogError, TopicExists, TransactionNotFound, TransactionNotInProgress
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, PublishRequest
-from oncelog_service.journal import coordinator, ledger
+from oncelog_service.atomic import coordinator, ledger
 from oncelog_service.storage.keys import split_chunk_key
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.open import store_opener

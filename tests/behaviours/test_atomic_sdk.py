@@ -18,8 +18,8 @@ TOPICS = ("orders", "audit")
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.retry.FIRST_SECONDS", 0.002)
-    monkeypatch.setattr("oncelog.retry.LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
+    monkeypatch.setattr("oncelog.api.retry.LONGEST_SECONDS", 0.1)
 
 
 def commit(client: Client, number: int) -> str:

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from oncelog import Client, Consumer, Reader
-from oncelog.checkpoint import Checkpoint
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
+from oncelog.sql.checkpoint import Checkpoint
 from oncelog.wire.models import TopicAsked
 from oncelog_service.log.judgements import Judgement, judged, judged_at
 from oncelog_service.service import Service

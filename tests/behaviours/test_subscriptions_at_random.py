@@ -18,7 +18,7 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import Acknowledge, OpenSubscription, Place, ReceiveMessages, SeekSubscription
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
-from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, crashed, opened
 from tests.support import ManualClock

@@ -18,13 +18,13 @@ from sqlalchemy import select
 
 from oncelog import Client, Consumer, Producer, Reader
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageUnavailable, TopicNotFound
-from oncelog.transport import Transport
+from oncelog.http.transport import Transport
 from oncelog.wire.models import NamespacePolicies, TopicAsked, Verification
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
-from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Fence, LeaseTable, StoreError, Table

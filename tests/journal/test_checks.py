@@ -9,8 +9,8 @@ import pytest
 
 from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
-from oncelog_service.journal.checks import MAX_BRANCHES, MAX_CHUNK, check_begin, check_commit, check_stage
-from oncelog_service.journal.limits import JournalLimits
+from oncelog_service.atomic.checks import MAX_BRANCHES, MAX_CHUNK, check_begin, check_commit, check_stage
+from oncelog_service.atomic.limits import JournalLimits
 
 LIMITS = JournalLimits(1, 5, 10, 5)
 NO_IDS = ["", "a b", "a/b", "é", "x" * 250, "a\n", ".", ".."]

@@ -11,7 +11,7 @@ import pytest
 from oncelog.message_id import MessageId
 from oncelog.wire.models import AtomicOutcome, AtomicTopic
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
-from oncelog_service.journal.outcomes import (
+from oncelog_service.atomic.outcomes import (
     LEAST_MS,
     Ended,
     decode_ended,

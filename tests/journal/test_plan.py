@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog_service.journal.plan import GiveUp, Plan, PlanError
-from oncelog_service.journal.records import Abort, Begin, Commit, Enlist, Record, TopicRef
+from oncelog_service.atomic.plan import GiveUp, Plan, PlanError
+from oncelog_service.atomic.records import Abort, Begin, Commit, Enlist, Record, TopicRef
 
 A, B = TopicRef("default", "a", 1), TopicRef("default", "b", 1)
 NOW, EXPIRES = 1_000, 2_000

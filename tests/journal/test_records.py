@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog_service.journal.records import (
+from oncelog_service.atomic.records import (
     KINDS,
     Abort,
     Begin,

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from oncelog_service.journal.records import Begin, Record, decode
+from oncelog_service.atomic.records import Begin, Record, decode
 from oncelog_service.storage.keys import FIRST_ROW_ID, number_key
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Rows, Store, Table

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from oncelog import Client, Outbox, OutboxRelay
-from oncelog.outbox_lease import OutboxDatabase
-from oncelog.outbox_publishing import Publishing
+from oncelog.sql.outbox_lease import OutboxDatabase
+from oncelog.sql.outbox_publishing import Publishing
 
 POINTS = {
     "before the numbers are committed": (OutboxDatabase, "_put", "after", 2),

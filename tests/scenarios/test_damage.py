@@ -17,10 +17,10 @@ import pytest
 from oncelog import Client, Consumer, Producer
 from oncelog.errors import OncelogError, TopicDamaged
 from oncelog.wire.models import NamespacePolicies
+from oncelog_service.atomic.outcomes import read_ended
 from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
-from oncelog_service.journal.outcomes import read_ended
-from oncelog_service.log.recovery import read_subscriptions, rows
+from oncelog_service.log.keep.recovery import read_subscriptions, rows
 from oncelog_service.log.scan import stored_under
 from oncelog_service.log.verify import verify_log
 from oncelog_service.service import Service

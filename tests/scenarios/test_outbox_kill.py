@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, func, select, text
 
 from oncelog import Client, Message, Outbox, OutboxRelay, Reader
-from oncelog.outbox_lease import OutboxDatabase
+from oncelog.sql.outbox_lease import OutboxDatabase
 from tests.patience import PATIENCE, until
 from tests.postgres import postgres_server
 from tests.scenarios.outbox_relay import POINTS

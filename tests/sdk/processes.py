@@ -21,12 +21,13 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from oncelog import Client, Consumer, Producer, Reader, errors, exits
-from oncelog import consumer as consumer_module
-from oncelog.outbox import Outbox
-from oncelog.outbox_relay import OutboxRelay
+from oncelog import Client, Consumer, Producer, Reader, errors
+from oncelog.process import exits
+from oncelog.reading import consumer as consumer_module
 from oncelog.spark.connection import Connection as SparkConnection
-from oncelog.sql_participant import SqlParticipant
+from oncelog.sql.outbox import Outbox
+from oncelog.sql.outbox_relay import OutboxRelay
+from oncelog.sql.participant import SqlParticipant
 
 PATIENCE = 120.0
 

@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 
 from oncelog import AtomicBatch, Client, MessageId, Producer, Reader
-from oncelog import atomic as module
 from oncelog.errors import (
     BranchGone,
     InternalError,
@@ -28,6 +27,7 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
+from oncelog.transactions import atomic as module
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, PublishRequest
 from tests.patience import PATIENCE
@@ -47,8 +47,8 @@ def topics(client: Client) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.retry.FIRST_SECONDS", 0.002)
-    monkeypatch.setattr("oncelog.retry.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
+    monkeypatch.setattr("oncelog.api.retry.LONGEST_SECONDS", 0.05)
 
 
 @contextmanager

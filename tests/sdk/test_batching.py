@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog import Consumer, Producer, Reader
-from oncelog.batching import Batch, TakenIds
 from oncelog.errors import OffsetMismatch
-from oncelog.expectation import Expectation
+from oncelog.producing.batching import Batch, TakenIds
+from oncelog.values.expectation import Expectation
 
 MESSAGES = st.lists(
     st.tuples(

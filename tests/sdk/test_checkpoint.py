@@ -17,10 +17,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from oncelog.checkpoint import Checkpoint
 from oncelog.errors import CheckpointConflict
-from oncelog.message import Message
 from oncelog.message_id import MessageId
+from oncelog.sql.checkpoint import Checkpoint
+from oncelog.values.message import Message
 from tests.patience import PATIENCE
 from tests.postgres import PostgresServer
 
@@ -489,7 +489,7 @@ CONSUMER = textwrap.dedent(
     import sys
     from sqlalchemy import create_engine, text
     from sqlalchemy.exc import OperationalError
-    from oncelog.checkpoint import Checkpoint
+    from oncelog.sql.checkpoint import Checkpoint
     from oncelog.errors import CheckpointConflict
     from oncelog.message_id import MessageId
 

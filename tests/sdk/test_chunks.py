@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog import chunks as module
-from oncelog.chunks import Row, TopicChunks
-from oncelog.expectation import Expectation
+from oncelog.transactions import chunks as module
+from oncelog.transactions.chunks import Row, TopicChunks
+from oncelog.values.expectation import Expectation
 from oncelog.wire.requests import PublishRequest
 
 OFFSETS = st.none() | st.integers(0, 4)

@@ -141,7 +141,7 @@ def test_producers_are_listed_beyond_one_page_each_once(client: Client, topic: s
     for name in reversed(names):
         client.open_producer(topic, name)
     for size in (1, 3, 4, 12, 100):
-        monkeypatch.setattr("oncelog.api._PAGE", size)
+        monkeypatch.setattr("oncelog.api.api._PAGE", size)
         assert [producer.name for producer in client.producers(topic)] == names, size
 
 

@@ -13,7 +13,6 @@ from uuid import uuid4
 import pytest
 
 from oncelog import Client, MessageId, Producer, Reader, Receipt
-from oncelog.batching import Batch
 from oncelog.errors import (
     ConnectionFailed,
     ExpectationsNotChecked,
@@ -26,6 +25,7 @@ from oncelog.errors import (
     SequenceIdNotRising,
     SequenceReused,
 )
+from oncelog.producing.batching import Batch
 from oncelog.wire.codec import decode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest, ReceiptRun
@@ -44,8 +44,8 @@ def topic(client: Client) -> str:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.retry.FIRST_SECONDS", 0.002)
-    monkeypatch.setattr("oncelog.retry.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
+    monkeypatch.setattr("oncelog.api.retry.LONGEST_SECONDS", 0.05)
 
 
 def stored(client: Client, topic: str) -> list[tuple[int | None, bytes]]:

@@ -307,7 +307,7 @@ def test_an_error_in_its_block_is_not_hidden_by_closing_it(watched: Watched, fil
 
 
 def test_subscriptions_are_listed_page_by_page(client: Client, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.subscription_calls._PAGE", 2)
+    monkeypatch.setattr("oncelog.api.subscriptions._PAGE", 2)
     for name in ("c", "a", "e", "b", "d"):
         client.open_subscription(filled, name)
     assert [each.name for each in client.subscriptions(filled)] == ["a", "b", "c", "d", "e"]

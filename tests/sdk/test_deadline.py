@@ -13,7 +13,7 @@ import pytest
 
 from oncelog import Client, Producer
 from oncelog.errors import ConnectionFailed, OncelogError, ResponseTimeout
-from oncelog.transport import Transport
+from oncelog.http.transport import Transport
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server
 
@@ -110,7 +110,7 @@ def test_a_line_that_drips_ends_with_its_time() -> None:
 
 def test_lines_that_come_one_by_one_may_take_longer_than_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     later = 0.0
-    monkeypatch.setattr("oncelog.deadline.time.monotonic", lambda real=time.monotonic: real() + later)
+    monkeypatch.setattr("oncelog.http.deadline.time.monotonic", lambda real=time.monotonic: real() + later)
     with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nline\n\r\n") as server:
         transport = Transport(server.url, timeout=60)
         lines = transport.lines("POST", "/")

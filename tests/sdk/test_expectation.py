@@ -6,7 +6,7 @@ import pytest
 
 from oncelog import MessageId
 from oncelog.errors import OffsetMismatch
-from oncelog.expectation import UNCHECKED, Expectation, expectation, is_past
+from oncelog.values.expectation import UNCHECKED, Expectation, expectation, is_past
 
 ID = MessageId(5, 1)
 

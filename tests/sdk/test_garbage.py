@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog import Client, Consumer, MessageId, OncelogError, Producer, Reader
+from oncelog.api.plausible import MAX_LONG, check_names_all, check_page, check_receipts
 from oncelog.errors import ConnectionFailed, InvalidResponse
-from oncelog.plausible import MAX_LONG, check_names_all, check_page, check_receipts
-from oncelog.transport import MAX_ANSWER_BYTES, Transport
+from oncelog.http.transport import MAX_ANSWER_BYTES, Transport
 from oncelog.wire.avro_parts import encode_bytes, encode_long
 from oncelog.wire.codec import (
     decode_consume_response,

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from oncelog import Client, Consumer, Outbox, OutboxRelay, Producer, Reader
-from oncelog.answers import AWAY, refusal, retry_after
+from oncelog.api.retry import LONGEST_ASKED_SECONDS, pause, wait_before_retry
 from oncelog.errors import (
     ConnectionFailed,
     GatewayUnavailable,
@@ -22,7 +22,7 @@ from oncelog.errors import (
     TopicExists,
     Unauthorized,
 )
-from oncelog.retry import LONGEST_ASKED_SECONDS, pause, wait_before_retry
+from oncelog.http.answers import AWAY, refusal, retry_after
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.support import RunningService
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from oncelog import Client, Reader
-from oncelog import journal_calls as module
+from oncelog.api import atomic as module
 from oncelog.errors import (
     ChunkReused,
     ConnectionFailed,
@@ -34,7 +34,7 @@ def group() -> str:
 @pytest.fixture
 def losing_first(house: RunningService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client that never gets the first answer to a request."""
-    monkeypatch.setattr("oncelog.retry.FIRST_SECONDS", 0.002)
+    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
     seen: set[tuple[str, str]] = set()
 
     def handle(request: Request) -> Answer | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Client, Producer, Reader, TransactionContext, message_publisher
+from oncelog import Client, Producer, Reader, TransactionContext
 from oncelog.errors import (
     ConnectionFailed,
     InternalError,
@@ -25,7 +25,8 @@ from oncelog.errors import (
     TransactionClosed,
     TransactionInDoubt,
 )
-from oncelog.message_publisher import MessagePublisher
+from oncelog.transactions import message_publisher
+from oncelog.transactions.message_publisher import MessagePublisher
 from oncelog.wire.transaction import Transaction
 from tests.sdk.fakes import Answer, Request, fake_server, forward, lossy_proxy
 from tests.sdk.recording import RecordedClient
@@ -352,7 +353,7 @@ def test_an_interruption_while_the_producers_get_their_numbers_back_aborts_all_t
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("oncelog.held_producers.HeldProducers.roll_back", interrupted)
+    monkeypatch.setattr("oncelog.transactions.held_producers.HeldProducers.roll_back", interrupted)
     context = recorded.transaction()
     with pytest.raises(KeyboardInterrupt):
         run(context, sending(topic, b"x"), ZeroDivisionError())

@@ -29,9 +29,9 @@ from oncelog.errors import (
     OutboxBusy,
     TopicNotFound,
 )
-from oncelog.outbox_lease import LeaseLost, OutboxDatabase
-from oncelog.outbox_plan import Planned, decode, encode, number, taken
-from oncelog.outbox_relay import RelayStatus
+from oncelog.sql.outbox_lease import LeaseLost, OutboxDatabase
+from oncelog.sql.outbox_plan import Planned, decode, encode, number, taken
+from oncelog.sql.outbox_relay import RelayStatus
 from tests.patience import PATIENCE, until
 from tests.postgres import postgres_server
 from tests.sdk.fakes import Answer, Request, fake_server, forward
@@ -566,7 +566,7 @@ def test_a_message_that_is_too_large_stops_its_topic_and_is_not_passed_over(outb
 def test_more_blocked_topics_than_are_passed_over_lose_nothing(
     outbox: Outbox, engine: Engine, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncelog.outbox_relay._BLOCKED_TOPICS", 3)
+    monkeypatch.setattr("oncelog.sql.outbox_relay._BLOCKED_TOPICS", 3)
     names = [f"{topic}-{each}" for each in range(8)]
     with engine.begin() as connection:
         for name in names:

@@ -8,8 +8,8 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, 
 import pytest
 
 from oncelog.errors import ConnectionFailed, SequenceReused
-from oncelog.outcome import Outcome, settle, settle_failed
-from oncelog.receipt import Receipt
+from oncelog.producing.outcome import Outcome, settle, settle_failed
+from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import ReceiptRun
 from tests.patience import PATIENCE
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from oncelog import Client, Producer, Reader, Receipt
-from oncelog import producer as module
 from oncelog.errors import (
     ConnectionFailed,
     InitialSequenceIdTaken,
@@ -35,6 +34,7 @@ from oncelog.errors import (
     StorageUnavailable,
     TopicNotFound,
 )
+from oncelog.producing import producer as module
 from oncelog.wire.codec import decode_publish_request, encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest
@@ -45,8 +45,8 @@ from tests.support import RunningService, ServiceProcess
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.retry.FIRST_SECONDS", 0.002)
-    monkeypatch.setattr("oncelog.retry.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
+    monkeypatch.setattr("oncelog.api.retry.LONGEST_SECONDS", 0.05)
 
 
 def stored(client: Client, topic: str) -> list[tuple[int | None, bytes]]:
@@ -609,7 +609,7 @@ def test_a_name_that_somebody_chose_does_not_end(client: Client, topic: str) -> 
 def test_after_a_long_pause_a_transaction_is_given_a_name_that_lives(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncelog.producer.RENEW_SECONDS", -1.0)
+    monkeypatch.setattr("oncelog.producing.producer.RENEW_SECONDS", -1.0)
     with Producer[bytes](topic, client=client) as producer:
         producer.send(b"0")
         client.end_producer(topic, producer.name, producer.epoch)

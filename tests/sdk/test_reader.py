@@ -357,7 +357,7 @@ def test_without_a_transaction_everything_in_the_log_is_delivered(
 def test_at_the_end_of_the_log_a_reader_in_a_transaction_waits(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncelog.stream._WAIT_MS", 30)  # several polls long
+    monkeypatch.setattr("oncelog.reading.stream._WAIT_MS", 30)  # several polls long
     slow = Producer(topic, client=client, linger=0.2)
     with client.transaction() as tx, Reader(topic, client=client, transaction=tx) as reader, slow as producer:
         producer.send_async(b"soon")

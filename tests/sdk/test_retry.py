@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncelog.api.retry import FIRST_SECONDS, LONGEST_SECONDS, may_retry, pause
 from oncelog.errors import (
     ConnectionFailed,
     InternalError,
@@ -28,7 +29,6 @@ from oncelog.errors import (
     TransactionsUnavailable,
     Unauthorized,
 )
-from oncelog.retry import FIRST_SECONDS, LONGEST_SECONDS, may_retry, pause
 
 PASSING = (
     ConnectionFailed,

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from oncelog.sql_markers import Decision, Key, Markers
+from oncelog.sql.markers import Decision, Key, Markers
 
 
 def test_what_differs_in_one_of_the_three_is_another_transaction(tmp_path: Path) -> None:

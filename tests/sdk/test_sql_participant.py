@@ -20,7 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import Pool, SingletonThreadPool, StaticPool
 
-from oncelog import Client, Reader, SqlParticipant, TransactionContext, sql_participant
+from oncelog import Client, Reader, SqlParticipant, TransactionContext
 from oncelog.errors import (
     InternalError,
     TransactionClosed,
@@ -29,6 +29,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
     TransactionsUnavailable,
 )
+from oncelog.sql import participant as sql_participant
 from tests.patience import PATIENCE, until
 from tests.sdk.recording import RecordedClient
 from tests.support import ManualClock, RunningService, running_service

@@ -24,7 +24,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
     TransactionsUnavailable,
 )
-from oncelog.participants import NotCommitted
+from oncelog.transactions.participants import NotCommitted
 from tests.sdk.fakes import Answer, Request, fake_server, forward
 from tests.sdk.recording import Deciding, Recorded, RecordedClient
 from tests.support import RunningService, ServiceProcess

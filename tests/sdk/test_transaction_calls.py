@@ -88,7 +88,7 @@ def test_invalid_ones_are_listed_and_pruned(client: Client) -> None:
 
 
 def test_transactions_are_listed_beyond_one_page_each_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.transaction_calls._PAGE", 2)
+    monkeypatch.setattr("oncelog.api.transactions._PAGE", 2)
     started = [client.start_transaction().write_pointer for _ in range(5)]
     listed = [status.write_pointer for status in client.transactions()]
     assert listed == sorted(set(listed))

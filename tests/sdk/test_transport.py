@@ -12,7 +12,7 @@ import pytest
 
 from oncelog import Client
 from oncelog.errors import ConnectionFailed, InvalidRequest, InvalidResponse, OncelogError, ResponseTimeout, TopicNotFound
-from oncelog.transport import Transport
+from oncelog.http.transport import Transport
 from oncelog.wire.media import DEFAULT_URL
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, problem

@@ -19,8 +19,8 @@ import pytest
 
 from oncelog import Client, Consumer, Producer, Reader
 from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError
+from oncelog.http.trust import CA_VARIABLES, Trust
 from oncelog.spark.connection import Connection
-from oncelog.trust import CA_VARIABLES, Trust
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, FakeServer, Request, fake_server, forward
 from tests.sdk.test_process import run

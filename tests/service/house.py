@@ -10,8 +10,8 @@ from oncelog.wire.requests import PublishRequest
 from oncelog_service.clock import Clock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
+from oncelog_service.log.keep.recovery import recover
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.recovery import recover
 from oncelog_service.log.scan import Expired
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import generation_key, row_id, topic_key

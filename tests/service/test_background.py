@@ -12,9 +12,9 @@ import requests
 from oncelog import Client
 from oncelog.wire.requests import PublishRequest
 from oncelog_service import background as background_module
+from oncelog_service.atomic.coordinator import Journal
 from oncelog_service.background import RECENT_SECONDS, Background
-from oncelog_service.journal.coordinator import Journal
-from oncelog_service.log import snapshots as snapshots_module
+from oncelog_service.log.keep import snapshots as snapshots_module
 from oncelog_service.retention import Retention
 from oncelog_service.service import Service
 from oncelog_service.settlement import SettlementTask

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.columns import MessageColumns, decode_message_columns, encode_message_columns, unpack
-from oncelog_service.log.columns import Range, end_within, foretold, read_columns
+from oncelog_service.log.read.columns import Range, end_within, foretold, read_columns
 from oncelog_service.log.scan import end_of, rows_from, stored_in
 from oncelog_service.storage.keys import FIRST_ROW_ID, pointer_key, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Table

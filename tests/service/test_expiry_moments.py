@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
-from oncelog_service.log import expiry
-from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.log.keep import expiry
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, crashed, opened
 from tests.support import ManualClock

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from oncelog.errors import StoredGroupPublished, TopicDamaged
 from oncelog_dedup import Deduplicator, Mark, Verdict
-from oncelog_service.log.groups import Groups, StoredGroup, find_stored, latest_stored, load_group, payloads, read_group_row
+from oncelog_service.log.groups.stored import (
+    Groups,
+    StoredGroup,
+    find_stored,
+    latest_stored,
+    load_group,
+    payloads,
+    read_group_row,
+)
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key, row_id
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Table

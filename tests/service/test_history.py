@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
 from oncelog_dedup import Mark
-from oncelog_service.log.history import Further, History, Original, requests_of, walk
+from oncelog_service.log.append.history import Further, History, Original, requests_of, walk
 from oncelog_service.storage.keys import FIRST_ROW_ID, row_id
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Rows, Table

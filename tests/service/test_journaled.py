@@ -8,9 +8,9 @@ import pytest
 
 from oncelog.errors import InvalidRequest, StorageUnavailable, TopicDamaged
 from oncelog.wire.requests import PublishRequest
+from oncelog_service.atomic.ledger import BLOCK
 from oncelog_service.cluster.leases import Lease
-from oncelog_service.journal.ledger import BLOCK
-from oncelog_service.log.journaled import Ready, Staged
+from oncelog_service.log.append.atomic import Ready, Staged
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Batch, Fence, Table
 from tests.service.house import PREFIX, House, crashed, flip, numbered, opened

@@ -19,9 +19,9 @@ from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import SequenceMap, Snapshot
 from oncelog_service import group_commit as writer
+from oncelog_service.log.keep.recovery import read_snapshots, recover
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.recovery import read_snapshots, recover
 from oncelog_service.log.scan import Expired, expired_rows
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import Findings, verify_log

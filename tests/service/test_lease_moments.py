@@ -26,15 +26,15 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import Acknowledge, OpenSubscription
 from oncelog.wire.requests import CommitRequest, ConsumeRequest, Part, PublishRequest
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.atomic.coordinator import Journal
+from oncelog_service.atomic.limits import JournalLimits
 from oncelog_service.background import Background
 from oncelog_service.cluster.leases import JOURNAL, TRANSACTIONS, Lease
 from oncelog_service.cluster.led import Led
 from oncelog_service.group_commit import Writer
-from oncelog_service.journal.coordinator import Journal
-from oncelog_service.journal.limits import JournalLimits
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import verify_log
 from oncelog_service.storage.memory import Disk, MemoryStore

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from oncelog_dedup import Mark, Position, SequenceMap, Snapshot
-from oncelog_service.log.losses import fill, holes
+from oncelog_service.log.keep.losses import fill, holes
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.transaction import Transaction, VisibilityLevel
-from oncelog_service.log.pages import AS_ONCELOG, AS_TMS, Bounds, Page, Sight, collect, read_page, sight
+from oncelog_service.log.read.pages import AS_ONCELOG, AS_TMS, Bounds, Page, Sight, collect, read_page, sight
 from oncelog_service.log.scan import after
 from oncelog_service.storage.keys import FIRST_ROW_ID, split_row_id
 from oncelog_service.storage.port import Table

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from oncelog.errors import TopicDamaged
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
-from oncelog_service.log.pages import AS_TMS, Bounds, read_page
-from oncelog_service.log.payloads import Outdated, generations_with_payloads, outdated_groups, payload_keys
+from oncelog_service.log.groups.payloads import Outdated, generations_with_payloads, outdated_groups, payload_keys
+from oncelog_service.log.read.pages import AS_TMS, Bounds, read_page
 from oncelog_service.storage.keys import FIRST_ROW_ID, generation_key, pointer_key, topic_key
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table

@@ -11,7 +11,7 @@ import pytest
 
 from oncelog.errors import TransactionNotInProgress, UnknownWritePointer
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
-from oncelog_service.log.pointers import WritePointers
+from oncelog_service.log.groups.pointers import WritePointers
 from oncelog_service.storage.memory import Disk
 from oncelog_service.transactions.manager import TransactionManager
 from tests.patience import PATIENCE

@@ -10,7 +10,7 @@ import pytest
 from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import Fold, Mark
-from oncelog_service.log import producers
+from oncelog_service.log.append import producers
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, numbered, opened
 

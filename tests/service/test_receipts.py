@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.wire.requests import DUPLICATE, STORED, PublishResponse, ReceiptRun
-from oncelog_service.log.history import Original
-from oncelog_service.log.receipts import duplicate_runs, response, rows_of, stored_runs, unplaced_runs
+from oncelog_service.log.append.history import Original
+from oncelog_service.log.append.receipts import duplicate_runs, response, rows_of, stored_runs, unplaced_runs
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.storage.keys import row_id, split_row_id
 from oncelog_service.storage.rows import message_id_of

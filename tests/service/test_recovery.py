@@ -13,8 +13,8 @@ from oncelog.errors import ProducerInTransaction, SequenceReused, StoredGroupPub
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, Rollback
 from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import START, Fold, Mark, Position, SequenceMap, Snapshot
+from oncelog_service.log.keep.recovery import Recovered, last_timestamp, recover
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.recovery import Recovered, last_timestamp, recover
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table

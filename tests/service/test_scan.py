@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
-from oncelog_service.log.pages import AS_TMS, Bounds, Page, read_page
+from oncelog_service.log.read.pages import AS_TMS, Bounds, Page, read_page
 from oncelog_service.log.scan import (
     after,
     expired,

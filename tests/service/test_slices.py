@@ -18,8 +18,9 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import OpenSubscription, Place, ReceiveMessages
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import TransactionType
-from oncelog_service.log import pages, topic_log
-from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, Encoding, Page
+from oncelog_service.log import topic_log
+from oncelog_service.log.read import pages
+from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, Encoding, Page
 from oncelog_service.storage import rows
 from oncelog_service.storage.memory import Disk
 from oncelog_service.transactions import state

@@ -12,8 +12,8 @@ from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
 from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import Entry, Snapshot, replay
+from oncelog_service.log.keep.recovery import recover
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.recovery import recover
 from oncelog_service.log.scan import Expired, expired_rows
 from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.memory import Disk, MemoryStore

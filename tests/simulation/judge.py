@@ -12,7 +12,7 @@ from oncelog.wire.models import TransactionState
 from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_dedup import Mark
-from oncelog_service.log.pages import AS_ONCELOG
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import Findings, verify_log
 from oncelog_service.storage.port import Table

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from oncelog.message_id import MessageId
-from oncelog.spark.columns import arrow_schema, check_schema, read_schema, record_batch
+from oncelog.spark.reading.columns import arrow_schema, check_schema, read_schema, record_batch
 from oncelog.wire.columns import (
     MessageColumns,
     OffsetRun,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog.spark.offsets import (
+from oncelog.spark.reading.offsets import (
     AtOffsets,
     AtTime,
     AtTimes,

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from oncelog.spark.pushdown import Window, push
+from oncelog.spark.reading.pushdown import Window, push
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COMPARED = {

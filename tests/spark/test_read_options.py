@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from oncelog.spark.columns import read_schema
 from oncelog.spark.data_source import OncelogDataSource
-from oncelog.spark.offsets import AtOffsets, AtTime, AtTimes
-from oncelog.spark.read_options import ReadOptions
+from oncelog.spark.reading.columns import read_schema
+from oncelog.spark.reading.offsets import AtOffsets, AtTime, AtTimes
+from oncelog.spark.reading.read_options import ReadOptions
 
 BASE = {"url": "http://127.0.0.1:1", "subscribe": "t"}
 

@@ -23,9 +23,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from oncelog.chunks import MAX_BYTES
-from oncelog.spark import rows as module
-from oncelog.spark.rows import Chunks, Columns, Place, check_columns, checksum, checksum_text, split
+from oncelog.spark.writing import rows as module
+from oncelog.spark.writing.rows import Chunks, Columns, Place, check_columns, checksum, checksum_text, split
+from oncelog.transactions.chunks import MAX_BYTES
 
 
 class Row(NamedTuple):

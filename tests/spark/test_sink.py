@@ -29,10 +29,10 @@ from oncelog.errors import (
     TopicNotFound,
     TransactionNotInProgress,
 )
-from oncelog.spark import sink
-from oncelog.spark.refusals import explained
-from oncelog.spark.sink import BatchWriter, Staged, StreamWriter
-from oncelog.spark.write_options import WriteOptions
+from oncelog.spark.writing import sink
+from oncelog.spark.writing.refusals import explained
+from oncelog.spark.writing.sink import BatchWriter, Staged, StreamWriter
+from oncelog.spark.writing.write_options import WriteOptions
 from tests.patience import until
 from tests.support import RunningService, ServiceProcess, running_service
 

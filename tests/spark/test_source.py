@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from oncelog.client import Client
 from oncelog.errors import ConnectionFailed, DataLost, TopicNotFound
-from oncelog.spark.read_options import ReadOptions
-from oncelog.spark.reading import ahead
-from oncelog.spark.source import BatchReader, PushdownReader, StreamReader
+from oncelog.spark.reading.read_options import ReadOptions
+from oncelog.spark.reading.source import BatchReader, PushdownReader, StreamReader
+from oncelog.spark.reading.task import ahead
 from oncelog.wire.requests import PublishRequest
 from tests.patience import PATIENCE, until
 from tests.support import ManualClock, RunningService, running_service

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from oncelog.client import Client
 from oncelog.wire.requests import PublishRequest
-from oncelog_service.log.ranges import wait_for_more
+from oncelog_service.log.read.ranges import wait_for_more
 from tests.patience import PATIENCE, until
 from tests.support import RunningService
 

@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 
-from oncelog.chunks import MAX_MESSAGES
 from oncelog.spark.connection import RETRY_SECONDS
-from oncelog.spark.write_options import GROUP, NAMES, STAGING_SECONDS, WriteOptions
+from oncelog.spark.writing.write_options import GROUP, NAMES, STAGING_SECONDS, WriteOptions
+from oncelog.transactions.chunks import MAX_MESSAGES
 
 
 def test_without_options_there_are_defaults() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from oncelog.client import Client
-from oncelog.trust import Trust
+from oncelog.http.trust import Trust
 from oncelog.wire.media import DEFAULT_NAMESPACE, DEFAULT_URL
 
 RETRY_SECONDS = 120.0

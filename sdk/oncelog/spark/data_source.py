@@ -12,11 +12,11 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from oncelog.spark.columns import read_schema
-from oncelog.spark.read_options import ReadOptions
-from oncelog.spark.sink import BatchWriter, StreamWriter
-from oncelog.spark.source import BatchReader, PushdownReader, StreamReader
-from oncelog.spark.write_options import WriteOptions
+from oncelog.spark.reading.columns import read_schema
+from oncelog.spark.reading.read_options import ReadOptions
+from oncelog.spark.reading.source import BatchReader, PushdownReader, StreamReader
+from oncelog.spark.writing.sink import BatchWriter, StreamWriter
+from oncelog.spark.writing.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -20,8 +20,8 @@ from oncelog_service.cli.session import ERROR, Session, Yes, command
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from oncelog.outbox import Outbox
-    from oncelog.outbox_relay import OutboxRelay, RelayStatus
+    from oncelog.sql.outbox import Outbox
+    from oncelog.sql.outbox_relay import OutboxRelay, RelayStatus
 
 group = typer.Typer(help="Publish what a transactional outbox holds; look at it; number it anew.", no_args_is_help=True)
 
@@ -54,8 +54,8 @@ def relay(
 ) -> None:
     """Publish an outbox's rows, each once, until Ctrl-C or SIGTERM. Of several relays one works, the others stand by."""
     with _opened(session, database, name, table) as (outbox, engine):
-        from oncelog.outbox_lease import OutboxDatabase
-        from oncelog.outbox_relay import OutboxRelay
+        from oncelog.sql.outbox_lease import OutboxDatabase
+        from oncelog.sql.outbox_relay import OutboxRelay
 
         OutboxDatabase(outbox, engine).lease()  # what fails here would be tried again for ever
         with progress_bar(session.out.as_json, "{task.fields[text]}") as bar:
@@ -92,7 +92,7 @@ def status(session: Session, database: Database, name: Name, table: Table = TABL
     with _opened(session, database, name, table) as (outbox, engine):
         from sqlalchemy import inspect
 
-        from oncelog.outbox_lease import OutboxDatabase
+        from oncelog.sql.outbox_lease import OutboxDatabase
 
         missing = [each for each in outbox.metadata.tables if not inspect(engine).has_table(each)]
         if missing:
@@ -115,7 +115,7 @@ def status(session: Session, database: Database, name: Name, table: Table = TABL
 def renumber(session: Session, database: Database, name: Name, table: Table = TABLE, yes: Yes = False) -> None:
     """After outbox_behind: number above everything that is published. Rows that are published already would be so again."""
     with _opened(session, database, name, table) as (outbox, engine):
-        from oncelog.outbox_relay import OutboxRelay
+        from oncelog.sql.outbox_relay import OutboxRelay
 
         session.confirm(f"Is every row of outbox {name} that is in its topic already deleted here?", yes)
         number = OutboxRelay(outbox, engine, client=session.client).renumber()
@@ -186,7 +186,7 @@ def _opened(session: Session, database: str, name: str, table: str) -> Iterator[
     try:
         from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-        from oncelog.outbox import Outbox
+        from oncelog.sql.outbox import Outbox
     except ModuleNotFoundError:
         raise _refused(session, "sqlalchemy_missing", "an outbox needs SQLAlchemy: pip install 'oncelog[sql]'") from None
     try:

@@ -20,7 +20,7 @@ import typer
 from rich.progress import Progress
 
 from oncelog import Producer, Receipt
-from oncelog.calls import RETRY_SECONDS
+from oncelog.api.calls import RETRY_SECONDS
 from oncelog.errors import InvalidRequest, OncelogError, ProducerNotFound
 from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.session import Session, Topic, command

@@ -12,8 +12,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from oncelog import Consumer, Message, Reader
-from oncelog.calls import RETRY_SECONDS
-from oncelog.reader import Start
+from oncelog.api.calls import RETRY_SECONDS
+from oncelog.reading.reader import Start
 from oncelog.wire.models import InspectedRow, RowState
 from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Topic, command

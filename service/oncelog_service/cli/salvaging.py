@@ -1,4 +1,4 @@
-"""`oncelog salvage`: what can still be read of a damaged store, into a new one (storage/salvage_read.py, log/losses.py)."""
+"""`oncelog salvage`: what can still be read of a damaged store, into a new one (storage/salvage_read.py, log/keep/losses.py)."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _telling(bar: Progress):  # type: ignore[no-untyped-def]
 
 
 def _look_for_losses(store: Store, found: Salvaged) -> None:
-    from oncelog_service.log.losses import holes, lost_topics
+    from oncelog_service.log.keep.losses import holes, lost_topics
     from oncelog_service.storage.keys import split_topic_key
     from oncelog_service.transactions.instance import find_instance
 
@@ -186,8 +186,8 @@ def _look_for_losses(store: Store, found: Salvaged) -> None:
 
 def _broken(store: Store) -> Iterator[tuple[str, str]]:
     """Folds that cannot be made: (a sentence, which)."""
-    from oncelog_service.journal.recovery import find
-    from oncelog_service.log.losses import lacks_numbers
+    from oncelog_service.atomic.recovery import find
+    from oncelog_service.log.keep.losses import lacks_numbers
     from oncelog_service.storage.port import StoreDamaged
     from oncelog_service.transactions.recovery import recover
 
@@ -204,7 +204,7 @@ def _broken(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def _accept(store: Store) -> None:
-    from oncelog_service.log.losses import (
+    from oncelog_service.log.keep.losses import (
         drop_trimmed,
         fill,
         holes,

@@ -10,7 +10,7 @@ from enum import StrEnum
 import typer
 
 from oncelog import MessageId
-from oncelog.reader import Start
+from oncelog.reading.reader import Start
 
 
 class Switch(StrEnum):

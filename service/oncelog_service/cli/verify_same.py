@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from rich.progress import Progress
 
 from oncelog_dedup.snapshot import Snapshot
+from oncelog_service.atomic.outcomes import decode_ended
+from oncelog_service.atomic.records import decode as decode_journal
 from oncelog_service.cli.copying import show, size_of
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.serve import data_of
 from oncelog_service.cli.stores import check_store, ending, opened
 from oncelog_service.cluster.unserved import Unserved
-from oncelog_service.journal.outcomes import decode_ended
-from oncelog_service.journal.records import decode as decode_journal
 from oncelog_service.storage.copying import TABLES, Difference, differences, mark_of, pieces
 from oncelog_service.storage.keys import GENERATION_SIZE, PAYLOAD_ID_SIZE, ROW_ID_SIZE
 from oncelog_service.storage.pieces import intact_piece, is_piece

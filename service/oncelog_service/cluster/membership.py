@@ -19,7 +19,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable
-from oncelog.transport import Transport
+from oncelog.http.transport import Transport
 from oncelog.wire.media import JSON
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import TOPIC_PREFIX, Lease, topic_of

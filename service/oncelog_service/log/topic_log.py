@@ -35,29 +35,29 @@ from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
 from oncelog_service.group_commit import Writer
-from oncelog_service.log.arrivals import Arrivals
+from oncelog_service.log.append.atomic import Journaled
+from oncelog_service.log.append.expectations import Expectations, topic_name
+from oncelog_service.log.append.judge import Judge, Known
+from oncelog_service.log.append.producers import Producers
+from oncelog_service.log.append.receipts import response, rows_of, stored_runs
+from oncelog_service.log.append.transactional import Transactional, columns_of
 from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.checks import check_consume, check_publish, check_store
-from oncelog_service.log.expectations import Expectations, topic_name
-from oncelog_service.log.expiry import Expiry, Living
 from oncelog_service.log.generations import Generations
-from oncelog_service.log.groups import Appearances, Groups
-from oncelog_service.log.inspection import inspected_groups, inspected_payloads, inspected_rows
-from oncelog_service.log.journaled import Journaled
-from oncelog_service.log.judge import Judge, Known
+from oncelog_service.log.groups.pointers import WritePointers
+from oncelog_service.log.groups.stored import Appearances, Groups
+from oncelog_service.log.keep.expiry import Expiry, Living
+from oncelog_service.log.keep.recovery import Recovered
+from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.key_index import key_marks
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.pages import SETTLED, Bounds, Encoding, Lives, Page, collect, read_page, through
-from oncelog_service.log.pointers import WritePointers
-from oncelog_service.log.producers import Producers
-from oncelog_service.log.ranges import Ranges
-from oncelog_service.log.receipts import response, rows_of, stored_runs
-from oncelog_service.log.recovery import Recovered
+from oncelog_service.log.read.arrivals import Arrivals
+from oncelog_service.log.read.inspection import inspected_groups, inspected_payloads, inspected_rows
+from oncelog_service.log.read.pages import SETTLED, Bounds, Encoding, Lives, Page, collect, read_page, through
+from oncelog_service.log.read.ranges import Ranges
+from oncelog_service.log.read.subscriptions import Subscriptions
 from oncelog_service.log.scan import Expired, after, find_offset
-from oncelog_service.log.snapshots import Snapshots
 from oncelog_service.log.stamps import Stamps
-from oncelog_service.log.subscriptions import Subscriptions
-from oncelog_service.log.transactional import Transactional, columns_of
 from oncelog_service.properties import check_mode, expired_before, ttl_ms
 from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, split_row_id, timestamp_prefix

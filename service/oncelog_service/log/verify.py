@@ -14,12 +14,12 @@ from typing import NamedTuple
 from oncelog.errors import TopicDamaged
 from oncelog.wire.models import Verification
 from oncelog_dedup import Mark, Position, SequenceMap
+from oncelog_service.log.append.transactional import Transactional
 from oncelog_service.log.assigned import counting
+from oncelog_service.log.keep.recovery import key_marks_of, read_snapshots, rows
 from oncelog_service.log.key_index import KeyIndex
-from oncelog_service.log.recovery import key_marks_of, read_snapshots, rows
 from oncelog_service.log.scan import after, earliest_offset, stored_under
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.log.transactional import Transactional
 from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import Row, decode_payload_row

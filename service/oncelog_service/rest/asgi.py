@@ -16,7 +16,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oncelog.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, OncelogError, Unauthorized
-from oncelog.transport import READ_SECONDS
+from oncelog.http.transport import READ_SECONDS
 from oncelog.wire.media import PROBLEM
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.docs import docs_answer, openapi_answer

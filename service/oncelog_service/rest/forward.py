@@ -9,10 +9,10 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 
-from oncelog.connections import new_session
-from oncelog.deadline import Deadline
 from oncelog.errors import ConnectionFailed, StorageUnavailable
-from oncelog.transport import connection_error
+from oncelog.http.connections import new_session
+from oncelog.http.deadline import Deadline
+from oncelog.http.transport import connection_error
 from oncelog_service.rest.answer import Answer
 
 ROUTE = b"oncelog-route"

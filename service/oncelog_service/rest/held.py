@@ -7,7 +7,7 @@ import json
 
 from oncelog.errors import InvalidRequest, NotSupported, StorageUnavailable, TransactionsUnavailable
 from oncelog.wire.models import EndHeld, HeldMessages, HeldOnTopic, TransactionState
-from oncelog_service.log.held import held_messages
+from oncelog_service.log.groups.held import held_messages
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_limit, read_model

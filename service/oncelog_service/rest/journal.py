@@ -6,7 +6,7 @@ from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import decode_commit_request, decode_publish_request
 from oncelog.wire.media import JSON
 from oncelog.wire.models import AtomicOutcome, BeginAtomic
-from oncelog_service.journal.checks import MAX_CHUNK, check_group, check_id
+from oncelog_service.atomic.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import decoded, json_answer, query_limit, read_model

@@ -13,7 +13,7 @@ from oncelog.wire.codec import (
 )
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
 from oncelog.wire.requests import Polled
-from oncelog_service.log.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
+from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
 from oncelog_service.log.topic_log import Glance, TopicLog
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, json_answer, off_loop

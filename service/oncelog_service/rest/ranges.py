@@ -10,7 +10,7 @@ from typing import Any
 from oncelog.errors import InvalidRequest, NotServedHere, StorageUnavailable, from_problem
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
-from oncelog_service.log.ranges import Ranges, wait_for_more
+from oncelog_service.log.read.ranges import Ranges, wait_for_more
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_int, read_model
 from oncelog_service.rest.routes import Call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oncelog.wire.media import JSON, ONCELOG_AVRO, essence
 from oncelog.wire.models import Acknowledge, OpenSubscription, ReceiveMessages, SeekSubscription
-from oncelog_service.log.subscriptions import Subscriptions
+from oncelog_service.log.read.subscriptions import Subscriptions
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, query_limit, read_model
 from oncelog_service.rest.messages import ENCODINGS, page_answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oncelog.message_id import MessageId
 from oncelog.wire.models import NamespacePolicies, TopicStats
-from oncelog_service.log.held import held_messages
+from oncelog_service.log.groups.held import held_messages
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import json_answer, read_json, read_model
 from oncelog_service.rest.routes import Call

@@ -155,7 +155,7 @@ class Fields(NamedTuple):
 
 
 FILLER_TTL = 0
-"""Of a row that a salvage puts where a message was, in seconds: it is over when it is written (log/losses.py)."""
+"""Of a row that a salvage puts where a message was, in seconds: it is over when it is written (log/keep/losses.py)."""
 
 
 class Row(NamedTuple):

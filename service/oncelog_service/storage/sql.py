@@ -16,7 +16,7 @@ from sqlalchemy import Engine, bindparam, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from oncelog.sql_table import create_missing
+from oncelog.sql.table import create_missing
 from oncelog_service.storage.port import Batch, Fence, LeaseTable, Rows, StoreClosed, StoreDamaged, StoreError, StoreFenced, Table
 from oncelog_service.storage.reads import RunningReads
 from oncelog_service.storage.sql_ends import decode_end, encode_end, end_key, ends_between, log_of, log_of_range, newest_of

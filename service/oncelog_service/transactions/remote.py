@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from oncelog.calls import parse
+from oncelog.api.calls import parse
+from oncelog.api.transactions import TransactionCalls
 from oncelog.errors import (
     ConnectionFailed,
     InvalidRequest,
@@ -29,7 +30,6 @@ from oncelog.errors import (
     TransactionPrepared,
     TransactionsUnavailable,
 )
-from oncelog.transaction_calls import TransactionCalls
 from oncelog.wire.media import JSON
 from oncelog.wire.models import AskUnsettled, PruneInvalid, Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType

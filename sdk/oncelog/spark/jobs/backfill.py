@@ -15,7 +15,7 @@ from oncelog.errors import GroupProducerNotFound
 from oncelog.spark.connection import Connection
 from oncelog.spark.jobs.options import service_options
 from oncelog.spark.jobs.progress import Progress, follow, started
-from oncelog.spark.write_options import GROUP
+from oncelog.spark.writing.write_options import GROUP
 from oncelog.wire.models import TopicAsked
 
 if TYPE_CHECKING:

@@ -1,0 +1,258 @@
+"""All calls of the REST interface, one method a call: here those on topics, producers, policies and status."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Self
+from uuid import uuid4
+
+from pydantic import TypeAdapter, ValidationError
+
+from oncelog.api.calls import decoded, parse, quoted, receipts_bytes, topic_path
+from oncelog.api.plausible import MAX_LONG, check_names_rise, check_page, check_receipts
+from oncelog.api.subscriptions import SubscriptionCalls
+from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError, TopicExists
+from oncelog.wire.codec import (
+    decode_polled,
+    decode_publish_response,
+    encode_consume_request,
+    encode_publish_request,
+)
+from oncelog.wire.media import DEFAULT_NAMESPACE, JSON, ONCELOG_AVRO
+from oncelog.wire.models import (
+    Cluster,
+    Gaps,
+    NamespacePolicies,
+    OpenedProducer,
+    OpenProducer,
+    Producer,
+    Resource,
+    Topic,
+    TopicStats,
+    Verification,
+    Why,
+)
+from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
+
+_PAGE = 1_000
+
+_NAMES: TypeAdapter[list[str]] = TypeAdapter(list[str])
+_PRODUCERS: TypeAdapter[list[Producer]] = TypeAdapter(list[Producer])
+_TOPIC = TypeAdapter(Topic)
+_STATS = TypeAdapter(TopicStats)
+_OPENED = TypeAdapter(OpenedProducer)
+_PRODUCER = TypeAdapter(Producer)
+_WHY = TypeAdapter(Why)
+_POLICIES = TypeAdapter(NamespacePolicies)
+_VERIFICATION = TypeAdapter(Verification)
+_CLUSTER = TypeAdapter(Cluster)
+_LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+class _Progress(Resource):
+    messages: int
+    of: int
+
+
+_PROGRESS = TypeAdapter(_Progress)
+
+PropertyValue = str | int | bool
+
+
+class Api(SubscriptionCalls):
+    """Every call of the service's REST interface, one method a call; :class:`oncelog.Client` adds what is made of several."""
+
+    # --- topics
+
+    def create_topic(
+        self,
+        topic: str,
+        properties: Mapping[str, PropertyValue] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        *,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a topic. Raises TopicExists unless ``exist_ok`` (an existing topic's properties are left alone)."""
+        try:
+            self._put(topic_path(namespace, topic), _as_strings(properties))
+        except TopicExists:
+            if not exist_ok:
+                raise
+
+    def update_topic(self, topic: str, properties: Mapping[str, PropertyValue], namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Replace all properties. Raises TopicNotFound."""
+        self._put(topic_path(namespace, topic) + "/properties", _as_strings(properties))
+
+    def topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Topic:
+        """Name and properties. Raises TopicNotFound."""
+        return parse(_TOPIC, self._get(topic_path(namespace, topic)))
+
+    def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+        """Names, sorted."""
+        return parse(_NAMES, self._get(f"/v1/namespaces/{quoted(namespace)}/topics"))
+
+    def delete_topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Delete topic, messages and producers. Raises TopicNotFound."""
+        path = topic_path(namespace, topic)
+        # Not repeated blindly: between two tries somebody may have created it again.
+        self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
+
+    def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:
+        """Where the log begins and ends. Raises TopicNotFound."""
+        return parse(_STATS, self._get(topic_path(namespace, topic) + "/stats"))
+
+    def verify(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[tuple[int, int] | Verification]:
+        """Refold the log and compare it with the live maps: (messages, of) while it goes on, the Verification last.
+
+        Raises InvalidResponse if the answer ends before it.
+        """
+        line = b"{}"
+        for line in self._transport.lines("POST", topic_path(namespace, topic) + "/verify"):
+            if "of" in parse(_LINE, line):
+                progress = parse(_PROGRESS, line)
+                yield progress.messages, progress.of
+        yield parse(_VERIFICATION, line)
+
+    # --- instances
+
+    def cluster(self) -> Cluster:
+        """The instances over the service's store, and who serves what. Raises NotSupported: it has its store for itself."""
+        return parse(_CLUSTER, self._get("/v1/cluster"))
+
+    # --- namespaces
+
+    def namespaces(self) -> list[str]:
+        """Every namespace that has a topic or a policy."""
+        return parse(_NAMES, self._get("/v1/namespaces"))
+
+    def policies(self, namespace: str = DEFAULT_NAMESPACE) -> NamespacePolicies:
+        """What holds for topics that do not say otherwise."""
+        return parse(_POLICIES, self._get(f"/v1/namespaces/{quoted(namespace)}/policies"))
+
+    def set_policies(self, policies: NamespacePolicies, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Replace the policies of a namespace."""
+        self._put(f"/v1/namespaces/{quoted(namespace)}/policies", policies.to_wire())
+
+    # --- producers
+
+    def open_producer(
+        self, topic: str, name: str | None = None, *, gaps: Gaps = "allow", namespace: str = DEFAULT_NAMESPACE
+    ) -> OpenedProducer:
+        """Begin a new incarnation, fencing the older ones. What :class:`oncelog.Producer` does when it is made."""
+        path = topic_path(namespace, topic) + "/producers"
+        # The nonce makes a repeated open the same open.
+        try:
+            asked = OpenProducer(name=name, nonce=uuid4().hex, gaps=gaps)
+        except ValidationError as error:
+            raise InvalidRequest(f"not a producer: {error}") from error
+        body = json.dumps(asked.to_wire()).encode()
+        opened = parse(_OPENED, self._trying(lambda: self._transport.call("POST", path, body, JSON), idempotent=True))
+        if opened.name != (name or opened.name) or not 0 < opened.epoch <= MAX_LONG:
+            raise InvalidResponse(f"the answer opens the producer {opened.name[:250]!r}, epoch {opened.epoch}; not {name!r}")
+        if not -1 < (opened.last_sequence_id or 0) <= MAX_LONG:
+            raise InvalidResponse(f"the answer has a last sequence id of {opened.last_sequence_id}")
+        return opened
+
+    def producers(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Producer]:
+        """Every producer of a topic, by name, fetched page by page."""
+        path = topic_path(namespace, topic) + "/producers"
+        after = ""
+        while True:
+            page = parse(_PRODUCERS, self._get(path, {"after": after, "limit": str(_PAGE)}))
+            check_names_rise([each.name.encode() for each in page], after.encode() or None)
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].name
+
+    def producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Producer:
+        """One producer as the live maps have it. Raises ProducerNotFound."""
+        return parse(_PRODUCER, self._get(_producer_path(namespace, topic, name)))
+
+    def forget_producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Drop its sequence ids and fence its running incarnation. Raises ProducerNotFound."""
+        path = _producer_path(namespace, topic, name)
+        self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
+
+    def end_producer(
+        self, topic: str, name: str, epoch: int, namespace: str = DEFAULT_NAMESPACE, *, timeout: float | None = None
+    ) -> None:
+        """End a producer whose name the service assigned: nothing is stored under that any more. Twice is as once.
+
+        Only where all its messages have a definite outcome. Tried once, for ``timeout`` seconds: what is not ended ends by itself
+        when it was not used for long. Raises InvalidRequest: somebody chose the name; ProducerFenced.
+        """
+        self._transport.call("DELETE", _producer_path(namespace, topic, name), params={"epoch": str(epoch)}, timeout=timeout)
+
+    def why(self, topic: str, name: str, sequence_id: int, namespace: str = DEFAULT_NAMESPACE) -> Why:
+        """Why a message with this sequence id was or would be dropped."""
+        return parse(_WHY, self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))
+
+    # --- messages
+
+    def publish(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> list[ReceiptRun]:
+        """One publish request, sent once and never tried again; :class:`oncelog.Producer` is what one wants."""
+        path = topic_path(namespace, topic) + "/publish"
+        most = receipts_bytes(len(request.payloads))
+        body = self._transport.call("POST", path, encode_publish_request(request), ONCELOG_AVRO, most=most)
+        runs = decoded(decode_publish_response, body)
+        check_receipts(runs, len(request.payloads))
+        return runs
+
+    def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
+        """One poll: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.
+
+        Tried again, it waits for what is left of ``request.wait`` only.
+        """
+        path = topic_path(namespace, topic) + "/poll"
+        end = time.monotonic() + (request.wait or 0) / 1000
+
+        def once() -> bytes:
+            left = max(0.0, end - time.monotonic())
+            data = encode_consume_request(replace(request, wait=request.wait and int(left * 1000)))
+            return self._transport.call("POST", path, data, ONCELOG_AVRO, timeout=self._timeout + left)
+
+        polled = decoded(lambda body: decode_polled(body, request.limit), self._trying(once, idempotent=True))
+        check_page(
+            polled.messages,
+            polled.position,
+            start=request.start_from,
+            inclusive=request.inclusive,
+            first_offset=request.start_offset,
+            limit=request.limit,
+        )
+        return polled
+
+    # --- status
+
+    def healthy(self) -> bool:
+        """Whether the service is up and its store open. Never raises an OncelogError."""
+        try:
+            self._transport.call("GET", "/healthz", timeout=5)
+        except OncelogError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connections. It stays closed: every later call raises ClientClosed. Twice is as once."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _producer_path(namespace: str, topic: str, name: str) -> str:
+    return f"{topic_path(namespace, topic)}/producers/{quoted(name)}"
+
+
+def _as_strings(properties: Mapping[str, PropertyValue] | None) -> dict[str, str]:
+    return {
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for name, value in (properties or {}).items()
+    }

@@ -1,0 +1,397 @@
+"""HTTP to one service: no redirect followed blindly, no ~/.netrc, always a deadline, every failure one of our errors.
+
+A service may be several instances over one store. Any of them says who serves what (``not_served_here``, 307); that is
+remembered, and forgotten when it cannot be reached any more. Then the others are asked, named or heard of.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from http.client import HTTPException
+from urllib.parse import SplitResult, urljoin, urlsplit
+from weakref import WeakSet
+
+import requests
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ProxyError, ReadTimeoutError
+
+from oncelog.errors import (
+    CertificateRefused,
+    ClientClosed,
+    ConnectionFailed,
+    GatewayUnavailable,
+    InvalidResponse,
+    NotServedHere,
+    OncelogError,
+    ResponseTimeout,
+    StorageFailed,
+    StorageUnavailable,
+)
+from oncelog.http.answers import problem_in, refusal
+from oncelog.http.connections import new_session
+from oncelog.http.deadline import Deadline
+from oncelog.http.trust import Trust
+from oncelog.process import forks
+from oncelog.wire.media import DEFAULT_URL, essence
+
+READ_SECONDS = 30.0
+"""Until an answer must have come, to its last byte, unless a caller says otherwise."""
+MAX_ANSWER_BYTES = 256 << 20
+"""More than any service answers at once: a poll and a range of columns are 8 MiB and one message, as it is set by default."""
+MAX_JSON_BYTES = 64 << 20
+"""The names of 250,000 topics, each as long as may be."""
+MAX_PROBLEM_BYTES = 1 << 20
+_PART_BYTES = 1 << 18
+_LINE_PART_BYTES = 512
+_MAX_LINE_BYTES = 1 << 20
+_ASK_ANOTHER = (StorageUnavailable, StorageFailed, GatewayUnavailable)
+"""After these another instance may know better."""
+_TOO_OFTEN = 429
+_MAX_REDIRECTS = 5
+_REMEMBERED = 10_000
+"""Topics of which is remembered who serves them."""
+
+
+class Transport:
+    """Connections to a service. Thread-safe: each thread keeps its own, alive between requests."""
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS, trust: Trust | None = None
+    ) -> None:
+        """``url`` and ``token`` default to ONCELOG_URL and ONCELOG_TOKEN; ``url``: several instances of one service by commas.
+
+        ``timeout``: seconds for a whole answer; ``trust``: else what the environment says. Raises ValueError for what is no
+        http(s) URL, and for certificates that cannot be read.
+        """
+        named = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).split(",")
+        self._bases = [each.strip().rstrip("/") for each in named]
+        """Of every instance that is known, the one to ask first in front."""
+        for each in self._bases:
+            if not _is_base(each):
+                raise ValueError(f"not the URL of a service: {each!r}; it looks like {DEFAULT_URL}")
+        self.url = self._bases[0]
+        self._trust = Trust.chosen() if trust is None else trust
+        if any(each.startswith("https:") for each in self._bases):
+            _ = self._trust.context  # which says now what is wrong with it
+        self._served: dict[str, str] = {}
+        """What begins a path → who serves it."""
+        self._token = token or os.environ.get("ONCELOG_TOKEN")
+        self._timeout = timeout
+        self._local = threading.local()
+        self._sessions: WeakSet[requests.Session] = WeakSet()  # those of threads that have ended go with them
+        self._lock = threading.RLock()  # a signal handler may interrupt who holds it
+        self._closed = False
+        self._home = forks.here()
+        forks.register(self)
+
+    @property
+    def others(self) -> int:
+        """How many instances are known beside the one that is asked first."""
+        return len(self._bases) - 1
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        media: str | None = None,
+        params: dict[str, str] | None = None,
+        timeout: float | None = None,
+        accept: str | None = None,
+        most: int = MAX_ANSWER_BYTES,
+    ) -> bytes:
+        """The body of a 2xx answer; ``accept``: the media type that it should have, where there is a choice.
+
+        ``timeout``: seconds until all of it must have come, redirects included; else what the transport was made with.
+        ``most``: bytes that it may have.
+
+        Raises:
+            OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
+            answer; ``definite`` is True only if the request cannot have arrived.
+        """
+        with self._turn():
+            deadline = Deadline(timeout or self._timeout)
+            response = self._send(method, path, body, media, params, deadline, accept)
+            with self._reading(response):
+                _check_content(response)
+                return _whole(response, most)
+
+    def lines(self, method: str, path: str) -> Iterator[bytes]:
+        """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`call` does, also between two lines."""
+        with self._turn():
+            yield from self._lines(method, path)
+
+    def _lines(self, method: str, path: str) -> Iterator[bytes]:
+        deadline = Deadline(self._timeout)
+        response = self._send(method, path, None, None, None, deadline, None)
+        with self._reading(response):
+            _check_content(response)
+            begun = b""
+            for part in response.raw.stream(_LINE_PART_BYTES, decode_content=False):
+                *lines, begun = (begun + part).split(b"\n")
+                if lines:
+                    deadline.begin_anew()
+                yield from (line for line in lines if line)
+                if len(begun) > _MAX_LINE_BYTES:
+                    raise InvalidResponse(f"{response.url} answers a line of more than {_MAX_LINE_BYTES} bytes")
+            if begun:
+                yield begun
+
+    def close(self) -> None:
+        """Close every connection. From now on every call raises ClientClosed."""
+        self._closed = True
+        with self._lock:
+            sessions = list(self._sessions)
+            self._sessions.clear()
+        for session in sessions:
+            session.close()
+        self._local = threading.local()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        media: str | None,
+        params: dict[str, str] | None,
+        deadline: Deadline,
+        accept: str | None,
+    ) -> requests.Response:
+        """The 2xx answer, its body still to be read."""
+        headers = {name: value for name, value in (("content-type", media), ("accept", accept)) if value is not None}
+        part = _part(path)
+        base = self._served.get(part) or self._bases[0]
+        url, trusted, named = base + path, True, False
+        for _ in range(_MAX_REDIRECTS + 1):
+            if self._token is not None and trusted:
+                headers["authorization"] = f"Bearer {self._token}"
+            else:
+                headers.pop("authorization", None)  # a token is for the service it was given for
+            response = self._ask(method, url, body, headers, params, deadline)
+            if 200 <= response.status_code < 300:
+                return response
+            with self._reading(response):
+                said = _beginning(response, MAX_PROBLEM_BYTES)
+            if response.status_code in (307, 308) and "location" in response.headers:
+                here, url = url, _joined(url, response.headers["location"])  # the same method, the same body
+                params = None  # they are in the new address
+                elsewhere = _elsewhere(response, said) if trusted else None
+                if elsewhere is not None and url.startswith(elsewhere + "/"):
+                    self._serves(part, elsewhere)
+                    named = True
+                else:
+                    trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
+                continue
+            refused = refusal(_base(url), response.status_code, response.headers, said, datetime.now(UTC))
+            if isinstance(refused, _ASK_ANOTHER) and getattr(refused, "http_status", None) != _TOO_OFTEN:
+                self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
+            raise refused
+        self._served.pop(part, None)
+        if named:  # each names another one: who serves this is changing
+            raise ConnectionFailed(f"nobody of {', '.join(self._bases)} serves this at this moment", definite=True)
+        raise InvalidResponse(f"{self.url} redirects more than {_MAX_REDIRECTS} times")
+
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: dict[str, str],
+        params: dict[str, str] | None,
+        deadline: Deadline,
+    ) -> requests.Response:
+        try:
+            return self._session().request(
+                method,
+                url,
+                data=body,
+                headers=headers,
+                params=params,
+                timeout=deadline,  # type: ignore[arg-type]  # requests takes urllib3's
+                allow_redirects=False,
+                stream=True,
+            )
+        except FAILURES as error:
+            self._gone(_base(url))
+            raise connection_error(_base(url), error) from error
+
+    @contextmanager
+    def _reading(self, response: requests.Response) -> Iterator[None]:
+        """While its body is read: what fails is ours to name, and a connection with something left on it is not used again."""
+        try:
+            yield
+        except FAILURES as error:
+            self._gone(_base(response.url))
+            raise connection_error(_base(response.url), error) from error
+        finally:
+            if response.raw.closed:  # all of it is read
+                response.raw.release_conn()
+            response.close()
+
+    def _serves(self, part: str, base: str) -> None:
+        with self._lock:
+            self._served[part] = base
+            if base not in self._bases:
+                self._bases.append(base)
+            while len(self._served) > _REMEMBERED:
+                del self._served[next(iter(self._served))]
+
+    def _gone(self, base: str) -> None:
+        """It could not be reached, or cannot serve: ask another one first."""
+        with self._lock:
+            for part in [part for part, served in list(self._served.items()) if served == base]:
+                self._served.pop(part, None)
+            if base in self._bases:
+                self._bases.remove(base)
+                self._bases.append(base)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """While one request is under way in this thread. One that a signal handler makes in the middle of it has other
+        connections: the locks below it know nothing of handlers. Raises ClientClosed."""
+        if self._closed:
+            raise ClientClosed
+        if forks.here() != self._home:
+            self._after_fork()
+        local = self._local
+        depth = getattr(local, "depth", 0)
+        local.depth = depth + 1
+        try:
+            yield
+        finally:
+            local.depth = depth
+
+    def _session(self) -> requests.Session:
+        local = self._local
+        depth = getattr(local, "depth", 0)
+        sessions: dict[int, requests.Session] = local.__dict__.setdefault("sessions", {})
+        if self._closed:
+            raise ClientClosed
+        session = sessions.get(depth)
+        if session is None:
+            session = sessions[depth] = new_session(self._trust)
+            with self._lock:
+                self._sessions.add(session)
+        return session
+
+    def _after_fork(self) -> None:
+        """In the child: connections of its own. The parent's are let go of without a word to the service."""
+        self._home = forks.here()
+        self._local = threading.local()
+        self._sessions = WeakSet()
+        forks.renew(self._lock)
+
+
+def _part(path: str) -> str:
+    """What is served as a whole: a topic, all transactions, the journal (in which chunks are staged, too)."""
+    parts = path.split("/")
+    if path.startswith("/v1/namespaces/") and len(parts) > 5 and parts[4] == "topics":
+        return "/v1/journal" if len(parts) > 6 and parts[6] == "stage" else "/".join(parts[:6])
+    return "/".join(parts[:3])
+
+
+def _base(url: str) -> str:
+    at = url.find("/v1/")
+    return url if at < 0 else url[:at]
+
+
+def _joined(here: str, location: str) -> str:
+    """Where a redirect leads. Raises InvalidResponse."""
+    try:
+        there = urljoin(here, location)
+        if _is_http(urlsplit(there)):
+            return there
+    except ValueError:
+        pass
+    raise InvalidResponse(f"{here} redirects to {location[:200]!r}, which is no http(s) address")
+
+
+def _elsewhere(response: requests.Response, body: bytes) -> str | None:
+    """The instance that a refusal names as the one that serves this."""
+    problem = problem_in(response.headers.get("content-type", ""), body)
+    if problem is None or problem["code"] != NotServedHere.code or not isinstance(problem.get("url"), str):
+        return None
+    url = str(problem["url"]).rstrip("/")
+    return url if _is_base(url) else None
+
+
+def _is_base(url: str) -> bool:
+    """Whether paths can be appended to it."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    return _is_http(parts) and not parts.query and not parts.fragment
+
+
+def _is_http(parts: SplitResult) -> bool:
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def _check_content(response: requests.Response) -> None:
+    """Raises InvalidResponse for what the service never answers: a page for people, packed bytes."""
+    packed = response.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("", "identity"):  # and unpacked, a little may be gigabytes
+        raise InvalidResponse(f"{response.url} answers in the content encoding {packed[:50]!r}, which was not asked for")
+    if essence(response.headers.get("content-type", "")) == "text/html":
+        raise InvalidResponse(f"{response.url} answers a page of HTML, which is no oncelog service's answer")
+
+
+def _whole(response: requests.Response, limit: int) -> bytes:
+    """Its body. Raises InvalidResponse if it is larger."""
+    claimed = response.headers.get("content-length", "")
+    if claimed.isascii() and claimed.isdigit() and len(claimed) < 20 and int(claimed) <= limit:
+        limit = int(claimed)
+    elif claimed:
+        raise InvalidResponse(f"{response.url} announces an answer of {claimed[:50]} bytes; {limit} are the most")
+    parts, size = [], 0
+    for part in response.raw.stream(_PART_BYTES, decode_content=False):
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise InvalidResponse(f"{response.url} answers more than {limit} bytes")
+    return b"".join(parts)
+
+
+def _beginning(response: requests.Response, limit: int) -> bytes:
+    """What can be had of the body of a refusal: its status says something even where the rest is missing."""
+    parts, size = [], 0
+    with suppress(*FAILURES):
+        for part in response.raw.stream(_LINE_PART_BYTES, decode_content=False):
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                break
+    return b"".join(parts)
+
+
+FAILURES = (requests.RequestException, HTTPError, HTTPException, OSError, UnicodeError)
+"""Whatever requests, urllib3 and what lies below raise when no proper answer comes."""
+
+
+def connection_error(url: str, error: BaseException) -> OncelogError:
+    """What is raised where no answer came."""
+    causes = list(_causes(error))
+
+    def one_of(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    if one_of(ssl.SSLCertVerificationError):
+        return CertificateRefused(f"the certificate of {url} is not trusted; name the CA that signed it: {error}")
+    if one_of(ReadTimeoutError):
+        return ResponseTimeout(f"{url} did not answer in time: {error}")
+    never_arrived = one_of(NewConnectionError, ConnectTimeoutError, ProxyError, requests.exceptions.InvalidURL)
+    return ConnectionFailed(f"{url} cannot be reached: {error}", definite=never_arrived)
+
+
+def _causes(error: object) -> Iterator[BaseException]:
+    """The exception, and those that it was made of."""
+    while isinstance(error, BaseException):
+        yield error
+        inner = getattr(error, "original_error", None) or getattr(error, "reason", None)
+        error = inner if isinstance(inner, BaseException) else next(iter(error.args), None)

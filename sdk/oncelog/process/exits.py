@@ -1,0 +1,92 @@
+"""The end of the interpreter: what is not sent yet is sent within a bound, or named.
+
+The threads that send are daemons, so that a service that does not answer keeps no process from ending. Before they are frozen,
+this is called: by ``atexit``, when all other threads have ended; in the children of ``multiprocessing``, which do not run
+``atexit``, by its own finalizers. A process that is killed, or left by ``os._exit``, calls nobody.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import time
+import warnings
+from contextlib import suppress
+from math import inf
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from oncelog.process import forks
+
+EXIT_SECONDS = 5.0
+"""What is left of the ten seconds between SIGTERM and SIGKILL that containers get, when half of them is gone."""
+
+logger = logging.getLogger("oncelog.exit")
+
+
+class _Ending(Protocol):
+    def _begin_exit(self) -> None:
+        """Have what waits sent, without waiting for it."""
+
+    def _end_exit(self, begun: float) -> str | None:
+        """Wait for it, within the bound of the object, counted from ``begun``; what could not be sent, in words."""
+
+
+_live: WeakSet[Any] = WeakSet()
+_armed: set[int] = set()
+_over: set[int] = set()
+"""Processes, as forks.here() calls them, in which all that waited was asked."""
+
+
+def register(each: _Ending) -> None:
+    """Have it asked when this process ends, if it still lives then."""
+    _live.add(each)
+    home = forks.here()
+    if home not in _armed:
+        _armed.add(home)
+        _arm_child()
+
+
+def _arm_child() -> None:
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, at_exit, exitpriority=0)
+
+
+@atexit.register
+def at_exit() -> None:
+    """Send what waits, everywhere at once; say what could not be."""
+    begun, live = time.monotonic(), list(_live)
+    _over.add(forks.here())
+    for each in live:
+        each._begin_exit()
+    interruption: BaseException | None = None
+    for each in live:
+        try:
+            lost = each._end_exit(begun)
+        except BaseException as error:  # Ctrl-C: nobody is waited for any more, and all the others are named all the same
+            interruption, begun = error, -inf
+            lost = each._end_exit(begun)
+        if lost is not None:
+            say(lost)
+    if interruption is not None:
+        raise interruption
+
+
+def late(each: _Ending) -> None:
+    """Something waits again; should everybody have been asked already, as a handler that ``atexit`` calls later sends it, this
+    one is asked at once."""
+    if _over and forks.here() in _over:
+        each._begin_exit()
+        lost = each._end_exit(time.monotonic())
+        if lost is not None:
+            say(lost)
+
+
+def say(lost: str) -> None:
+    """Tell whoever listens: the log (which prints it if nobody does), and the warnings. Never raises a warning: others are to be
+    named yet, or an exception is on its way already."""
+    logger.error("%s", lost)
+    with suppress(ResourceWarning):
+        warnings.warn(lost, ResourceWarning, stacklevel=2)

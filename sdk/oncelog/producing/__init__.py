@@ -1,0 +1,1 @@
+"""Sending: order, batches, one request under way, the outcome of each message."""

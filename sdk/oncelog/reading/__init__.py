@@ -1,0 +1,1 @@
+"""Reading: messages fetched ahead, readers, durable consumers."""

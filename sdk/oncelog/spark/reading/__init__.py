@@ -1,0 +1,1 @@
+"""Spark's source: micro-batches, what a task reads, filters as ranges, columns."""

@@ -1,0 +1,1 @@
+"""Spark's sink: rows as requests, what a task stages, one commit a micro-batch."""

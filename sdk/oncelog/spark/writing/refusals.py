@@ -1,0 +1,110 @@
+"""What to do about a refusal, in the words of Spark's options. Pure: an error in, the same error with an explanation out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.errors import (
+    BranchGone,
+    InvalidRequest,
+    OncelogError,
+    ProducerFenced,
+    RequestTooLarge,
+    SequenceGap,
+    SequenceReused,
+    TopicNotFound,
+    TransactionNotInProgress,
+    Unauthorized,
+)
+
+if TYPE_CHECKING:
+    from oncelog.spark.writing.write_options import WriteOptions
+    from oncelog.wire.requests import PublishRequest
+
+_NOTHING = "Nothing of this batch was written"
+
+
+def explained(
+    error: OncelogError, options: WriteOptions, topic: str | None = None, request: PublishRequest | None = None
+) -> OncelogError:
+    """The same error, whose text goes on with what it means here and which option changes it. The token is in none.
+
+    ``topic``, ``request``: what was being staged; None: the commit.
+    """
+    advice = _advice(error, options, topic, request)
+    if advice is None:
+        return error
+    values = {name: getattr(error, name) for name in error.values}
+    return type(error)(f"{error.detail.rstrip('.')}. {advice}.", definite=error.definite, **values)
+
+
+def _advice(error: OncelogError, options: WriteOptions, topic: str | None, request: PublishRequest | None) -> str | None:
+    if isinstance(error, ProducerFenced):
+        return _fenced(error)
+    if isinstance(error, BranchGone) or (isinstance(error, TransactionNotInProgress) and error.reason == "timed_out"):
+        return (
+            f"What a task has staged is dropped after option stagingTimeoutMs = {options.staging_timeout * 1000:.0f}, if the "
+            f"batch is not committed by then: raise it, or make the batches smaller. {_NOTHING}; run it again"
+        )
+    if isinstance(error, TransactionNotInProgress):
+        return "Another attempt of this batch was committed or given up meanwhile; nothing that this task has staged counts"
+    if isinstance(error, TopicNotFound):
+        return f"The sink creates no topics: create {topic or 'it'} in namespace {options.connection.namespace} first. {_NOTHING}"
+    if isinstance(error, RequestTooLarge):
+        return _too_large(request)
+    if isinstance(error, Unauthorized):
+        return "Give the token as option token, or as ONCELOG_TOKEN where the driver runs"
+    if options.keep_producers and (advice := _of_kept_producers(error)) is not None:
+        return advice
+    return None if error.definite else _unknown(options, request)
+
+
+def _of_kept_producers(error: OncelogError) -> str | None:
+    if isinstance(error, SequenceReused):
+        return (
+            "With keepProducers=true a message is known by its producer and sequence_id; these came before, with another value. "
+            f"{_NOTHING}. New rows need numbers of their own, or keepProducers=false"
+        )
+    if isinstance(error, SequenceGap):
+        return f"That producer was opened with gaps refused: the rows that are missing must come first. {_NOTHING}"
+    if isinstance(error, InvalidRequest) and "sequence" in error.detail:
+        return (
+            "With keepProducers=true the rows of a producer come in the order of their sequence_id, each once: write them from "
+            'one partition, sorted, as with .repartition("producer").sortWithinPartitions("producer", "sequence_id")'
+        )
+    return None
+
+
+def _fenced(error: ProducerFenced) -> str:
+    if error.generation is not None:
+        return f"Whatever was opened on the topic that was deleted is of no use on the new one. {_NOTHING}; run it again"
+    holder, own = error.current_incarnation, error.incarnation
+    return (
+        f"The producer's name belongs to {_query(holder)}, and this is {_query(own)}. A new checkpoint numbers its batches from "
+        f"0 again: under the old name they would be taken for repeats, and lost. {_NOTHING}. Use another option producer; "
+        f"or, if {_query(holder)} will never write again and this goes on in its place, set option takeOver to its id"
+    )
+
+
+def _query(incarnation: str | None) -> str:
+    return "a batch outside of any query" if incarnation is None else f"query {incarnation}"
+
+
+def _too_large(request: PublishRequest | None) -> str:
+    if request is None:
+        return f"A commit names a branch for each partition that has rows: coalesce to fewer partitions. {_NOTHING}"
+    rows, longest = len(request.payloads), max(map(len, request.payloads))
+    if rows == 1:
+        return f"It holds one row, with a value of {longest} bytes: the service must take larger requests. {_NOTHING}"
+    return f"It holds {rows} rows, the longest value has {longest} bytes: lower option chunkMessages. {_NOTHING}"
+
+
+def _unknown(options: WriteOptions, request: PublishRequest | None) -> str:
+    tried = f"It was tried again for retryTimeoutMs = {options.connection.retry_seconds * 1000:.0f}"
+    if request is not None:
+        return f"{tried}. {_NOTHING}"
+    if options.producer is None:
+        return (
+            f"{tried}. Whether the batch is committed is not known; with options producer and sequenceId it can be written again"
+        )
+    return f"{tried}. Whether the batch is committed is not known; the same batch again is written only if it is not"

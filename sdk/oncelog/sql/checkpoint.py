@@ -1,0 +1,196 @@
+"""A reader's position, kept in the caller's own database, in the same transaction as what the messages caused there.
+
+Effects and position then commit together or not at all, so that every message takes effect exactly once, whatever is killed when.
+It needs SQLAlchemy (the extra ``sql``); ``import oncelog`` does not load it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    MetaData,
+    String,
+    Table,
+    and_,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session, scoped_session
+
+from oncelog.errors import CheckpointConflict
+from oncelog.message_id import SIZE, MessageId
+from oncelog.sql.table import TableOnDemand
+from oncelog.values.message import Message
+
+_NAME_LIMIT = 249
+"""The contract's limit for topic names; three of them in UTF-8 still fit MySQL's 3072 bytes of key."""
+
+
+class _Row(NamedTuple):
+    """What was last seen of the stored row. ``version`` rises with each save, so that A → B → A is noticed."""
+
+    position: MessageId | None
+    version: int
+
+
+class Checkpoint:
+    """How far the reader ``name`` has come in a topic, stored where its effects are stored.
+
+    A complete consumer that may be killed at any moment::
+
+        from oncelog import Reader
+        from oncelog.sql.checkpoint import Checkpoint
+        from sqlalchemy import create_engine, text
+
+        engine = create_engine("sqlite:///totals.db")
+        checkpoint = Checkpoint("totals", "flights")
+        with engine.begin() as connection:
+            start = checkpoint.load(connection) or "earliest"
+        with Reader("flights", start=start) as reader:
+            while messages := reader.read(1000, timeout=5):
+                with engine.begin() as connection:
+                    for message in messages:
+                        connection.execute(text("UPDATE totals SET n = n + 1 WHERE k = :k"), {"k": message.key})
+                    checkpoint.save(connection, messages[-1])
+
+    Every method takes a ``Session``, ``scoped_session`` or ``Connection`` and works inside its current transaction; none of them
+    commits. (With asyncio: ``await async_session.run_sync(checkpoint.save, message)``.) Many checkpoints may share a table: each
+    is the row (name, namespace, topic).
+
+    **Two processes under one name** cannot both move the position. :meth:`save` is a compare-and-set on what this object last
+    saw; when someone else was there it raises :class:`~oncelog.errors.CheckpointConflict` and the transaction must be rolled
+    back, effects included. Errors of the database itself (locked, could not serialize) come through unchanged: roll back, load
+    and try again.
+
+    **After a rollback call** :meth:`load` and put the reader back to what it answers: the effects since that position are gone,
+    so the messages behind it are due again. A :meth:`save` without that raises CheckpointConflict, because a reader
+    that simply went on would leave out the messages whose effects were rolled back.
+
+    Not for several threads at once; make one per reader.
+    """
+
+    def __init__(self, name: str, topic: str, namespace: str = "default", table: str = "oncelog_checkpoints") -> None:
+        """
+        Args:
+            name: whose position it is, 1 to 249 characters.
+            topic: the topic that is read.
+            namespace: the topic's namespace.
+            table: the table that holds the row; created on demand, may hold any number of checkpoints. On a database whose DDL
+                commits (MySQL), create it beforehand (:attr:`table`), lest the first load commits what came before it.
+        """
+        for what, value in (("name", name), ("topic", topic), ("namespace", namespace)):
+            if not 1 <= len(value) <= _NAME_LIMIT:
+                raise ValueError(f"a checkpoint's {what} has 1 to {_NAME_LIMIT} characters, not {len(value)}")
+        self.name = name
+        self.topic = topic
+        self.namespace = namespace
+        self.table = Table(
+            table,
+            MetaData(),
+            Column("name", String(_NAME_LIMIT), primary_key=True),
+            Column("namespace", String(_NAME_LIMIT), primary_key=True),
+            Column("topic", String(_NAME_LIMIT), primary_key=True),
+            Column("position", String(2 * SIZE), nullable=True),
+            Column("version", BigInteger, nullable=False),
+        )
+        self._key = and_(self.table.c.name == name, self.table.c.namespace == namespace, self.table.c.topic == topic)
+        self._seen: _Row | None = None
+        self._on_demand = TableOnDemand(self.table)
+
+    def load(self, session: Session | scoped_session[Session] | Connection) -> MessageId | None:
+        """The stored position, or None when there is none yet: begin with the oldest message. Go on exclusively after it.
+
+        What it answers is what the next :meth:`save` expects to find.
+        """
+        self._seen = self._read(self._on_demand.connection(session))
+        return self._seen.position if self._seen else None
+
+    def save(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message[Any]) -> None:
+        """Move to ``position``: the last message whose effects are in this transaction. Saving the same one again is allowed.
+
+        Raises:
+            CheckpointConflict: the stored position is not the one this object saw last: another process moved it, or a
+                transaction of this one was rolled back, or a position exists and was never loaded. Roll back, then
+                :meth:`load`.
+            ValueError: ``position`` lies before the one last seen; :meth:`reset` does that.
+        """
+        target = _message_id(position)
+        connection = self._on_demand.connection(session)
+        seen = self._seen
+        if seen and seen.position and target < seen.position:
+            if self._read(connection) != seen:  # most likely rolled back; reset() would be the wrong advice
+                raise self._conflict(connection, seen)
+            raise ValueError(f"checkpoint {self.name!r} is at {seen.position}; only reset() moves it back to {target}")
+        self._move(connection, seen, target)
+
+    def reset(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message[Any] | None) -> None:
+        """Move to any position, backwards too, whatever is stored; None begins the topic anew.
+
+        A reader that runs under this name meanwhile gets CheckpointConflict at its next save.
+        """
+        target = None if position is None else _message_id(position)
+        connection = self._on_demand.connection(session)
+        self._move(connection, self._read(connection), target)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.name!r}, {self.topic!r}, namespace={self.namespace!r}, table={self.table.name!r})"
+
+    def _read(self, connection: Connection) -> _Row | None:
+        row = connection.execute(select(self.table.c.position, self.table.c.version).where(self._key)).one_or_none()
+        if row is None:
+            return None
+        return _Row(None if row.position is None else MessageId.parse(row.position), row.version)
+
+    def _move(self, connection: Connection, seen: _Row | None, target: MessageId | None) -> None:
+        moved = self._insert(connection, target) if seen is None else self._update(connection, seen, target)
+        if not moved:
+            raise self._conflict(connection, seen)
+        self._seen = _Row(target, seen.version + 1 if seen else 1)
+
+    def _insert(self, connection: Connection, target: MessageId | None) -> bool:
+        values = {"name": self.name, "namespace": self.namespace, "topic": self.topic, "position": _text(target), "version": 1}
+        try:
+            connection.execute(insert(self.table).values(values))
+        except IntegrityError:  # the primary key: the row is there
+            return False
+        return True
+
+    def _update(self, connection: Connection, seen: _Row, target: MessageId | None) -> bool:
+        as_seen = and_(self._key, self.table.c.version == seen.version, self.table.c.position == _text(seen.position))
+        values = {"position": _text(target), "version": seen.version + 1}
+        return connection.execute(update(self.table).where(as_seen).values(values)).rowcount == 1
+
+    def _conflict(self, connection: Connection, seen: _Row | None) -> CheckpointConflict:
+        expected = _text(seen.position) if seen else None
+        try:
+            stored = self._read(connection)
+        except DBAPIError:  # PostgreSQL answers nothing more in a transaction whose insert failed
+            actual, found = None, "another one"
+        else:
+            actual = _text(stored.position) if stored else None
+            found = actual or "none"
+        return CheckpointConflict(
+            f"checkpoint {self.name!r} on {self.namespace}/{self.topic}: expected {expected or 'none'}, found {found}. Another "
+            "process moved it, or this one rolled back or never loaded it; roll back, then load() and go on from there",
+            name=self.name,
+            expected=expected,
+            actual=actual,
+        )
+
+
+def _message_id(position: MessageId | Message[Any]) -> MessageId:
+    if isinstance(position, Message):
+        return position.message_id
+    if not isinstance(position, MessageId):
+        raise TypeError(f"a position is a MessageId or a Message, not {type(position).__name__}")
+    return position
+
+
+def _text(position: MessageId | None) -> str | None:
+    return None if position is None else str(position)

@@ -1,0 +1,116 @@
+"""The markers in a database: rows by which it says how it has decided about transactions.
+
+A marker is written by the commit that decides, or by whoever recovers: the primary key lets one of them in. It names the
+resource, the store of the transaction service that handed the write pointer out, and the pointer. Two services may hand out the
+same pointers; their stores have different ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, and_, delete, insert, select, text, tuple_
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, scoped_session
+
+from oncelog.sql.table import TableOnDemand
+
+Decision = Literal["committed", "aborted"]
+
+RESOURCE_LIMIT = 249
+_STORE_ID_LIMIT = 32
+
+
+class Key(NamedTuple):
+    """A transaction, among those of one resource."""
+
+    store_id: str
+    write_pointer: int
+
+
+class Marker(NamedTuple):
+    """What the database says of one."""
+
+    key: Key
+    state: str
+    ended_ms: int
+
+
+class Markers:
+    """Those of one resource in one table."""
+
+    def __init__(self, table: str, resource: str, lock_timeout: float) -> None:
+        """``lock_timeout``: seconds that :meth:`decided` waits for a marker that somebody has written and not committed."""
+        self._resource = resource
+        self._lock_timeout_ms = max(1, round(lock_timeout * 1000))
+        self.table = Table(
+            table,
+            MetaData(),
+            Column("resource", String(RESOURCE_LIMIT), primary_key=True),
+            Column("store_id", String(_STORE_ID_LIMIT), primary_key=True),
+            Column("write_pointer", BigInteger, primary_key=True, autoincrement=False),
+            Column("state", String(9), nullable=False),
+            Column("ended_ms", BigInteger, nullable=False),
+        )
+        self._on_demand = TableOnDemand(self.table)
+
+    def connection(self, working: Session | scoped_session[Session] | Connection) -> Connection:
+        """The connection whose transaction the effects are in, with the table there. Raises TypeError, ValueError."""
+        return self._on_demand.connection(working)
+
+    def write(self, connection: Connection, key: Key, state: Decision) -> None:
+        """Raises IntegrityError: there is one already."""
+        values = {"resource": self._resource, **key._asdict(), "state": state, "ended_ms": now_ms()}
+        connection.execute(insert(self.table).values(values))
+
+    def delete(self, connection: Connection, keys: Collection[Key]) -> None:
+        """Remove those that have served, but for what a process that hangs is about to remove: nobody waits for that."""
+        if not keys:
+            return
+        columns = self.table.c
+        names = tuple_(columns.store_id, columns.write_pointer)
+        these = and_(columns.resource == self._resource, names.in_([tuple(key) for key in keys]))
+        if connection.dialect.name == "postgresql":
+            free = select(columns.store_id, columns.write_pointer).where(these).with_for_update(skip_locked=True)
+            these = and_(columns.resource == self._resource, names.in_(free))
+        connection.execute(delete(self.table).where(these))
+
+    def oldest(self, connection: Connection, store_id: str, limit: int) -> list[Marker]:
+        """The first ones of a transaction service."""
+        columns = self.table.c
+        mine = and_(columns.resource == self._resource, columns.store_id == store_id)
+        query = select(columns.write_pointer, columns.state, columns.ended_ms).where(mine)
+        rows = connection.execute(query.order_by(columns.write_pointer).limit(limit)).all()
+        return [Marker(Key(store_id, row.write_pointer), row.state, row.ended_ms) for row in rows]
+
+    def decided(self, engine: Engine, key: Key) -> Decision | None:
+        """What the database has decided, from now on for good: that it will not commit, unless it has.
+
+        None, or any exception: it did not say. SQLAlchemyError: it does not answer, or somebody who may be about to commit holds
+        the marker for longer than the time-out.
+        """
+        with engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                # Of this transaction alone. SQLite's own time-out bounds its wait; that is an argument of its connection.
+                connection.execute(text(f"SELECT set_config('lock_timeout', '{self._lock_timeout_ms}', true)"))
+            on = self._on_demand.connection(connection)
+            try:
+                self.write(on, key, "aborted")
+            except IntegrityError:  # the primary key: there is one
+                connection.rollback()
+                return self._stored(connection, key)
+            on.commit()
+            return "aborted"
+
+    def _stored(self, connection: Connection, key: Key) -> Decision | None:
+        columns = self.table.c
+        this = and_(columns.resource == self._resource, *(columns[name] == value for name, value in key._asdict().items()))
+        state = connection.scalar(select(columns.state).where(this))
+        return state if state in ("committed", "aborted") else None
+
+
+def now_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,374 @@
+"""A SQL database as the participant that decides: tables and topics change together or not at all.
+
+The database's own commit is what decides about the transaction (the "logging last resource" of transaction monitors), because it
+cannot be undone and takes no part in two-phase commits. In the same commit a *marker* is written, a row that names it.
+When the process dies around that commit, the marker tells what to do: whoever recovers tries to write the marker ``aborted``
+itself. If it can, the database has not committed and never will, as the primary key is taken; the transaction is aborted. If
+``committed`` is there already, the transaction is committed. Nothing but a marker that was read, or written and committed, says
+what became of it; whatever else happens, an interruption too, leaves it in doubt and undoes nothing.
+
+It needs SQLAlchemy (the extra ``sql``); ``import oncelog`` does not load it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Literal, cast
+
+from sqlalchemy import Connection, Engine, Table
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from oncelog.api.retry import pause
+from oncelog.api.transactions import TransactionCalls
+from oncelog.errors import (
+    TransactionClosed,
+    TransactionFailed,
+    TransactionInDoubt,
+    TransactionNotFound,
+    TransactionNotInProgress,
+)
+from oncelog.process import forks
+from oncelog.sql.markers import RESOURCE_LIMIT, Decision, Key, Marker, Markers, now_ms
+from oncelog.transactions.participants import NotCommitted
+from oncelog.wire.models import TransactionState, TransactionStatus
+from oncelog.wire.transaction import Transaction
+
+Recovery = Literal["committed", "aborted", "in_doubt"]
+"""What became of a transaction that a process had left undecided. ``in_doubt``: the database does not say just now."""
+
+RESOLVE_SECONDS = 10.0
+"""How long a commit whose outcome the database did not tell is looked for before the transaction is left in doubt."""
+LOCK_SECONDS = 2.0
+"""How long a marker is waited for that somebody has written and not committed."""
+KEPT_MS = 30 * 24 * 3_600_000
+"""How long a marker ``aborted`` stays: until no process is alive any more that could still try to commit that transaction."""
+AGAIN_SECONDS = 30.0
+"""After the database did not say what became of a transaction, each new one does not ask anew."""
+_MARKERS = 1_000
+"""Old markers looked at in one go."""
+
+logger = logging.getLogger("oncelog.sql")
+
+
+class SqlParticipant:
+    """A database whose commit decides the transaction. The messages of the transaction appear if and only if it commits.
+
+        database = SqlParticipant(engine, resource="shop")
+        with client.transaction(database) as tx:
+            database.connection.execute(text("UPDATE orders SET paid = true WHERE id = 17"))
+            tx.send("payments", b"order 17 is paid")
+
+    With a ``Session``, ``scoped_session`` or ``Connection`` instead of an engine, everything that is done in its current
+    transaction is part of it. Do not commit it yourself; the end of the block does.
+
+    **Give each process its own ``resource``**, and make the participant in the process that uses it: in a forked child, one of
+    its parent raises :class:`~oncelog.errors.Forked`. Under that name the first transaction of a participant, or
+    :meth:`recover`, ends what an earlier process left undecided, in the way the database decided. A transaction of another
+    process that is just about to commit under the same name is aborted by that, cleanly: nobody can tell it from one whose
+    process died.
+
+    Works where a primary key is enforced: SQLite (a file; a database in memory has nothing to recover), PostgreSQL and those
+    that speak like it. One object for one transaction at a time; not for several threads at once.
+    """
+
+    def __init__(
+        self,
+        database: Engine | Session | scoped_session[Session] | Connection,
+        resource: str,
+        table: str = "oncelog_transactions",
+        *,
+        lock_timeout: float = LOCK_SECONDS,
+    ) -> None:
+        """
+        Args:
+            database: where the effects are made.
+            resource: what this use of the database is called at the transaction service, 1 to 249 characters.
+            table: the table of markers, created on demand; may be shared. On a database whose DDL commits (MySQL), create it
+                beforehand (:attr:`table`).
+            lock_timeout: seconds that recovery waits for one transaction whose process has written its marker and hangs; then
+                that one is left for the next time. On PostgreSQL; SQLite waits as long as its connections are told to
+                (``connect_args={"timeout": …}``).
+        """
+        if not isinstance(database, Engine | Session | scoped_session | Connection):
+            raise TypeError(f"a database is an Engine, Session or Connection, not {type(database).__name__}")
+        if not 1 <= len(resource) <= RESOURCE_LIMIT:
+            raise ValueError(f"a resource's name has 1 to {RESOURCE_LIMIT} characters, not {len(resource)}")
+        if not lock_timeout > 0:
+            raise ValueError(f"lock_timeout is above 0 s, not {lock_timeout}")
+        self.resource = resource
+        self._database = database
+        self._markers = Markers(table, resource, lock_timeout)
+        self._tx: Transaction | None = None
+        self._client: TransactionCalls | None = None
+        self._store_id: str | None = None
+        self._connection: Connection | None = None
+        self._transaction: object = None
+        self._served: set[Key] = set()
+        """Markers that the next transaction removes."""
+        self._cleaned_for: str | None = None
+        """The store whose old markers have been looked for."""
+        self._committed = False
+        self._recovered = False
+        self._recover_again_at = 0.0
+        self._interruption: BaseException | None = None
+        self._home = forks.here()
+
+    @property
+    def table(self) -> Table:
+        """That of the markers, to create it beforehand."""
+        return self._markers.table
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of the running transaction. Raises TransactionClosed outside of one; Forked: it is the parent's."""
+        self._check_made_here()
+        if self._connection is None:
+            raise TransactionClosed("there is a connection inside a transaction only")
+        return self._connection
+
+    def _check_made_here(self) -> None:
+        """Raises Forked: the transaction, and its connection, are the parent's."""
+        forks.check_made_here(self._home, repr(self))
+
+    def __repr__(self) -> str:
+        return f"SqlParticipant({self._database!r}, resource={self.resource!r})"
+
+    # --- the participant
+
+    def start_tx(self, tx: Transaction) -> None:
+        """A transaction begins.
+
+        Raises:
+            TransactionClosed: another one is running.
+            ValueError: what happens in the database is not a transaction that this one could commit.
+        """
+        self._check_made_here()
+        if self._tx is not None:
+            raise TransactionClosed(f"this participant is in transaction {self._tx.transaction_id}; make another one")
+        if isinstance(self._database, Session | scoped_session) and isinstance(
+            self._database.get_bind(clause=self.table), Connection
+        ):
+            raise ValueError("committing a session that is bound to a connection may commit nothing; give the connection instead")
+        working = self._database.connect() if isinstance(self._database, Engine) else self._database
+        try:
+            connection = self._markers.connection(working)
+            if connection.in_nested_transaction():
+                raise ValueError("inside a savepoint there is no transaction that could be committed")
+            if not connection.in_transaction():
+                connection.begin()
+        except BaseException:
+            if isinstance(self._database, Engine):
+                cast(Connection, working).close()
+            raise
+        self._tx, self._connection, self._interruption = tx, connection, None
+        self._store_id, self._committed = None, False
+        self._transaction = connection.get_transaction()
+
+    def get_tx_changes(self) -> tuple[bytes, ...]:
+        """None: the database sees to conflicts itself."""
+        return ()
+
+    def prepared_tx(self, client: TransactionCalls, store_id: str) -> None:
+        """From here on the database decides."""
+        self._client, self._store_id = client, store_id
+
+    def commit_tx(self) -> None:
+        """Write what is pending, and the marker; the commit itself is :meth:`decide`.
+
+        Raises:
+            TransactionFailed: somebody has committed or rolled back meanwhile.
+            TransactionNotInProgress: it was recovered, and so aborted, by another process of this resource.
+        """
+        connection, key = self.connection, self._key
+        if isinstance(self._database, Session | scoped_session):
+            self._database.flush()
+        if connection.closed or connection.get_transaction() is not self._transaction:
+            raise TransactionFailed("the database was committed or rolled back inside the transaction; leave that to its end")
+        if self._cleaned_for != key.store_id:
+            self._served |= self._old_markers(key.store_id)
+            self._cleaned_for = key.store_id
+        self._markers.delete(connection, self._served)
+        try:
+            self._markers.write(connection, key, "committed")
+        except IntegrityError as error:
+            raise TransactionNotInProgress(
+                f"transaction {key.write_pointer} was ended by another process that uses resource {self.resource!r}",
+                write_pointer=key.write_pointer,
+                state="aborted",
+            ) from error
+
+    def decide(self) -> None:
+        """Commit. Returns when it is committed.
+
+        Raises:
+            NotCommitted: it failed, and the database says that it has not committed and never will.
+            TransactionInDoubt: it failed, and the database cannot be asked what became of it. So it is after any other exception.
+        """
+        self._check_made_here()
+        try:
+            self._commit()
+        except BaseException as error:
+            if self._resolved(error) == "aborted":
+                raise NotCommitted(error) from error
+            if not isinstance(error, SQLAlchemyError):
+                # Raised where it does not look as if the transaction had failed.
+                self._interruption = error
+        self._committed = True
+
+    def post_tx_commit(self) -> None:
+        """The marker has served; the next transaction removes it."""
+        self._served = {self._key}
+        self._end()
+        if self._interruption is not None:
+            raise self._interruption
+
+    def rollback_tx(self) -> None:
+        """Roll the database back."""
+        self._check_made_here()
+        try:
+            if isinstance(self._database, Session | scoped_session):
+                self._database.rollback()
+            else:
+                self.connection.rollback()
+        finally:
+            self._end()
+
+    def in_doubt_tx(self, _: BaseException) -> None:
+        """Let go; :meth:`recover` finds out. A COMMIT that was not sent yet never will be."""
+        self._recovered, self._recover_again_at = False, 0.0
+        try:
+            if not self._committed:
+                self._give_up_connection()
+        finally:
+            self._end()
+
+    @property
+    def _key(self) -> Key:
+        if self._tx is None or self._store_id is None:
+            raise TransactionClosed("the transaction is not prepared")
+        return Key(self._store_id, self._tx.transaction_id)
+
+    def _commit(self) -> None:
+        if isinstance(self._database, Session | scoped_session):
+            self._database.commit()
+        else:
+            self.connection.commit()
+
+    def _end(self) -> None:
+        connection = self._connection
+        self._tx = self._connection = self._transaction = None
+        if isinstance(self._database, Engine) and connection is not None:
+            connection.close()
+
+    def _give_up_connection(self) -> None:
+        """Whatever the failed commit holds must be free before its outcome can be looked for."""
+        connection = self._connection
+        try:
+            if isinstance(self._database, Session | scoped_session):
+                self._database.rollback()
+            elif connection is not None:
+                # The driver's own: to SQLAlchemy a transaction whose commit failed is over; to SQLite it may still hold its lock.
+                connection.connection.rollback()
+        except Exception:
+            if connection is not None:
+                with suppress(SQLAlchemyError):
+                    connection.invalidate()
+
+    def _resolved(self, error: BaseException) -> Decision:
+        """What became of a commit that failed. Raises TransactionInDoubt where the database does not say."""
+        self._give_up_connection()
+        end = time.monotonic() + RESOLVE_SECONDS
+        attempt = 0
+        while True:
+            why: object = "there is no marker"
+            try:
+                decision = self._markers.decided(self._engine(), self._key)
+                if decision is not None:
+                    return decision
+            except SQLAlchemyError as unanswered:
+                why = unanswered
+            wait = pause(attempt, random.random())
+            if time.monotonic() + wait > end:
+                pointer = self._key.write_pointer
+                raise TransactionInDoubt(
+                    f"the database did not say whether it has committed transaction {pointer} ({error}), and cannot be asked: "
+                    f"{why}; recover() finds out when it is back",
+                    write_pointer=pointer,
+                ) from error
+            time.sleep(wait)
+            attempt += 1
+
+    # --- recovery
+
+    def recover_once(self, client: TransactionCalls) -> None:
+        """:meth:`recover`, before this participant's first transaction and after each that was left in doubt."""
+        if self._recovered or time.monotonic() < self._recover_again_at:
+            return
+        self._recovered = "in_doubt" not in self.recover(client).values()
+        self._recover_again_at = 0.0 if self._recovered else time.monotonic() + AGAIN_SECONDS
+
+    def recover(self, client: TransactionCalls) -> dict[int, Recovery]:
+        """End the transactions under this resource's name that a process left undecided, as the database has decided.
+
+        What became of each, by write pointer. ``"in_doubt"``: the database does not say just now: it is down or busy, or a
+        process that hangs has written its marker and not committed it (``lock_timeout``). It is left for the next time, and
+        logged.
+
+        Raises:
+            OncelogError: the transaction service does not answer.
+        """
+        self._check_made_here()
+        if isinstance(self._engine().pool, SingletonThreadPool | StaticPool):
+            return {}  # a database in memory: nothing outlives its process, and a second connection would be the first one
+        own = None if self._tx is None else self._tx.transaction_id
+        statuses = [each for each in client.transactions("in_progress") if each.resource == self.resource]
+        found = {each.write_pointer: self._recover_one(client, each) for each in statuses if each.write_pointer != own}
+        return {pointer: recovery for pointer, recovery in found.items() if recovery is not None}
+
+    def _recover_one(self, client: TransactionCalls, status: TransactionStatus) -> Recovery | None:
+        """None where it has ended otherwise meanwhile."""
+        pointer = status.write_pointer
+        why: object = "there is no marker"
+        try:
+            decision = self._markers.decided(self._engine(), Key(status.store_id or "", pointer))
+        except SQLAlchemyError as error:
+            decision, why = None, error
+        if decision is None:
+            logger.warning("transaction %d of resource %r stays in doubt: %s", pointer, self.resource, why)
+            return "in_doubt"
+        return decision if _end_transaction(client, pointer, decision) else None
+
+    def _engine(self) -> Engine:
+        if isinstance(self._database, Session | scoped_session):
+            return self._database.get_bind(clause=self.table).engine
+        return self._database.engine
+
+    def _old_markers(self, store_id: str) -> set[Key]:
+        """Those that nobody will ask for again: committed there as here, or older than any transaction lives."""
+        markers = self._markers.oldest(self.connection, store_id, _MARKERS)
+        pointers = [marker.key.write_pointer for marker in markers if marker.key != self._key]
+        states = self._client.transaction_states(pointers) if pointers and self._client is not None else {}
+        return set(_served(markers, states))
+
+
+def _served(markers: Iterable[Marker], states: dict[int, TransactionState]) -> Iterable[Key]:
+    for marker in markers:
+        if marker.ended_ms < now_ms() - KEPT_MS or marker.state == states.get(marker.key.write_pointer) == "committed":
+            yield marker.key
+
+
+def _end_transaction(client: TransactionCalls, pointer: int, decision: Decision) -> bool:
+    """Whether it has ended so. Somebody else may have been faster, with the same decision."""
+    end = client.commit_transaction if decision == "committed" else client.abort_transaction
+    try:
+        return end(pointer).state == decision
+    except TransactionNotInProgress as error:
+        return error.state == decision
+    except TransactionNotFound:
+        return False

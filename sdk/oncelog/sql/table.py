@@ -1,0 +1,101 @@
+"""Tables of ours in a database, created when first needed. In the caller's they are found through what the caller works with.
+
+With :mod:`oncelog.sql.checkpoint`, :mod:`oncelog.sql.participant` and the outbox the part of the SDK that needs SQLAlchemy (the
+extra ``sql``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Engine, Inspector, MetaData, Table, inspect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.schema import CreateTable
+
+
+def in_autocommit(connection: Connection) -> bool:
+    """Whether each statement commits by itself, by an option of the connection or of its engine."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    return getattr(connection.connection.dbapi_connection, "autocommit", None) is True  # SQLite's is never True
+
+
+def create_missing(tables: MetaData, engine: Engine) -> None:
+    """Create those that are not there; other processes may do the same at the same time. Raises SQLAlchemyError."""
+    for table in tables.sorted_tables:
+        with _unless_created(table, engine):
+            table.create(engine, checkfirst=True)
+
+
+@contextmanager
+def _unless_created(table: Table, where: Engine | Connection) -> Iterator[None]:
+    """Creating it may fail if it is there then: another process was faster. The error differs; PostgreSQL knows two."""
+    try:
+        yield
+    except DBAPIError:
+        if not inspect(where).has_table(table.name):
+            raise
+
+
+class TableOnDemand:
+    """The table, and the engines that are known to have it."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._engines_with_table: WeakSet[Engine] = WeakSet()
+
+    def connection(self, session: Session | scoped_session[Session] | Connection) -> Connection:
+        """The connection whose transaction the effects are in, with the table there. Raises TypeError; ValueError: AUTOCOMMIT, or
+        another table of that name."""
+        if isinstance(session, Session | scoped_session):
+            connection = session.connection(bind_arguments={"clause": self.table})
+        elif isinstance(session, Connection):
+            connection = session
+        else:
+            raise TypeError(f"what is needed is the Session or Connection of the effects, not {type(session).__name__}")
+        if in_autocommit(connection):
+            raise ValueError("in AUTOCOMMIT there is no transaction that others could share")
+        if connection.engine not in self._engines_with_table:
+            self._ensure_table(connection)
+        return connection
+
+    def _ensure_table(self, connection: Connection) -> None:
+        """Create the table unless it is there; remember that it is, once that cannot be rolled back any more."""
+        created_in = f"oncelog created {self.table.name}"
+        inspector = inspect(connection)
+        if not inspector.has_table(self.table.name):
+            self._create_table(connection)
+            # In the connection's info, not in this object: others that share the transaction see the table too and must not
+            # take it for granted either.
+            connection.info[created_in] = connection.get_transaction()
+            return
+        self._check_columns(inspector)
+        if connection.info.get(created_in) is not connection.get_transaction():
+            connection.info.pop(created_in, None)
+            self._engines_with_table.add(connection.engine)
+
+    def _check_columns(self, inspector: Inspector) -> None:
+        """Raises ValueError for a table of this name that is another one: made by an older version, or by somebody else."""
+        missing = {column.name for column in self.table.columns} - {
+            each["name"] for each in inspector.get_columns(self.table.name)
+        }
+        key = set(inspector.get_pk_constraint(self.table.name)["constrained_columns"])
+        expected = {column.name for column in self.table.primary_key.columns}
+        if missing or key != expected:
+            raise ValueError(
+                f"the table {self.table.name} is not the one that is needed here: its primary key is ({', '.join(sorted(key))}), "
+                f"not ({', '.join(sorted(expected))}); columns that it lacks: {', '.join(sorted(missing)) or 'none'}. An older "
+                "version made it, or something else: use another name, or drop it when nothing needs it any more"
+            )
+
+    def _create_table(self, connection: Connection) -> None:
+        """In the caller's transaction: a second connection would wait for the first one's locks, or in SQLite's memory be it."""
+        if connection.dialect.name == "sqlite":
+            # No savepoint here: with Python's default transaction handling, releasing an outermost one commits.
+            connection.execute(CreateTable(self.table, if_not_exists=True))
+            return
+        with _unless_created(self.table, connection), connection.begin_nested():
+            self.table.create(connection, checkfirst=False)

@@ -1,0 +1,1 @@
+"""Transactions and atomic commits: their participants, their messages, the order of their calls."""

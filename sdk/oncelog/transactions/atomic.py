@@ -1,0 +1,438 @@
+"""Messages that become readable on all their topics or on none, for readers that know nothing of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Literal, NoReturn, Self
+from uuid import uuid4
+
+from oncelog.api.atomic import JournalCalls
+from oncelog.api.retry import may_retry
+from oncelog.api.transactions import BUFFER_BYTES
+from oncelog.errors import (
+    InvalidRequest,
+    OncelogError,
+    SequenceIdNotRising,
+    TransactionClosed,
+    TransactionInDoubt,
+    TransactionNotFound,
+    TransactionNotInProgress,
+)
+from oncelog.message_id import MessageId
+from oncelog.process.turns import Turn
+from oncelog.producing.producer import DELIVERY_SECONDS, Producer, check_sequence_id, checked_extras, encode_value
+from oncelog.transactions.chunks import MAX_BYTES, MAX_MESSAGES, Row, TopicChunks
+from oncelog.transactions.held_producers import HeldProducers
+from oncelog.values.expectation import UNCHECKED, Unchecked, expectation
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.models import ATOMIC_ID_PATTERN, AtomicOutcome
+from oncelog.wire.requests import CommitRequest
+
+State = Literal["in_progress", "staged", "committed", "refused", "aborted", "in_doubt"]
+
+
+class _Messages:
+    """What an atomic commit and a branch of one have in common: they gather messages, and stage what exceeds the buffer."""
+
+    def __init__(
+        self,
+        client: JournalCalls,
+        group: str,
+        id: str | None,  # noqa: A002  # the field's word
+        timeout: float | None,
+        namespace: str,
+        buffer_bytes: int,
+        of: str | None = None,
+    ) -> None:
+        if buffer_bytes < 0:
+            raise ValueError(f"buffer_bytes is at least 0, not {buffer_bytes}")
+        self.id = _checked(uuid4().hex if id is None else id, "id")
+        """What its outcome is asked for by; drawn by the SDK unless it was given."""
+        self.group = _checked(group, "group")
+        """Transactions of one group appear in the same order on all topics."""
+        self._client = client
+        self._timeout = timeout
+        self._namespace = namespace
+        self._buffer_bytes = buffer_bytes
+        self._of = of
+        self._lock = Turn(f"the atomic commit {self.id}")
+        self._topics: dict[tuple[str, str], TopicChunks] = {}
+        self._producers = HeldProducers()
+        self._last_named: dict[tuple[str, str, str], int] = {}
+        self._size = 0
+        self._messages = 0
+        self._begun = False
+        self._committed_before = False
+        self._failure: BaseException | None = None
+        self._state: State = "in_progress"
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of messages that are held in memory now."""
+        return self._size
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        namespace: str | None = None,
+        producer: Producer[Any] | str | None = None,
+        sequence_id: int | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+        expected_key_offset: int | Unchecked | None = UNCHECKED,
+    ) -> None:
+        """Add one message. The messages of a topic keep their order, and are side by side in its log.
+
+        What it expects, and its sequence id, are judged at the commit, behind the messages sent before it; if one of them does
+        not hold, nothing is committed.
+
+        Args:
+            value: bytes, or what the codec of ``producer`` turns into bytes.
+            ttl: seconds that it lives; shorter than the topic's.
+            producer: under whose name and numbers the message is deduplicated. An open one of this topic: what it was given
+                before is sent first, and until the end it takes no messages but through this. Or a name, with ``sequence_id``.
+            sequence_id: rising from message to message of a producer.
+            expected_offset, expected_last_id, expected_key_offset: as for :meth:`oncelog.Producer.send`.
+
+        Raises:
+            TransactionClosed: it has ended, or one of its messages failed before.
+            OncelogError: staging what exceeds the buffer failed; it cannot be committed any more.
+        """
+        payload = producer._encode(value) if isinstance(producer, Producer) else encode_value(value, None)
+        raw_key = checked_extras(key, properties, ttl)
+        expected = expectation(expected_offset, expected_last_id, expected_key_offset, raw_key)
+        space = self._namespace if namespace is None else namespace
+        with self._lock:
+            self._require_running()
+            number = self._number(space, topic, producer, sequence_id)
+            # Not before: only then it is sure to keep its name until the end.
+            name, epoch = (producer.name, producer.epoch) if isinstance(producer, Producer) else (producer, None)
+            row = Row(payload, raw_key, properties and dict(properties), ttl, name, epoch, number, expected)
+            self._topics.setdefault((space, topic), TopicChunks(space, topic)).add(row)
+            self._size += row.size
+            self._messages += 1
+            self._spill(self._buffer_bytes)
+
+    def abort(self) -> None:
+        """Drop everything; nothing of it will ever be seen.
+
+        Raises:
+            TransactionClosed: it has ended. OncelogError: the service could not be told; it is dropped when its time is up.
+        """
+        with self._lock:
+            self._require("in_progress")
+            self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        if self._state != "in_progress":
+            return  # ended in the block
+        if error is None:
+            self._finish()
+            return
+        if self._lock.elsewhere:
+            return  # a forked child leaves the block: it is the parent's to end
+        with self._lock:
+            self._drop_because(error)
+
+    def _finish(self) -> None:
+        """What the end of the block does."""
+        raise NotImplementedError
+
+    # --- on its way
+
+    def _require(self, state: State) -> None:
+        if self._state != state:
+            raise TransactionClosed(f"{self.id} is {self._state.replace('_', ' ')}; begin another one")
+
+    def _require_running(self) -> None:
+        self._require("in_progress")
+        if self._failure is not None:
+            raise TransactionClosed(f"an earlier message of {self.id} failed; it can only be aborted") from self._failure
+
+    def _number(self, namespace: str, topic: str, producer: Producer[Any] | str | None, given: int | None) -> int | None:
+        if producer is None:
+            if given is not None:
+                raise ValueError("a sequence id is a producer's; give the producer too")
+            return None
+        if isinstance(producer, Producer):
+            return self._producers.number(self.id, namespace, topic, producer, given)
+        if given is None:
+            raise ValueError(f"the messages of {producer!r} are numbered here; give a sequence_id, or the open Producer")
+        check_sequence_id(given)
+        last = self._last_named.get((namespace, topic, producer))
+        if last is not None and given <= last:
+            raise SequenceIdNotRising(f"sequence id {given} does not follow {last}; nothing was sent", last=last, received=given)
+        self._last_named[namespace, topic, producer] = given
+        return given
+
+    def _spill(self, to_bytes: int) -> None:
+        """Stage the largest topics until what is left fits."""
+        while self._size > to_bytes or self._messages > MAX_MESSAGES:
+            by_size = self._size > to_bytes
+            self._stage(max(self._topics.values(), key=lambda each: each.size if by_size else each.messages))
+
+    def _stage(self, topic: TopicChunks, but_last: bool = False) -> None:
+        """Stage the topic's chunks. A failure is the end: what is staged then is not what was sent."""
+        try:
+            for chunk, request in topic.take(but_last):
+                self._begin()
+                if not self._committed_before:
+                    self._client.stage(self.id, topic.topic, chunk, request, topic.namespace)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._size = sum(each.size for each in self._topics.values())
+            self._messages = sum(each.messages for each in self._topics.values())
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True  # perhaps, also where this fails
+        outcome = self._client.begin_atomic(self.group, id=self.id, timeout=self._timeout, of=self._of)
+        # An id that the caller has chosen may have been committed by a process that died before it heard of it.
+        self._committed_before = outcome.committed
+        if outcome.state == "aborted":
+            raise TransactionNotInProgress(
+                f"{self.id} was aborted: {outcome.detail}", transaction=self.id, state=outcome.state, reason=outcome.reason
+            )
+
+    def _drop(self) -> None:
+        self._end("aborted")
+        self._producers.roll_back()
+        if self._begun:
+            with suppress(TransactionNotFound):  # its begin did not get through
+                self._client.abort_atomic(self.id)
+
+    def _drop_because(self, error: BaseException) -> None:
+        """Drop everything; what goes wrong with that is noted."""
+        try:
+            self._drop()
+        except OncelogError as other:
+            error.add_note(f"the service could not be told to abort {self.id}, and does when its time is up: {other}")
+
+    def _end(self, state: State) -> None:
+        self._state = state
+        self._topics.clear()
+        self._size = self._messages = 0
+
+
+class AtomicBatch(_Messages):
+    """Messages for several topics that are committed together; a context manager. ``client.atomic(…)`` makes one.
+
+        with client.atomic(group="orders") as batch:
+            batch.send("orders", b"order 17 is paid")
+            batch.send("audit", b"17: paid")
+        print(batch.outcome.state)
+
+    When the block ends, all of it is committed by one request, in one step: every topic gets its messages or none does, and no
+    reader sees any before. What exceeds ``buffer_bytes`` is staged on the service on the way. When the block raises, everything
+    is dropped. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        client: JournalCalls,
+        group: str,
+        *,
+        id: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        branches: Iterable[str] = (),
+        producer: str | None = None,
+        sequence_id: int | None = None,
+        incarnation: str | None = None,
+        checksum: str | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        delivery_timeout: float = DELIVERY_SECONDS,
+    ) -> None:
+        """
+        Args:
+            group: transactions of one group appear in the same order on all topics.
+            id: the same one again commits nothing twice; else the SDK draws one.
+            timeout: seconds until what is staged is aborted, if it is not committed by then; else the service's setting.
+            branches: ids of those that are committed with it, behind its own messages, in this order. Read at the commit, so
+                that a list may be filled in the block.
+            producer, sequence_id: the commit is deduplicated as a whole within its group: at or below the last sequence id of
+                this name it is answered as a duplicate, and nothing of it is stored.
+            incarnation: of the producer; a commit under another one is refused.
+            checksum: kept with the outcome and told to a duplicate, to compare.
+            buffer_bytes: of messages held in memory.
+            delivery_timeout: seconds that the commit is tried again before it is in doubt.
+
+        Raises:
+            InvalidRequest; ValueError for a negative buffer.
+        """
+        super().__init__(client, group, id, timeout, namespace, buffer_bytes)
+        if (producer is None) != (sequence_id is None):
+            raise InvalidRequest("producer and sequence_id go together: a commit has both or neither")
+        self._branches = branches
+        self._producer = producer
+        self._sequence_id = sequence_id
+        self._incarnation = incarnation
+        self._checksum = checksum
+        self._delivery_timeout = delivery_timeout
+        self._outcome: AtomicOutcome | None = None
+
+    @property
+    def outcome(self) -> AtomicOutcome | None:
+        """Of the commit; None before it, and where there is none. Its state is ``committed``, or
+        ``duplicate`` where the sequence id had been committed before."""
+        return self._outcome
+
+    def commit(self) -> AtomicOutcome:
+        """What the end of the block does.
+
+        Raises:
+            OncelogError: refused, and certainly not committed: OffsetMismatch, SequenceReused, ProducerFenced, TopicNotFound, …
+            BranchGone, and what passes by itself: the same; under the same id it can be committed again until its time is up.
+            TransactionInDoubt: whether it is committed is not known; :meth:`oncelog.Client.atomic_outcome` will tell.
+            TransactionClosed: it has ended, or one of its messages failed; then it is aborted.
+        """
+        with self._lock:
+            self._require("in_progress")
+            try:
+                request = self._prepare()
+                self._state = "in_doubt"  # before it is sent: an interruption decides nothing, wherever it comes from now on
+                self._outcome = self._commit(request)
+                self._go_on(self._outcome)
+                return self._outcome
+            except BaseException as error:
+                self._failed(error)
+                raise
+
+    def _go_on(self, outcome: AtomicOutcome) -> None:
+        """It is committed."""
+        self._end("committed")
+        if outcome.state == "duplicate":
+            self._producers.roll_back()
+        else:
+            self._producers.note_all()
+            self._producers.release()
+
+    def _failed(self, error: BaseException) -> None:
+        """What became of it says its state, not where the error arose: an interruption comes also when it is committed."""
+        if self._state == "in_progress":
+            self._drop_because(error)
+        elif self._state == "in_doubt" and isinstance(error, OncelogError) and error.definite:
+            self._end("refused")
+            self._producers.roll_back()
+        else:
+            self._end("in_doubt" if self._outcome is None else "committed")
+            self._producers.stop(error)
+
+    def _finish(self) -> None:
+        self.commit()
+
+    def _prepare(self) -> CommitRequest:
+        """Stage what does not fit into the request. Until that is sent, nothing is committed, whatever fails."""
+        self._require_running()
+        for topic in self._topics.values():
+            self._stage(topic, but_last=True)
+        self._spill(MAX_BYTES)
+        parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
+        return CommitRequest(
+            group=self.group,
+            parts=parts,
+            branches=list(self._branches),
+            producer=self._producer,
+            sequence_id=self._sequence_id,
+            incarnation=self._incarnation,
+            checksum=self._checksum,
+        )
+
+    def _commit(self, request: CommitRequest) -> AtomicOutcome:
+        try:
+            return self._client.commit_atomic(self.id, request, retry=self._delivery_timeout)
+        except OncelogError as error:
+            if error.definite:
+                raise
+            if may_retry(error, idempotent=True):
+                self._raise_in_doubt(error)
+            return self._decide(error, request)
+
+    def _decide(self, error: OncelogError, request: CommitRequest) -> AtomicOutcome:
+        """The last try was refused, but an earlier one may have got through, or may do so yet: have it aborted, or hear of it."""
+        try:
+            outcome = self._client.begin_atomic(self.group, id=self.id)
+            if outcome.state == "in_progress":
+                outcome = self._abort_or_outcome()
+        except OncelogError:
+            self._raise_in_doubt(error)
+        if outcome.committed and not (outcome.of and request.carries):  # else another one has named it, without what that carries
+            return outcome
+        error.definite = True
+        raise error
+
+    def _abort_or_outcome(self) -> AtomicOutcome:
+        try:
+            return self._client.abort_atomic(self.id)
+        except TransactionNotInProgress:
+            return self._client.atomic_outcome(self.id)
+
+    def _raise_in_doubt(self, cause: OncelogError) -> NoReturn:
+        detail = f"whether {self.id} is committed is not known: {cause}; ask for its outcome before doing it again"
+        raise TransactionInDoubt(detail, transaction=self.id) from cause
+
+
+class AtomicBranch(_Messages):
+    """Messages that are staged for somebody else's atomic commit; a context manager. ``client.atomic_branch(of)`` makes one.
+
+        with client.atomic_branch(of=batch_id, group="orders") as branch:
+            branch.send("orders", b"order 18")
+        report(branch.id)                             # to whoever commits: client.atomic(id=batch_id, branches=[…])
+
+    When the block ends, everything is staged. It is seen when a commit names the branch, in that commit's place; one that is not
+    named is dropped. So a piece of work may be done twice, in two branches, and only one of them counts. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        client: JournalCalls,
+        of: str,
+        group: str,
+        *,
+        id: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        """``of``: the id of the transaction whose commit may name it; the other arguments are those of :class:`AtomicBatch`."""
+        super().__init__(client, group, id, timeout, namespace, buffer_bytes, _checked(of, "of"))
+
+    def stage(self) -> None:
+        """What the end of the block does. Raises as :meth:`send` does; then it is aborted."""
+        with self._lock:
+            self._require("in_progress")
+            try:
+                self._require_running()
+                self._begin()
+                for topic in self._topics.values():
+                    self._stage(topic)
+            except BaseException as error:
+                self._drop_because(error)
+                raise
+            self._end("staged")
+
+    def _finish(self) -> None:
+        self.stage()
+
+    def _number(self, namespace: str, topic: str, producer: Producer[Any] | str | None, given: int | None) -> int | None:
+        if isinstance(producer, Producer):
+            raise ValueError("what becomes of a branch, its producer does not learn: name it, and give the sequence ids")
+        return super()._number(namespace, topic, producer, given)
+
+
+def _checked(name: str, what: str) -> str:
+    if not ATOMIC_ID_PATTERN.fullmatch(name) or name in (".", ".."):
+        raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {name[:100]!r}")
+    return name

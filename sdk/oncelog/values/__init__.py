@@ -1,0 +1,1 @@
+"""Values: what is sent, what comes back, where reading begins. Pure."""

@@ -1,0 +1,121 @@
+"""What a request to the journal must satisfy before its state is looked at. Pure: a request in, an error or nothing out."""
+
+from __future__ import annotations
+
+from oncelog.errors import InvalidRequest, RequestTooLarge
+from oncelog.wire.models import ATOMIC_ID_PATTERN
+from oncelog.wire.requests import CommitRequest, Part, PublishRequest
+from oncelog_dedup import MAX_SEQUENCE_ID
+from oncelog_service.atomic.limits import JournalLimits
+from oncelog_service.log.checks import check_producer_name, check_publish
+from oncelog_service.topics import check_topic_name
+
+MAX_CHUNK = 2**31 - 1
+MAX_BRANCHES = 10_000
+"""One for each process of the largest jobs; a commit holds all of them at once."""
+MAX_TEXT = 249
+"""Characters of an incarnation and of a checksum. They are kept for ever; as long as any name."""
+
+
+def check_id(text: str, what: str = "the id of a transaction") -> None:
+    """Raises InvalidRequest."""
+    if not ATOMIC_ID_PATTERN.fullmatch(text) or text in (".", ".."):  # which clients take out of an address
+        raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {text[:100]!r}")
+
+
+def check_group(name: str) -> None:
+    """Raises InvalidRequest."""
+    check_id(name, "the name of a group")
+
+
+def check_begin(
+    id: str | None,  # noqa: A002  # the field's word
+    group: str,
+    timeout_ms: int | None,
+    of: str | None,
+    limits: JournalLimits,
+) -> None:
+    """Raises InvalidRequest."""
+    check_group(group)
+    if id is not None:
+        check_id(id)
+    if of is not None:
+        check_id(of, "of: the id of a transaction")
+        if of == id:
+            raise InvalidRequest(f"transaction {id} cannot be a branch of itself")
+    if timeout_ms is not None and not 0 < timeout_ms <= limits.max_timeout_ms:
+        raise InvalidRequest(f"timeoutMs is 1 to {limits.max_timeout_ms}, not {timeout_ms}")
+
+
+def check_stage(chunk: int, request: PublishRequest, limits: JournalLimits) -> None:
+    """Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
+    if not 0 <= chunk <= MAX_CHUNK:
+        raise InvalidRequest(f"the number of a chunk is 0 to {MAX_CHUNK}, not {chunk}")
+    _check_messages(request, limits)
+
+
+def check_commit(id: str, request: CommitRequest, limits: JournalLimits) -> None:  # noqa: A002  # the field's word
+    """Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
+    check_id(id)
+    if request.group is not None:
+        check_group(request.group)
+    _check_numbered(request)
+    _check_branches(id, request)
+    messages = sum(len(part.request.payloads) for part in request.parts)
+    if messages > limits.max_messages:
+        most = limits.max_messages
+        raise RequestTooLarge(f"{messages} messages in one request; {most} are the most", limit=most)
+    named: set[tuple[str, str]] = set()
+    for part in request.parts:
+        _check_part(part, limits)
+        topic = (part.namespace, part.topic)
+        if topic in named:
+            raise InvalidRequest(f"two parts are for {part.namespace}/{part.topic}; a commit carries at most one for each topic")
+        named.add(topic)
+
+
+def _check_numbered(request: CommitRequest) -> None:
+    producer, sequence_id = request.producer, request.sequence_id
+    if (producer is None) != (sequence_id is None):
+        raise InvalidRequest("producer and sequenceId go together: a commit has both or neither")
+    if producer is not None:
+        check_producer_name(producer)
+    if sequence_id is not None and not 0 <= sequence_id <= MAX_SEQUENCE_ID:
+        raise InvalidRequest(f"a sequence id is 0 to {MAX_SEQUENCE_ID}, not {sequence_id}")
+    if request.incarnation is not None and producer is None:
+        raise InvalidRequest("an incarnation is that of a producer; name it in producer")
+    for name, text in (("incarnation", request.incarnation), ("checksum", request.checksum)):
+        if text is not None and not 1 <= len(text) <= MAX_TEXT:
+            raise InvalidRequest(f"{name} is 1 to {MAX_TEXT} characters, not {len(text)}")
+
+
+def _check_branches(id: str, request: CommitRequest) -> None:  # noqa: A002  # the field's word
+    branches = request.branches
+    if len(branches) > MAX_BRANCHES:
+        raise RequestTooLarge(f"{len(branches)} branches in one commit; {MAX_BRANCHES} are the most", limit=MAX_BRANCHES)
+    named: set[str] = set()
+    for branch in branches:
+        check_id(branch, "the id of a branch")
+        if branch == id:
+            raise InvalidRequest(
+                f"transaction {id} cannot be a branch of itself; what it has staged is committed without being named"
+            )
+        if branch in named:
+            raise InvalidRequest(f"branch {branch} is named twice")
+        named.add(branch)
+
+
+def _check_part(part: Part, limits: JournalLimits) -> None:
+    try:
+        check_topic_name(part.namespace, part.topic)
+        _check_messages(part.request, limits)
+    except InvalidRequest as error:
+        raise type(error)(f"the part for {part.namespace[:250]}/{part.topic[:250]}: {error.detail}") from error
+
+
+def _check_messages(request: PublishRequest, limits: JournalLimits) -> None:
+    if request.write_pointer is not None:
+        raise InvalidRequest("a message is in an atomic commit or under a write pointer: transactionWritePointer must be null")
+    if not request.payloads:
+        raise InvalidRequest("messages is empty: there is nothing to commit")
+    check_publish(request, limits.max_messages)

@@ -1,0 +1,417 @@
+"""The coordinator of atomic commits over several topics: double journaling with a local copy of the data.
+
+The journal says what became of each transaction, the data journal of each topic (append/atomic.py) holds its messages. The plan
+(plan.py) folds the journal; endings.py takes the step that ends a transaction. A commit is, in one step of the event loop: judge
+it on every topic, then hand to the writer *one* batch with the rows that make its messages appear on all of them, the record and
+the outcome. So a crash leaves all of it or nothing, and two commits appear in the same order on every topic that they share.
+
+On disk a transaction is in progress or has ended; so it is in memory, which moves when a batch is handed over. What is under way
+besides – a commit that waits for its verdict – is known to the call alone, and gone with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+from weakref import WeakValueDictionary
+
+from oncelog.errors import (
+    GroupProducerNotFound,
+    InvalidRequest,
+    OncelogError,
+    StorageFailed,
+    TransactionExists,
+    TransactionNotFound,
+)
+from oncelog.wire.models import AtomicOutcome, GroupProducer
+from oncelog.wire.requests import CommitRequest, Part, PublishRequest
+from oncelog_service.atomic.checks import check_begin, check_commit, check_stage
+from oncelog_service.atomic.endings import ASKED, Brought, Endings, again
+from oncelog_service.atomic.ledger import Ledger, check_assignable, fenced, not_in_progress
+from oncelog_service.atomic.limits import JournalLimits
+from oncelog_service.atomic.outcomes import forgettable
+from oncelog_service.atomic.plan import GiveUp, Transaction
+from oncelog_service.atomic.records import Enlist, TopicRef
+from oncelog_service.atomic.recovery import Found, find
+from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.append.atomic import Staged
+from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.reading import read
+from oncelog_service.storage.keys import group_producer_key, number_key
+from oncelog_service.storage.port import Batch, Store, StoreError, Table
+from oncelog_service.topics import Topics
+
+_log = logging.getLogger(__name__)
+
+_ROUND_SECONDS = 0.2
+_FORGOTTEN_AT_ONCE = 1_000
+
+
+class Journal:
+    """All journaled transactions of one opening of the store. Works on the event loop that owns the writer and the topics."""
+
+    def __init__(self, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: JournalLimits, found: Found) -> None:
+        """``found``: what is on disk; see :meth:`recover`."""
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._clock = clock
+        self._limits = limits
+        self._ledger = Ledger(store, writer, clock, limits, found)
+        self._endings = Endings(self._ledger, writer, topics)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
+        self._stepping = asyncio.Lock()
+
+    @classmethod
+    async def recover(cls, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: JournalLimits) -> Journal:
+        """Read the journal, and give up what nobody can commit any more. Raises StoreError, StoreDamaged."""
+        found = await asyncio.to_thread(find, store, limits.partitions)
+        journal = cls(store, writer, topics, clock, limits, found)
+        left_over = [each for each in found.staged if not journal._ledger.needs(each[1])]
+        await journal.once()
+        try:
+            await writer.settled()
+        except StorageFailed as failure:
+            raise StoreError(failure.detail) from failure
+        journal._endings.drop_left_over(left_over)
+        return journal
+
+    # --- begin
+
+    async def begin(self, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:  # noqa: A002
+        """Begin a transaction, or a branch ``of`` another one; the same id again begins nothing twice.
+
+        Raises:
+            InvalidRequest; TransactionExists: it was begun differently; TransactionNotInProgress: the one it is for has ended.
+        """
+        check_begin(id, group, timeout_ms, of, self._limits)
+        if id is None:
+            return await self._begin_unnamed(group, timeout_ms, of)
+        async with self._changing(id):
+            ended = await self._ledger.find_ended(id)
+            if ended is not None:
+                _check_same(ended.outcome, group, of)
+                return ended.outcome
+            number = self._ledger.numbers.get(id)
+            if number is None:
+                await self._check_parent(of, group)
+                number, done = self._begin_now(id, group, timeout_ms, of)
+                await done
+            outcome = self._ledger.status(number)
+            _check_same(outcome, group, of)
+            await self._writer.settled()
+            return outcome
+
+    async def _begin_unnamed(self, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:
+        await self._check_parent(of, group)
+        number, done = self._begin_now(None, group, timeout_ms, of)
+        outcome = self._ledger.status(number)
+        await done
+        return outcome
+
+    def _begin_now(
+        self,
+        id: str | None,  # noqa: A002
+        group: str,
+        timeout_ms: int | None,
+        of: str | None,
+    ) -> tuple[int, asyncio.Future[None]]:
+        check_assignable(id)
+        self._ledger.check()
+        batch = Batch()
+        with self._ledger.moving():
+            number = self._ledger.begin(batch, id, group, timeout_ms, of)
+            return number, self._ledger.submit(batch)
+
+    async def _check_parent(self, of: str | None, group: str) -> None:
+        """Raises InvalidRequest: it is of another group, so its commit cannot name this one; TransactionNotInProgress."""
+        if of is None:
+            return
+        number = self._ledger.numbers.get(of)
+        if number is not None:
+            group_of = self._ledger.find(number).group
+            if group_of != group:
+                raise InvalidRequest(f"transaction {of!r} is of group {group_of!r}: a branch of it must be, too")
+            return
+        ended = await self._ledger.find_ended(of)
+        if ended is not None:
+            await self._writer.settled()
+            raise not_in_progress(of, ended.outcome.state, "nothing can be staged for it")
+
+    # --- stage
+
+    async def stage(self, id: str, namespace: str, topic: str, chunk: int, request: PublishRequest) -> None:  # noqa: A002
+        """Put messages into the topic's data journal, as this chunk of the transaction. The same chunk again is stored once.
+
+        Raises:
+            InvalidRequest, ExpectationsNotChecked, TransactionalMismatch, ChunkReused, ProducerFenced, SequenceGap,
+            TransactionNotFound, TransactionNotInProgress, TopicNotFound: definite, nothing is staged.
+            StorageUnavailable: definite. StorageFailed: not definite; send the same chunk again.
+        """
+        check_stage(chunk, request, self._limits)
+        log = await self._topics.open(namespace, topic, claim=True)
+        log.check_staged(request)
+        number = self._ledger.numbers.get(id)
+        if number is None:
+            raise await self._ledger.no_longer(id)
+        staged = await self._staged(log, _ref(log, namespace, topic), number)
+        if self._ledger.numbers.get(id) is None:
+            raise await self._ledger.no_longer(id)
+        try:
+            new = log.journaled.is_new(staged, chunk, request)
+        except OncelogError:
+            await self._writer.settled()  # the refusal may depend on what is being written
+            raise
+        if not new:
+            await self._writer.settled()
+            return
+        self._ledger.check()
+        batch = Batch()
+        with self._ledger.moving():
+            self._put(batch, log, _ref(log, namespace, topic), staged, chunk, request)
+            done = self._ledger.submit(batch)
+        await done
+
+    def _put(self, batch: Batch, log: TopicLog, topic: TopicRef, staged: Staged, chunk: int, request: PublishRequest) -> None:
+        if topic not in self._ledger.find(staged.number).topics:
+            self._ledger.append(batch, Enlist(staged.number, topic))
+        log.journaled.put(batch, staged, chunk, request)
+
+    async def _staged(self, log: TopicLog, topic: TopicRef, number: int) -> Staged:
+        if topic not in self._ledger.find(number).topics:
+            return log.journaled.begun(number)
+        return await log.journaled.open(number)
+
+    # --- commit
+
+    async def commit(self, id: str, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
+        """Commit what was staged under the id, what the request carries, and the branches that it names: all or nothing.
+
+        The answer comes when the messages are there. The same again under the same id answers the same; so does, for a commit
+        with a producer and sequence id, the same of those under another id.
+
+        Raises:
+            TransactionNotFound, TransactionExists, InvalidRequest: nothing was committed.
+            TransactionNotInProgress: it was aborted, or timed out; or it is committed, and this request carries messages,
+                branches or a number that were not. A refusal that ended it is raised again as it was:
+            OffsetMismatch, ProducerFenced, SequenceGap, SequenceReused, TopicNotFound, …
+            BranchGone, ProducerInTransaction, KeyInTransaction, TopicDamaged, StorageUnavailable: it is in progress as before.
+            StorageFailed: not definite; ask for the outcome.
+        """
+        check_commit(id, request, self._limits)
+        async with self._changing(id):
+            ended = await self._ledger.find_ended(id)
+            if ended is not None:
+                if request.group not in (None, ended.outcome.group):
+                    raise _exists(id, ended.outcome.group)
+                return again(ended, request)
+            number = self._ledger.numbers.get(id)
+            if number is not None:
+                self._check_can_commit(self._ledger.find(number), request)
+            elif request.group is None:
+                raise TransactionNotFound(
+                    f"no transaction {id!r} was begun; name its group to begin it with the commit", transaction=id
+                )
+            return await self._decide(id, number, request)
+
+    def _check_can_commit(self, transaction: Transaction, request: CommitRequest) -> None:
+        if request.group not in (None, transaction.group):
+            raise _exists(transaction.id, transaction.group)
+        if transaction.of is not None:
+            raise InvalidRequest(f"{transaction.id!r} is a branch of {transaction.of!r}: commit that, and name this one")
+
+    async def _decide(self, id: str, number: int | None, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
+        transaction = None if number is None else self._ledger.find(number)
+        brought = [await self._brought(part) for part in request.parts]
+        if transaction is None:
+            assert request.group is not None  # checked
+            number, _ = self._begin_now(id, request.group, None, None)
+            transaction = self._ledger.find(number)
+        return await self._endings.decide(transaction, request, brought)
+
+    async def _brought(self, part: Part) -> Brought:
+        log = await self._topics.open(part.namespace, part.topic, claim=True)
+        log.check_staged(part.request)
+        return Brought(_ref(log, part.namespace, part.topic), log, part.request)
+
+    # --- abort
+
+    async def abort(self, id: str) -> AtomicOutcome:  # noqa: A002
+        """Nothing of it will be seen. Twice is as once. Raises TransactionNotInProgress, TransactionNotFound."""
+        async with self._changing(id):
+            ended = await self._ledger.find_ended(id)
+            number = self._ledger.numbers.get(id)
+            if ended is None and number is not None:
+                return await self._endings.abort(self._ledger.find(number), ASKED, "it was aborted")
+            if ended is not None and ended.outcome.state == "aborted":
+                return ended.outcome
+            raise await self._ledger.no_longer(id)
+
+    # --- ask
+
+    async def show(self, id: str) -> AtomicOutcome:  # noqa: A002
+        """What became of it; durable. Raises TransactionNotFound."""
+        ended = await self._ledger.find_ended(id)
+        if ended is not None:
+            return ended.outcome
+        number = self._ledger.numbers.get(id)
+        if number is None:
+            raise await self._ledger.no_longer(id)
+        outcome = self._ledger.status(number)
+        await self._writer.settled()
+        return outcome
+
+    async def list(self, group: str | None, after: str | None, limit: int) -> Sequence[AtomicOutcome]:
+        """Those that are in progress, by rising number; ``after``: behind the one of this id."""
+        behind = 0
+        if after is not None:
+            number = self._ledger.numbers.get(after)
+            if number is None:
+                data = await read(self._store.get, Table.ATOMIC_ID, after.encode("ascii", "replace"))
+                number = 0 if data is None else int.from_bytes(data, "big")
+            behind = number
+        shown = (self._ledger.status(number) for number in self._ledger.open_numbers if number > behind)
+        found = list(islice((each for each in shown if group in (None, each.group)), limit))
+        await self._writer.settled()
+        return found
+
+    async def producer(self, group: str, name: str) -> GroupProducer:
+        """The newest commit under this name. Raises GroupProducerNotFound."""
+        row = self._ledger.producers.get((group, name))
+        await self._writer.settled()
+        if row is None:
+            raise GroupProducerNotFound(f"group {group[:249]!r} knows of no producer {name[:249]!r}")
+        return GroupProducer(
+            group=group,
+            producer=name,
+            sequence_id=row.sequence_id,
+            incarnation=row.incarnation,
+            transaction=row.transaction,
+            messages=row.messages,
+            checksum=row.checksum,
+        )
+
+    async def forget_producer(self, group: str, name: str, incarnation: str | None = None) -> None:
+        """Its next sequence id may be any, and its incarnation too. ``incarnation``: only if its newest commit is of this one.
+
+        Raises GroupProducerNotFound; ProducerFenced: it is of another. Nothing is forgotten then.
+        """
+        row = self._ledger.producers.get((group, name))
+        if row is None or incarnation not in (None, row.incarnation):
+            await self.producer(group, name)  # the refusal is told when what it was judged against is synced
+            assert row is not None
+            raise fenced(group, name, incarnation, row.incarnation)
+        self._ledger.check()
+        del self._ledger.producers[group, name]
+        batch = Batch()
+        batch.delete(Table.GROUP_PRODUCER, group_producer_key(group, name))
+        await self._ledger.submit(batch)
+
+    def needs(self, number: int) -> bool:
+        """Whether what is staged under this number must stay."""
+        return self._ledger.needs(number)
+
+    @property
+    def open_transactions(self) -> int:
+        """How many have not ended."""
+        return len(self._ledger.numbers)
+
+    @property
+    def committed(self) -> int:
+        """Atomic commits since the store was opened, duplicates not counted."""
+        return self._endings.committed
+
+    @property
+    def aborted(self) -> int:
+        """Transactions aborted since then, duplicates included."""
+        return self._endings.aborted
+
+    # --- in the background
+
+    async def run(self) -> None:
+        """Give up what is out of time or was left out, until cancelled."""
+        while True:
+            await asyncio.sleep(_ROUND_SECONDS)
+            try:
+                await self.once()
+            except OncelogError as error:
+                _log.warning("transactions cannot be given up now; they will be: %s", error)
+
+    async def once(self) -> None:
+        """Give up everything that is due now, but for what somebody commits or aborts just now."""
+        async with self._stepping:
+            failed: set[int] = set()
+            for plan in self._ledger.plans:
+                while steps := [
+                    each
+                    for each in plan.due(self._ledger.running.now_ms())
+                    if each.number not in failed and not self._is_busy(plan.transactions[each.number])
+                ]:
+                    for step in steps:
+                        if not await self._give_up(step):
+                            failed.add(step.number)
+
+    def _is_busy(self, transaction: Transaction) -> bool:
+        """Whether a call that may end it is under way."""
+        lock = self._locks.get(transaction.id)
+        return lock is not None and lock.locked()
+
+    async def _give_up(self, step: GiveUp) -> bool:
+        """Whether it has ended."""
+        if not self._ledger.is_open(step.number):
+            return True
+        transaction = self._ledger.find(step.number)
+        if self._is_busy(transaction):
+            return False
+        try:
+            async with self._changing(transaction.id):  # which nobody holds: nothing awaits here
+                await self._endings.abort(transaction, step.reason, step.detail)
+        except OncelogError as error:
+            _log.warning("%s cannot be done now; it will be: %s", step, error)
+            return False
+        return True
+
+    async def forget_outcomes(self) -> int:
+        """Forget what became of the oldest transactions, as far as none of their messages lives; how many."""
+        found = await read(forgettable, self._store, self._clock.now_ms(), _FORGOTTEN_AT_ONCE)
+        batch = Batch()
+        for number, id_ in found:
+            batch.delete(Table.ATOMIC_OUTCOME, number_key(number))
+            batch.delete(Table.ATOMIC_ID, id_.encode("ascii"))
+            self._ledger.ended.pop(id_, None)
+        if found:
+            await self._ledger.submit(batch)
+        return len(found)
+
+    async def close(self) -> None:
+        """Wait for what is being deleted."""
+        await self._endings.close()
+
+    def release(self) -> None:
+        """Nobody waits here for long."""
+
+    @asynccontextmanager
+    async def _changing(self, id: str) -> AsyncIterator[None]:  # noqa: A002
+        """One change of a transaction at a time."""
+        lock = self._locks.get(id)
+        if lock is None:
+            lock = self._locks[id] = asyncio.Lock()
+        async with lock:
+            yield
+
+
+def _ref(log: TopicLog, namespace: str, topic: str) -> TopicRef:
+    return TopicRef(namespace, topic, log.row.generation)
+
+
+def _check_same(outcome: AtomicOutcome, group: str, of: str | None) -> None:
+    if outcome.group != group or (of is not None and outcome.of != of):
+        raise _exists(outcome.id, outcome.group)
+
+
+def _exists(id: str, group: str) -> TransactionExists:  # noqa: A002
+    return TransactionExists(f"transaction {id!r} was begun differently, in group {group!r}", transaction=id, group=group)

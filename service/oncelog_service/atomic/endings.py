@@ -1,0 +1,399 @@
+"""How a journaled transaction ends: judged and committed on all its topics, or aborted.
+
+From the verdict to the hand-over nothing awaits, and all of a commit is one write: the rows that make its messages appear on
+every topic, the record of the journal, the outcome. So a crash leaves all of a commit, or nothing of it.
+
+What a commit brings itself is staged under numbers of its own, on each topic one, that nothing else knows: whatever becomes of
+the transaction meanwhile, these messages appear with this very commit or never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+from oncelog.errors import (
+    BranchGone,
+    KeyInTransaction,
+    OncelogError,
+    ProducerInTransaction,
+    StorageUnavailable,
+    TopicDamaged,
+    TopicNotFound,
+    TransactionNotInProgress,
+    from_problem,
+)
+from oncelog.wire.models import AtomicOutcome
+from oncelog.wire.requests import CommitRequest, PublishRequest
+from oncelog_service.atomic.ledger import Ledger, not_in_progress, outcome
+from oncelog_service.atomic.outcomes import Ended, fingerprint
+from oncelog_service.atomic.plan import Transaction
+from oncelog_service.atomic.records import Abort, Commit, TopicRef
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.append.atomic import Copied, Ready, Staged
+from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.storage.keys import group_producer_key
+from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.rows import GroupProducerRow, encode_record
+from oncelog_service.topics import Topics
+
+_log = logging.getLogger(__name__)
+
+_NOT_ENDING = (
+    ProducerInTransaction,
+    KeyInTransaction,
+    StorageUnavailable,
+    TopicDamaged,
+    BranchGone,
+    TransactionNotInProgress,
+)
+"""Refusals that change nothing: they may pass, or are about another request than the first."""
+
+TIMED_OUT, ASKED = "timed_out", "asked"
+
+
+class Brought(NamedTuple):
+    """What a commit itself brings to one topic."""
+
+    topic: TopicRef
+    log: TopicLog
+    request: PublishRequest
+
+
+class _Work(NamedTuple):
+    """What a commit is to do on one topic."""
+
+    log: TopicLog
+    ready: Ready
+    holders: Sequence[int]
+    """Numbers under which something is staged here, in order."""
+    staged: Sequence[Staged]
+    """What that is."""
+    chunks: int
+    """How many these were when they were looked at."""
+
+    def is_all_of(self, holders: Sequence[int]) -> bool:
+        """Whether it is still everything that these have staged."""
+        return list(self.holders) == list(holders) and self.chunks == _chunks(self.staged)
+
+
+class Endings:
+    """Of the transactions in one ledger. Works on the event loop that owns the writer and the topics."""
+
+    def __init__(self, ledger: Ledger, writer: Writer, topics: Topics) -> None:
+        self._ledger = ledger
+        self._writer = writer
+        self._topics = topics
+        self._dropping: set[asyncio.Task[None]] = set()
+        self.committed = 0
+        """Atomic commits since the store was opened, duplicates not counted."""
+        self.aborted = 0
+        """Transactions aborted since then, duplicates included."""
+
+    async def close(self) -> None:
+        """Wait for what is being deleted."""
+        if self._dropping:
+            await asyncio.wait(self._dropping)
+
+    # --- commit
+
+    async def decide(self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought]) -> AtomicOutcome:
+        """Judge it; then it is committed on every topic, or nothing of it is on any. Raises the refusal."""
+        overtaken = await self._overtaken(transaction, request)
+        if overtaken is not None:
+            return overtaken
+        if transaction.expires <= self._ledger.running.now_ms():
+            await self.abort(transaction, TIMED_OUT, "it was not committed in time")
+            return again(self._ledger.ended[transaction.id], request)
+        with self._staging() as own:
+            return await self._decide(transaction, request, brought, own)
+
+    async def _decide(
+        self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought], own: dict[int, TopicRef]
+    ) -> AtomicOutcome:
+        """``own``: numbers under which this commit has staged something, and where."""
+        work: dict[TopicRef, _Work] = {}
+        try:
+            self._stage(brought, own)
+            carried = dict(own)
+            while True:
+                overtaken = await self._overtaken(transaction, request)
+                if overtaken is not None:
+                    return overtaken
+                original = self._ledger.original(transaction.group, request)
+                if original is not None:
+                    return await self._duplicate(transaction, request, original, brought)
+                branches = self._branches(transaction, request)
+                holders = _holders(transaction, carried, branches)
+                self._ledger.check()
+                if self._is_judged(holders, work):
+                    break
+                work = await self._work(holders, work, own)
+        except OncelogError as refusal:
+            overtaken = await self._overtaken(transaction, request)  # then it has ended, and cannot be refused any more
+            return await self._refuse(transaction, refusal, brought) if overtaken is None else overtaken
+        return await self._commit(transaction, request, branches, work, own)
+
+    async def _overtaken(self, transaction: Transaction, request: CommitRequest) -> AtomicOutcome | None:
+        """What a commit is answered if another one has named its transaction as a branch meanwhile; None: none has, at this very
+        moment. Raises TransactionNotInProgress: it carries what the other one did not."""
+        if self._ledger.is_open(transaction.number):
+            return None
+        ended = await self._ledger.find_ended(transaction.id)
+        assert ended is not None  # it is not open
+        return again(ended, request)
+
+    @contextmanager
+    def _staging(self) -> Iterator[dict[int, TopicRef]]:
+        """Numbers under which a commit stages by itself, each on one topic. What is left in it at the end nobody will see."""
+        own: dict[int, TopicRef] = {}
+        try:
+            yield own
+        finally:
+            self._ledger.release(own)
+            for number, topic in own.items():
+                self._drop_soon(number, [topic])
+
+    def _allot(self, own: dict[int, TopicRef], topic: TopicRef) -> int:
+        number = self._ledger.allot()
+        own[number] = topic
+        return number
+
+    def _stage(self, brought: Sequence[Brought], own: dict[int, TopicRef]) -> None:
+        """Stage what the commit brings, under numbers of its own. Raises the refusal of any of it; then nothing is staged."""
+        numbers = [self._allot(own, each.topic) for each in brought]
+        for number, each in zip(numbers, brought, strict=True):
+            each.log.journaled.is_new(each.log.journaled.begun(number), 0, each.request)
+        self._ledger.check()
+        batch = Batch()
+        with self._ledger.moving():
+            for number, each in zip(numbers, brought, strict=True):
+                each.log.journaled.put(batch, each.log.journaled.begun(number), 0, each.request)
+            self._ledger.submit(batch)
+
+    def _branches(self, transaction: Transaction, request: CommitRequest) -> list[Transaction]:
+        """The branches that it names. Raises BranchGone."""
+        found = []
+        for name in request.branches:
+            number = self._ledger.numbers.get(name)
+            branch = None if number is None else self._ledger.find(number)
+            if branch is None or branch.group != transaction.group or branch.of not in (None, transaction.id):
+                raise BranchGone(
+                    f"branch {name!r} cannot become part of {transaction.id!r}: there is none that is in progress in group "
+                    f"{transaction.group!r} for it; stage its messages again",
+                    transaction=transaction.id,
+                    branch=name,
+                )
+            found.append(branch)
+        return found
+
+    def _is_judged(self, holders: dict[TopicRef, list[int]], work: dict[TopicRef, _Work]) -> bool:
+        """Whether ``work`` is everything that they have staged, and can be copied at this very moment. Raises the refusal."""
+        whole = holders.keys() == work.keys() and all(work[topic].is_all_of(each) for topic, each in holders.items())
+        return whole and all(each.log.journaled.judged(each.ready) for each in work.values())
+
+    async def _work(
+        self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work], own: dict[int, TopicRef]
+    ) -> dict[TopicRef, _Work]:
+        """What is to be copied on each topic; waits for what it depends on. ``before``: what was found a moment ago."""
+        work: dict[TopicRef, _Work] = {}
+        for topic, holding in holders.items():
+            log = await self._open(topic)
+            known = before.get(topic)
+            if known is None or known.log is not log or not known.is_all_of(holding):
+                staged = [await log.journaled.open(each) for each in holding]
+                if not all(each.chunks for each in staged):
+                    raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
+                known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
+            work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, partial(self._allot, own, topic)))
+        return work
+
+    async def _open(self, topic: TopicRef) -> TopicLog:
+        """The log of this generation of the topic. Raises TopicNotFound."""
+        log = await self._topics.open(topic.namespace, topic.topic, claim=True)
+        if log.row.generation != topic.generation:
+            raise TopicNotFound(f"topic {topic.namespace}/{topic.topic} was deleted and created again meanwhile")
+        return log
+
+    async def _commit(
+        self,
+        transaction: Transaction,
+        request: CommitRequest,
+        branches: Sequence[Transaction],
+        work: dict[TopicRef, _Work],
+        own: dict[int, TopicRef],
+    ) -> AtomicOutcome:
+        """Right behind the verdict: until the one write of all of it is handed over nothing awaits."""
+        batch, asked = Batch(), fingerprint(request)
+        with self._ledger.moving():
+            copied = {topic: each.log.journaled.copy(batch, each.ready.staged) for topic, each in work.items()}
+            became = _committed(transaction, request, branches, copied)
+            self._ledger.append(batch, Commit(transaction.number, tuple(each.number for each in branches)))
+            self._ledger.end(batch, transaction, Ended(became, asked=asked))
+            for branch in branches:
+                self._ledger.end(batch, branch, Ended(outcome(branch, "committed", of=transaction.id)))
+            self._note_producer(batch, transaction.group, became)
+            self._let_go((transaction, *branches), work, own)
+            self.committed += 1
+            done = self._ledger.submit(batch, partial(_all_written, tuple(copied.values())))
+        await done
+        return became
+
+    def _note_producer(self, batch: Batch, group: str, became: AtomicOutcome) -> None:
+        if became.producer is not None and became.sequence_id is not None:
+            row = GroupProducerRow(became.sequence_id, became.incarnation, became.id, became.messages or 0, became.checksum)
+            self._ledger.producers[group, became.producer] = row
+            batch.put(Table.GROUP_PRODUCER, group_producer_key(group, became.producer), encode_record(row))
+
+    def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work], own: dict[int, TopicRef]) -> None:
+        """What was copied is not staged any more; what they have staged beside that goes."""
+        copied = {(topic, staged.number) for topic, each in work.items() for staged in each.ready.staged}
+        for topic, number in copied:
+            work[topic].log.journaled.close(number)
+            own.pop(number, None)
+            self._ledger.release([number])
+        for transaction in ended:
+            self._drop_soon(
+                transaction.number, [topic for topic in transaction.topics if (topic, transaction.number) not in copied]
+            )
+
+    # --- without
+
+    async def _refuse(self, transaction: Transaction, refusal: OncelogError, brought: Sequence[Brought]) -> AtomicOutcome:
+        """The commit cannot be. What the refusal depends on is synced before it is told."""
+        if not isinstance(refusal, _NOT_ENDING) and refusal.definite:
+            await self.abort(transaction, refusal.code, refusal.detail, refusal.to_problem(), brought)
+        if not isinstance(refusal, StorageUnavailable):
+            await self._writer.settled()
+        raise refusal
+
+    async def _duplicate(
+        self, transaction: Transaction, request: CommitRequest, original: GroupProducerRow, brought: Sequence[Brought]
+    ) -> AtomicOutcome:
+        """Its (producer, sequence id) has been committed before: nothing of it is stored, and that is its outcome."""
+        same = original.sequence_id == request.sequence_id
+        became = outcome(
+            transaction,
+            "duplicate",
+            _concerned(transaction, brought),
+            branches=[],
+            producer=request.producer,
+            sequence_id=request.sequence_id,
+            incarnation=request.incarnation,
+            original=original.transaction if same else None,
+            messages=original.messages if same else None,
+            checksum=original.checksum if same else None,
+        )
+        await self._end_without(transaction, Ended(became, asked=fingerprint(request)))
+        return became
+
+    async def abort(
+        self,
+        transaction: Transaction,
+        reason: str,
+        detail: str,
+        problem: dict[str, object] | None = None,
+        brought: Sequence[Brought] = (),
+    ) -> AtomicOutcome:
+        """Nothing of it will be seen; durable when this returns."""
+        became = outcome(transaction, "aborted", _concerned(transaction, brought), reason=reason, detail=detail)
+        await self._end_without(transaction, Ended(became, problem))
+        return became
+
+    async def _end_without(self, transaction: Transaction, ended: Ended) -> None:
+        self._ledger.check()
+        batch = Batch()
+        with self._ledger.moving():
+            self._ledger.append(batch, Abort(transaction.number))
+            self._ledger.end(batch, transaction, ended)
+            self._drop_soon(transaction.number, list(transaction.topics))
+            self.aborted += 1
+            done = self._ledger.submit(batch)
+        await done
+
+    # --- what nobody will see
+
+    def drop_left_over(self, staged: Iterable[tuple[TopicRef, int]]) -> None:
+        """Delete what is staged by transactions that had ended when the service stopped, before it was deleted."""
+        for topic, number in staged:
+            self._drop_soon(number, [topic])
+
+    def _drop_soon(self, number: int, topics: Sequence[TopicRef]) -> None:
+        if topics:
+            task = asyncio.ensure_future(self._drop(number, topics))
+            self._dropping.add(task)
+            task.add_done_callback(self._dropping.discard)
+
+    async def _drop(self, number: int, topics: Sequence[TopicRef]) -> None:
+        for topic in topics:
+            try:
+                await self._writer.settled()  # what is being written would not be found
+                await (await self._open(topic)).journaled.drop(number)
+            except OncelogError as error:
+                _log.info("what transaction %d staged on %s will be deleted by retention: %s", number, topic, error)
+            except Exception:  # a bug: the other topics are not to wait for retention because of it
+                _log.exception("what transaction %d staged on %s will be deleted by retention", number, topic)
+
+
+def _holders(
+    transaction: Transaction, carried: Mapping[int, TopicRef], branches: Sequence[Transaction]
+) -> dict[TopicRef, list[int]]:
+    """Topic → the numbers under which what belongs to the commit is staged there, in order."""
+    holders: dict[TopicRef, list[int]] = {topic: [transaction.number] for topic in transaction.topics}
+    for number, topic in carried.items():
+        holders.setdefault(topic, []).append(number)
+    for branch in branches:
+        for topic in branch.topics:
+            holders.setdefault(topic, []).append(branch.number)
+    return holders
+
+
+def _concerned(transaction: Transaction, brought: Sequence[Brought]) -> dict[TopicRef, Copied | None]:
+    """The topics that it would have put messages on."""
+    return dict.fromkeys((*transaction.topics, *(each.topic for each in brought)))
+
+
+def _committed(
+    transaction: Transaction, request: CommitRequest, branches: Sequence[Transaction], copied: Mapping[TopicRef, Copied]
+) -> AtomicOutcome:
+    return outcome(
+        transaction,
+        "committed",
+        copied,
+        branches=[each.id for each in branches],
+        messages=sum(each.messages for each in copied.values()),
+        producer=request.producer,
+        sequence_id=request.sequence_id,
+        incarnation=request.incarnation,
+        checksum=request.checksum,
+    )
+
+
+def _chunks(staged: Iterable[Staged]) -> int:
+    return sum(len(each.chunks) for each in staged)
+
+
+def _all_written(copied: Iterable[Copied]) -> None:
+    for each in copied:
+        each.on_written()
+
+
+def again(ended: Ended, request: CommitRequest) -> AtomicOutcome:
+    """The answer to a commit whose transaction has ended: what became of it, if that is an answer to this very request.
+
+    Raises the refusal that ended it. TransactionNotInProgress: the request carries what did not end with it.
+    """
+    became = ended.outcome
+    if became.state == "aborted":
+        if ended.problem is not None:
+            raise from_problem(ended.problem, int(str(ended.problem["status"])))
+        raise not_in_progress(became.id, became.state, became.detail or "it was aborted", became.reason)
+    asked = fingerprint(request)
+    if asked is not None and asked != ended.asked:
+        how = "by another commit" if ended.asked is None else "with other messages, branches or numbers"
+        raise not_in_progress(became.id, became.state, f"{how}; nothing that this request carries was stored")
+    return became

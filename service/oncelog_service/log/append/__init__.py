@@ -1,0 +1,1 @@
+"""What a publish goes through: judged, expected, stored, answered; in transactions and atomic commits too."""

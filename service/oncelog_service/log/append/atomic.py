@@ -1,0 +1,485 @@
+"""What journaled transactions do on one topic: stage, be judged, be copied into the log, be dropped.
+
+What is staged lies in the Payload Table under the transaction's number, in chunks: the topic's data journal. Copying it into the
+log is one row per branch that stands for all its messages, as a stored group's does, and belongs to no transaction any more:
+readers that know nothing of transactions see it, and only then. The rows of all topics and the record that ends the transaction
+are one write, so that it happens once.
+
+From :meth:`Journaled.judged` to the last :meth:`Journaled.copy` of a commit nothing awaits, on any of its topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from typing import NamedTuple
+
+from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDamaged
+from oncelog.wire.requests import PublishRequest
+from oncelog_dedup import Deduplicator, Mark, Run
+from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.append.expectations import Expectations, topic_name
+from oncelog_service.log.append.judge import Judge, sequence_gap
+from oncelog_service.log.append.producers import Producers
+from oncelog_service.log.append.transactional import columns_of
+from oncelog_service.log.conditions import TopicState, mismatch
+from oncelog_service.log.groups.payloads import branch_keys
+from oncelog_service.log.groups.stored import Appearances, StoredGroup, load_group, payload_rows
+from oncelog_service.log.key_index import KeyIndex, key_name
+from oncelog_service.reading import read
+from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import (
+    ChunkRow,
+    Payload,
+    RowDamaged,
+    decode_record,
+    encode_payload_rows,
+    encode_record,
+    moved_payload,
+)
+
+_DROPPED_AT_ONCE = 1_000
+
+
+@dataclass(slots=True)
+class Staged:
+    """What one transaction has staged on one topic. Memory is ahead of the disk: whoever answers from it waits for the writer."""
+
+    number: int
+    group: StoredGroup
+    chunks: dict[int, ChunkRow] = field(default_factory=dict)
+    """By their numbers, in store order."""
+
+    @property
+    def next_chunk(self) -> int:
+        """The number that a new chunk must have."""
+        return len(self.chunks)
+
+
+class Ready(NamedTuple):
+    """What of a commit belongs to one topic, in order, without what the topic has already."""
+
+    staged: Sequence[Staged]
+    cleared: dict[str, frozenset[int]]
+    """Producer → its unsettled transactions that do not forbid it to publish."""
+
+
+class Copied(NamedTuple):
+    """What was copied into the log of a topic, as soon as it is written."""
+
+    messages: int
+    first_offset: int | None
+    first_id: bytes | None
+    on_written: Callable[[], None]
+
+
+class Journaled:
+    """Of one open topic. Works on the event loop that owns it."""
+
+    def __init__(
+        self,
+        prefix: bytes,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        dedup: Deduplicator,
+        producers: Producers,
+        judge: Judge,
+        keys: KeyIndex | None,
+        appearances: Appearances,
+        expectations: Expectations,
+        check_open: Callable[[], None],
+        on_copied: Callable[[Run, Run | None], None],
+    ) -> None:
+        """``keys``: None where the topic does not check expectations. ``on_copied``: a branch's row is on disk, with the runs for
+        the producers and for the keys."""
+        self._name = topic_name(prefix)
+        self._prefix = prefix
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._dedup = dedup
+        self._producers = producers
+        self._judge = judge
+        self._keys = keys
+        self._appearances = appearances
+        self._expectations = expectations
+        self._check_open = check_open
+        self._on_copied = on_copied
+        self._staged: dict[int, Staged] = {}
+
+    # --- stage
+
+    async def open(self, number: int) -> Staged:
+        """What the transaction has staged here, perhaps nothing. Raises TopicDamaged."""
+        staged = self._staged.get(number)
+        if staged is None:
+            loaded = await read(_load, self._store, self._prefix, number, self._keys is not None)
+            staged = self._staged.setdefault(number, loaded)
+        return staged
+
+    def begun(self, number: int) -> Staged:
+        """The same for a transaction that has nothing on disk here."""
+        staged = self._staged.get(number)
+        if staged is None:
+            key = pointer_key(self._prefix, -number)
+            group = StoredGroup(-number, key, None, iter(()), self._keys is not None)
+            staged = self._staged[number] = Staged(number, group)
+        return staged
+
+    def close(self, number: int) -> None:
+        """Let go of what is known about it: it has ended."""
+        self._staged.pop(number, None)
+
+    def is_new(self, staged: Staged, chunk: int, request: PublishRequest) -> bool:
+        """Whether the chunk is to be staged; False: it is staged already, or on its way.
+
+        Raises:
+            ChunkReused, InvalidRequest, ExpectationsNotChecked, ProducerFenced, SequenceGap: it cannot be staged. A refusal may
+                depend on what is being written; wait for that before it is answered.
+        """
+        self._check_open()
+        present = staged.chunks.get(chunk)
+        if present is not None:
+            if present.digest != _digest(request):
+                raise ChunkReused(f"chunk {chunk} is staged already with other content", topic=self._name, chunk=chunk)
+            return False
+        if chunk != staged.next_chunk:
+            raise InvalidRequest(f"chunk {chunk} of {self._name}: the next one has the number {staged.next_chunk}")
+        if request.conditional:
+            self._expectations.check_on()
+        self._check_named(staged, request)
+        return True
+
+    def _check_named(self, staged: Staged, request: PublishRequest) -> None:
+        producer, ids = request.producer, request.sequence_ids
+        if producer is None or ids is None:
+            return
+        refusal = self._producers.refusal(producer, request.epoch)
+        if refusal is not None:
+            raise refusal
+        last = staged.group.dedup.last_pushed(producer)
+        if last is None:
+            return
+        if ids[0] <= last.sequence_id:
+            raise _not_rising(producer, last.sequence_id, ids[0])
+        gap = self._producers.gap(producer, ids, last)
+        if gap is not None:
+            raise sequence_gap(producer, *gap)
+
+    def put(self, batch: Batch, staged: Staged, chunk: int, request: PublishRequest) -> None:
+        """Add to ``batch`` what stages a chunk that is new."""
+        self._writer.fence(batch)
+        group = staged.group
+        keys = request.expected_key_offsets or {}
+        row = ChunkRow(
+            first_place=group.messages,
+            messages=len(request.payloads),
+            digest=_digest(request),
+            producer=request.producer,
+            epoch=request.epoch,
+            expected_offset=request.expected_offset,
+            expected_last_message_id=None if request.expected_last_message_id is None else request.expected_last_message_id.hex(),
+            expected_key_offsets=None if request.expected_key_offsets is None else dict(keys),
+            key_places=_key_places(keys, group),
+        )
+        columns = columns_of(request, 0, None)
+        self._add(batch, staged, chunk, row, request.sequence_ids, request.keys, partial(encode_payload_rows, columns))
+
+    def _add(
+        self,
+        batch: Batch,
+        staged: Staged,
+        chunk: int,
+        row: ChunkRow,
+        sequence_ids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+        rows: Callable[[Sequence[bytes], int], list[bytes]],
+    ) -> None:
+        """``rows``: the payload rows, from their ids and the place of the first."""
+        group = staged.group
+        payload_ids, first = group.stamps.take(row.messages, self._clock.now_ms())
+        batch.put_run(Table.PAYLOAD, group.key, payload_ids, rows(payload_ids, first))
+        batch.put(Table.CHUNK, chunk_key(self._prefix, staged.number, chunk), encode_record(row))
+        staged.chunks[chunk] = row
+        group.push(row.producer, sequence_ids, payload_ids, first)
+        group.push_keys(keys, payload_ids, first)
+        group.persist(row.producer, sequence_ids, payload_ids, first)
+
+    # --- judge
+
+    async def ready(self, staged: Sequence[Staged], allot: Callable[[], int]) -> Ready:
+        """What is to be copied of these, in this order; waits until nothing that it depends on is under way.
+
+        Messages that the topic has already are left out, by staging the others once more, under a number from ``allot``.
+
+        Raises:
+            InvalidRequest: a producer's sequence ids do not rise from one to the next. SequenceGap: they leave out what it needs.
+            SequenceReused: one is stored with another payload. ProducerInTransaction, TopicDamaged, StorageUnavailable.
+        """
+        staged = [each for each in staged if each.group.messages]
+        self._check_gaps(staged)
+        while True:
+            self._check_open()
+            cleared: dict[str, frozenset[int]] = {}
+            persisted: list[str] = []
+            in_flight = False
+            for producer, first in _first_ids(staged).items() if self._judge.deduplicates else ():
+                cleared[producer] = await self._judge.cleared(producer, first)
+                verdict = self._dedup.judge(producer, [first])
+                in_flight = in_flight or self._dedup.in_flight(producer)
+                if verdict.persisted:
+                    persisted.append(producer)
+            if in_flight:
+                await self._writer.settled()
+            elif not persisted:
+                return Ready([each for each in staged if each.group.messages], cleared)
+            else:
+                staged = await self._without(staged, persisted, allot())
+
+    def _check_gaps(self, staged: Iterable[Staged]) -> None:
+        """Between one branch and the next; what is before the first is known in the last moment only. Raises SequenceGap."""
+        last: dict[str, Mark] = {}
+        for each in staged if self._judge.deduplicates else ():
+            for producer, mark in each.group.dedup.fold.items():
+                begin = each.group.first_sequence_id(producer)
+                gap = self._producers.gap(producer, [begin], last[producer]) if producer in last else None
+                if gap is not None:
+                    raise sequence_gap(producer, *gap)
+                last[producer] = mark
+
+    def judged(self, ready: Ready) -> bool:
+        """Whether what is ready can be copied at this very moment; False: look again, something has come between.
+
+        Raises:
+            ProducerFenced, SequenceGap, OffsetMismatch, KeyInTransaction, InvalidRequest: it cannot. A refusal may depend on
+                what is being written; wait for that before it is answered.
+        """
+        self._check_open()
+        for producer, first in _first_ids(ready.staged).items():
+            if self._judge.deduplicates and not self._is_new(producer, first, ready.cleared.get(producer, frozenset())):
+                return False
+        place = 0
+        earlier: dict[str, int] = {}
+        for staged in ready.staged:
+            for chunk in staged.chunks.values():
+                self._check_chunk(chunk, place, earlier)
+            earlier.update({name: place + at for name, (_, at) in staged.group.keys.items()})
+            place += staged.group.messages
+        return True
+
+    def _is_new(self, producer: str, first: int, cleared: frozenset[int]) -> bool:
+        pushed = self._dedup.last_pushed(producer)
+        if (pushed is not None and pushed.sequence_id >= first) or not self._judge.transactions_of(producer) <= cleared:
+            return False
+        gap = self._producers.gap(producer, [first])
+        if gap is not None:
+            raise sequence_gap(producer, *gap)
+        return True
+
+    def _check_chunk(self, chunk: ChunkRow, place: int, earlier: dict[str, int]) -> None:
+        """``place``: where its branch begins within the commit; ``earlier``: key → place of its newest message before that."""
+        if chunk.producer is not None:
+            refusal = self._producers.refusal(chunk.producer, chunk.epoch)
+            if refusal is not None:
+                raise refusal
+        request = _expectations(chunk)
+        if not request.conditional:
+            return
+        self._expectations.check_on()
+        place += chunk.first_place
+        if place and request.expected_last_message_id is not None:
+            raise InvalidRequest(
+                f"expectedLastMessageId on {self._name}: only the first messages of an atomic commit on a topic can expect it"
+            )
+        found = mismatch(request, self._state(place, place - chunk.first_place, chunk, earlier))
+        if found is not None:
+            raise self._expectations.refusal(found)
+
+    def _state(self, place: int, base: int, chunk: ChunkRow, earlier: dict[str, int]) -> TopicState:
+        """The topic as the messages from this place on would meet it."""
+        assert self._keys is not None
+        state = self._keys.state()
+        upcoming = state.upcoming_offset
+        before = {**earlier, **{_name_of(key): base + at for key, at in chunk.key_places.items()}}
+
+        def newest(key: str) -> int | None:
+            at = before.get(_name_of(key))
+            return state.newest(key) if at is None else upcoming + at
+
+        def held_by(key: str) -> int | None:
+            return None if _name_of(key) in before else state.held_by(key)
+
+        return TopicState(upcoming + place, state.last_message_id, newest, held_by)
+
+    # --- messages that are there already
+
+    async def _without(self, staged: Sequence[Staged], producers: Sequence[str], number: int) -> list[Staged]:
+        """The same messages without those of ``producers`` that are in the log, staged anew under ``number``."""
+        await self._writer.settled()  # what came with the commit itself is read back too
+        rows = [await read(_payloads, self._store, each.group.key) for each in staged]
+        known: dict[str, int] = {}
+        for producer in producers:
+            own = [payload for each in rows for payload, _ in each if payload.producer == producer]
+            ids = [payload.sequence_id for payload in own if payload.sequence_id is not None]
+            persisted = self._dedup.judge(producer, ids).persisted
+            await self._judge.originals(producer, ids[:persisted], [payload.payload for payload in own])
+            known[producer] = ids[persisted - 1] if persisted else -1
+        return [self._staged_anew(staged, rows, known, number)]
+
+    def _staged_anew(
+        self, staged: Sequence[Staged], rows: Sequence[list[tuple[Payload, bytes]]], known: dict[str, int], number: int
+    ) -> Staged:
+        anew, batch = self.begun(number), Batch()
+        for each, payloads in zip(staged, rows, strict=True):
+            for chunk in each.chunks.values():
+                part = payloads[chunk.first_place : chunk.first_place + chunk.messages]
+                kept = [
+                    (payload, row) for payload, row in part if (payload.sequence_id or 0) > known.get(payload.producer or "", -1)
+                ]
+                if not kept:
+                    continue
+                row = _shortened(chunk, anew.group, len(part), len(kept))
+                ids = [payload.sequence_id for payload, _ in kept if payload.sequence_id is not None] or None
+                keys = [payload.key for payload, _ in kept]
+                self._add(batch, anew, len(anew.chunks), row, ids, keys, partial(_moved, [row for _, row in kept]))
+        self._writer.submit(batch, lambda: None)
+        return anew
+
+    # --- copy
+
+    def copy(self, batch: Batch, staged: Iterable[Staged]) -> Copied:
+        """Add to ``batch`` what copies these into the log, in this order, one behind the other.
+
+        Memory moves, so nothing raises here: whoever calls it has asked :meth:`check_open` or :meth:`judged` in this very step.
+        """
+        self._writer.fence(batch)
+        total, first_offset, first_id = 0, None, None
+        written: list[Callable[[], None]] = []
+        for each in staged:
+            group = each.group
+            assert group.row is None  # what is copied is let go of in the same step
+            run, keyed = self._appearances.put(batch, group)
+            for chunk in each.chunks:
+                batch.delete(Table.CHUNK, chunk_key(self._prefix, each.number, chunk))
+            written.append(partial(self._on_copied, run, keyed))
+            total += run.count
+            if first_id is None:
+                first_id = run.first_id[:ROW_ID_SIZE] + (group.first_payload_id or FIRST_PAYLOAD_ID)
+                first_offset = run.first_offset
+        return Copied(total, first_offset, first_id, lambda: _call_all(written))
+
+    # --- drop
+
+    async def drop(self, number: int) -> None:
+        """Delete what the transaction staged here and nobody will see. Not for one that was copied."""
+        self.close(number)
+        while keys := await read(branch_keys, self._store, pointer_key(self._prefix, -number), _DROPPED_AT_ONCE):
+            batch = Batch()
+            for table, key in keys:
+                batch.delete(table, key)
+            await self._writer.submit_lazily(batch, lambda: None)
+
+
+def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
+    staged = Staged(number, load_group(store, prefix, -number, keyed))
+    base = pointer_key(prefix, -number)
+    with closing(store.scan(Table.CHUNK, base, base + AFTER_ANY)) as rows:
+        found = {int.from_bytes(key[len(base) :], "big"): _chunk_row(data) for key, data in rows}
+    staged.chunks.update(sorted(found.items(), key=lambda chunk: chunk[1].first_place))
+    messages = sum(chunk.messages for chunk in staged.chunks.values())
+    if staged.group.row is None and staged.chunks and messages != staged.group.messages:
+        raise TopicDamaged(f"branch {number} has staged {messages} messages, {staged.group.messages} are there")
+    return staged
+
+
+def _chunk_row(data: bytes) -> ChunkRow:
+    try:
+        return decode_record(ChunkRow, data)
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
+
+
+def _payloads(store: Store, key: bytes) -> list[tuple[Payload, bytes]]:
+    return list(payload_rows(store, key))
+
+
+def _first_ids(staged: Iterable[Staged]) -> dict[str, int]:
+    """Producer → the lowest sequence id of what is to be copied. Raises InvalidRequest if they do not rise throughout."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for each in staged:
+        for producer, mark in each.group.dedup.fold.items():
+            begin = each.group.first_sequence_id(producer)
+            if producer in last and begin <= last[producer]:
+                raise _not_rising(producer, last[producer], begin)
+            first.setdefault(producer, begin)
+            last[producer] = mark.sequence_id
+    return first
+
+
+def _not_rising(producer: str, last: int, received: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"sequence ids of producer {producer!r} must strictly rise within an atomic commit: {received} follows {last}"
+    )
+
+
+def _expectations(chunk: ChunkRow) -> PublishRequest:
+    last_id = chunk.expected_last_message_id
+    return PublishRequest(
+        [],
+        expected_offset=chunk.expected_offset,
+        expected_last_message_id=None if last_id is None else bytes.fromhex(last_id),
+        expected_key_offsets=chunk.expected_key_offsets,
+    )
+
+
+def _shortened(chunk: ChunkRow, group: StoredGroup, messages: int, kept: int) -> ChunkRow:
+    """The chunk behind what ``group`` has, without its first messages, which are in the log already."""
+    known = messages - kept
+    if known and (chunk.expected_last_message_id is not None or chunk.expected_key_offsets is not None):
+        raise SequenceReused(
+            f"{known} of {messages} messages of producer {chunk.producer!r} are in the log already, so that what was expected "
+            "before them cannot be judged",
+            producer=chunk.producer,
+        )
+    return replace(
+        chunk,
+        first_place=group.messages,
+        messages=kept,
+        expected_offset=None if chunk.expected_offset is None else chunk.expected_offset + known,
+        key_places=_key_places(chunk.expected_key_offsets or (), group),
+    )
+
+
+def _moved(rows: Sequence[bytes], payload_ids: Sequence[bytes], first: int) -> list[bytes]:
+    return [moved_payload(row, payload_ids[at], first + at) for at, row in enumerate(rows)]
+
+
+def _key_places(keys: Iterable[str], group: StoredGroup) -> dict[str, int]:
+    return {key: group.keys[name][1] for key in keys if (name := _name_of(key)) in group.keys}
+
+
+def _digest(request: PublishRequest) -> str:
+    """Of everything that the request says, whatever media type it came in."""
+    lengths = list(map(len, request.payloads))
+    ids = request.sequence_ids if request.sequence_ids is None else list(request.sequence_ids)
+    columns = (lengths, request.producer, request.epoch, ids, request.keys, request.properties, request.ttls)
+    expected = (request.expected_offset, request.expected_last_message_id, request.expected_key_offsets)
+    digest = blake2b(repr((columns, expected)).encode(), digest_size=16)
+    digest.update(b"".join(request.payloads))
+    return digest.hexdigest()
+
+
+def _name_of(key: str) -> str:
+    return key_name(key.encode("latin-1"))
+
+
+def _call_all(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

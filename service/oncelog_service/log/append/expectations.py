@@ -1,0 +1,174 @@
+"""Holds a publish against the topic as it is at this moment, and answers what does not hold once that is certain.
+
+The verdict falls where offsets are assigned, against what is pushed, in the same step; nothing awaits in between. A refusal waits
+for the rows it lost to: if their write fails it was no refusal, and nothing of the request was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from oncelog.errors import (
+    ExpectationsNotChecked,
+    KeyInTransaction,
+    OffsetMismatch,
+    OncelogError,
+    StorageFailed,
+    StorageUnavailable,
+    TransactionNotInProgress,
+)
+from oncelog.wire.requests import PublishRequest
+from oncelog_dedup import Deduplicator
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.append.judge import Known
+from oncelog_service.log.conditions import KEY_OFFSET, NOTHING_REPEATED, OFFSET, Held, Mismatch, Repeated, mismatch
+from oncelog_service.log.groups.pointers import WritePointers
+from oncelog_service.log.key_index import KeyIndex
+from oncelog_service.storage.keys import GENERATION_SIZE, split_topic_key
+from oncelog_service.transactions.port import Transactions
+
+_REMEMBERED = 10_000
+"""Write pointers whose relatives are remembered; asking again costs a read."""
+
+
+class Expectations:
+    """Of one open topic. Works on the event loop that owns it."""
+
+    def __init__(
+        self,
+        topic: str,
+        keys: KeyIndex | None,
+        dedup: Deduplicator,
+        writer: Writer,
+        pointers: WritePointers,
+        transactions: Transactions,
+        settle: Callable[[int, bool], Coroutine[Any, Any, None]],
+    ) -> None:
+        """``topic``: as errors call it; ``keys``: None where the topic does not check expectations."""
+        self._topic = topic
+        self.keys = keys
+        self._dedup = dedup
+        self._writer = writer
+        self._pointers = pointers
+        self._transactions = transactions
+        self._settle = settle
+        self._relatives: dict[int, set[int]] = {}
+        """Write pointer → others that belong to the same transaction, as far as they were met."""
+
+    def check_on(self) -> None:
+        """Raises ExpectationsNotChecked where nobody looks at what a request expects."""
+        if self.keys is None:
+            raise ExpectationsNotChecked(
+                f"topic {self._topic} does not check expected offsets (its property check.expected.offsets), so a request that "
+                "carries an expectation is refused; nothing was stored"
+            )
+
+    def found(self, request: PublishRequest, known: Known | None = None) -> Mismatch | Held | None:
+        """What of the request does not hold at this moment. Awaits nothing. Raises ExpectationsNotChecked."""
+        self.check_on()
+        assert self.keys is not None  # checked
+        state = self.keys.state(request.write_pointer)
+        relatives = self._relatives.get(request.write_pointer or 0)
+        if relatives:
+            held_by = state.held_by
+            state = state._replace(held_by=lambda key: None if (other := held_by(key)) in relatives else other)
+        repeated = NOTHING_REPEATED if known is None or not known.messages else self._repeated(request, known)
+        return mismatch(request, state, repeated)
+
+    async def refuse(self, found: Mismatch | Held, pointer: int | None) -> None:
+        """Refuse for good; or return, when what stood in the way has been settled: judge again.
+
+        Raises:
+            OffsetMismatch, KeyInTransaction: definite. StorageUnavailable: what the request lost to may not be on disk; definite.
+        """
+        await self.settled()
+        if isinstance(found, Mismatch):
+            raise self.refusal(found)
+        if not (await self._has_ended(found.write_pointer, pointer) or await self._is_related(found.write_pointer, pointer)):
+            raise self.refusal(found)
+
+    async def settled(self) -> None:
+        """Return when what a refusal depends on is on disk. Raises StorageUnavailable: it may not be, and nothing was done."""
+        try:
+            await self._writer.settled()
+        except StorageFailed as error:
+            raise StorageUnavailable(f"{error.detail}; nothing of this request was written") from error
+
+    def refusal(self, found: Mismatch | Held) -> OncelogError:
+        """The answer, once it is certain."""
+        if isinstance(found, Held):
+            return KeyInTransaction(
+                f"the newest message with key {found.key[:100]!r} belongs to the transaction {found.write_pointer}, which is not "
+                "settled; try again when it is",
+                key=found.key,
+                write_pointer=found.write_pointer,
+            )
+        return OffsetMismatch(
+            f"topic {self._topic}: {_told(found)}; nothing was stored",
+            condition=found.condition,
+            expected=found.expected,
+            actual=found.actual,
+            key=found.key,
+            topic=self._topic,
+        )
+
+    async def _has_ended(self, other: int, pointer: int | None) -> bool:
+        """Whether this transaction has ended and is settled now."""
+        state = (await self._transactions.states([other])).get(other)
+        if state == "committed" or (state is None and self._pointers.outlived(other)):
+            await self._settle(other, True)
+            return True
+        # A request under a pointer of its own must not wait for those under another: two of them could for each other.
+        if state in ("aborted", "invalid") and pointer is None:
+            await self._settle(other, False)
+            return True
+        return False
+
+    async def _is_related(self, other: int, pointer: int | None) -> bool:
+        """Whether both are write pointers of one transaction, which has checkpoints."""
+        if pointer is None:
+            return False
+        own = await self._transactions.root(pointer)
+        try:
+            related = own is not None and await self._transactions.root(other) == own
+        except TransactionNotInProgress:
+            return False
+        if related:
+            if len(self._relatives) >= _REMEMBERED:
+                self._relatives.clear()
+            self._relatives.setdefault(pointer, set()).add(other)
+        return related
+
+    def _repeated(self, request: PublishRequest, known: Known) -> Repeated:
+        assert request.producer is not None  # whose messages are known
+        assert request.sequence_ids is not None
+        ids = request.sequence_ids[: known.messages]
+        originals = [known.originals.get(each) for each in ids]
+        mark = self._dedup.last_pushed(request.producer)
+        if mark is not None and mark.sequence_id == ids[-1]:
+            last_id: bytes | None = mark.message_id
+        else:
+            last_id = None if originals[-1] is None else originals[-1].message_id
+        offsets: dict[str, int | None] = {}
+        if request.keys is not None and request.expected_key_offsets:
+            for key, original in zip(request.keys, originals, strict=False):
+                if key is not None:
+                    offsets[key.decode("latin-1")] = None if original is None else original.offset
+        return Repeated(known.messages, last_id, offsets)
+
+
+def _told(found: Mismatch) -> str:
+    if found.condition == OFFSET:
+        return f"expected the upcoming offset to be {found.expected}, it is {found.actual}"
+    of_key, what = "", "id"
+    if found.condition == KEY_OFFSET:
+        of_key, what = f" with key {(found.key or '')[:100]!r}", "offset"
+    expected = "none" if found.expected is None else f"{what} {found.expected}"
+    actual = "none" if found.actual is None else f"{what} {found.actual}"
+    return f"expected the newest message{of_key} to be {expected}, it is {actual}"
+
+
+def topic_name(prefix: bytes) -> str:
+    """`namespace/topic` of the prefix that begins every key of a generation."""
+    return "/".join(split_topic_key(prefix[:-GENERATION_SIZE]))

@@ -1,0 +1,265 @@
+"""The originals of a producer's repeated messages, found without an index row per message.
+
+They are looked for in two ways:
+
+* *where they should be*: sequence ids and offsets rise together, so where nobody else publishes beside the producer a message
+  lies as far before its newest one as its sequence id does. Reading there costs less than storing did, however old it is;
+* along *the chain* that the producer's requests form (rows.py: PREVIOUS), from its newest message back. The walk over the newest
+  request is always whole, so that an exact retry gets its original ids also after a restart; how much further it goes is bounded.
+  What it has not found it does not look for again while the producer stores nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import NamedTuple
+
+from oncelog.errors import TopicDamaged
+from oncelog.wire.avro_parts import VALUE_BRANCH, decode_long, encode_string
+from oncelog_dedup import Mark
+from oncelog_service.log.groups.stored import latest_stored
+from oncelog_service.log.scan import OFFSET_AT, after, checked, find_offset, unchecked_from
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, pointer_key
+from oncelog_service.storage.port import Store, Table
+from oncelog_service.storage.rows import (
+    GROUP,
+    MESSAGE_AT,
+    GroupProducer,
+    Row,
+    RowDamaged,
+    T,
+    decode_row,
+    message_id_of,
+    payload_of,
+    write_pointer_of,
+)
+
+_CONTINUES = 0x80
+"""Of a byte of a number: another one follows."""
+
+
+class Further(NamedTuple):
+    """How far beyond the newest request the walk goes."""
+
+    rows: int
+    requests: int
+    """Each costs a seek."""
+
+
+FURTHER = Further(64, 8)
+"""A repeat of old messages must not cost more than storing them did; 3,000 rows read in vain made it eight times as much."""
+MOST_RECENT = Further(100_000, 100_000)
+"""For what may be the most recent request again: all that it repeats is looked up, some tenths of a second at the most."""
+
+
+_LARGEST_PART = 100_000
+"""Payloads of a stored group that are looked through."""
+
+
+class Original(NamedTuple):
+    """A stored message of a named producer."""
+
+    sequence_id: int | None
+    message_id: bytes
+    offset: int
+    payload: bytes
+    write_pointer: int | None
+
+
+def requests_of(store: Store, prefix: bytes, producer: str, newest: bytes) -> Iterator[list[Original]]:
+    """The requests of the producer whose newest message lies in the row ``newest``, the newest first, and so within each.
+
+    Those that were rolled back are passed over. Ends where the log begins or retention has been. Raises TopicDamaged.
+    """
+    row_id = newest
+    while row_id != FIRST_ROW_ID:
+        rows = _request_at(store, prefix, row_id)
+        if not rows:
+            return
+        oldest = rows[-1]
+        if oldest.write_pointer is None or oldest.write_pointer > 0:
+            yield _stored_by(store, prefix, producer, oldest) if oldest.group else [_original(row) for row in rows]
+        previous = oldest.previous if oldest.group is None else _part(oldest, producer).previous
+        if previous is None:
+            return  # its older rows are gone
+        row_id = previous
+
+
+def _request_at(store: Store, prefix: bytes, row_id: bytes) -> list[Row]:
+    """The rows of the request whose last row is at ``row_id``, that one first; as far as they are not gone."""
+    request: list[Row] = []
+    with closing(store.scan(Table.MESSAGE, prefix, prefix + after(row_id), reverse=True)) as rows:
+        for key, data in rows:
+            row = _decode(key[len(prefix) :], data)
+            if row.fills_a_hole:
+                return request  # what stood there is known to be lost
+            if row.row_id != row_id if not request else row.offset != request[-1].offset - 1:
+                # Retention deletes from the beginning: where an older row is still there, nothing newer may be missing.
+                raise TopicDamaged(f"a message is missing between offset {row.offset} and the one at {row_id.hex()}")
+            request.append(row)
+            if row.previous is not None or row.group is not None:
+                break
+    return request
+
+
+def _part(row: Row, producer: str) -> GroupProducer:
+    assert row.group is not None
+    for part in row.group.producers:
+        if part.name == producer:
+            return part
+    raise TopicDamaged(f"the stored group at {row.row_id.hex()} should hold messages of producer {producer!r}")
+
+
+def _stored_by(store: Store, prefix: bytes, producer: str, row: Row) -> list[Original]:
+    """The producer's messages in a stored group, the newest first; of a large group the latest ones."""
+    key = pointer_key(prefix, row.payloads_under)
+    return [
+        Original(each.sequence_id, row.row_id + each.payload_id, row.offset + each.place, each.payload, row.write_pointer)
+        for each in latest_stored(store, key, _LARGEST_PART)
+        if each.producer == producer
+    ]
+
+
+def _original(row: Row) -> Original:
+    return Original(row.sequence_id, row.message_id, row.offset, row.payload, row.write_pointer)
+
+
+class Walk(NamedTuple):
+    """What was found along the chain."""
+
+    found: dict[int, Original]
+    seen_from: int | None
+    """The lowest sequence id that the walk has come to: below it, it would find nothing the next time either."""
+
+
+def walk(
+    store: Store, prefix: bytes, producer: str, newest: bytes, sequence_ids: Sequence[int], further: Further = FURTHER
+) -> Walk:
+    """Look for the rising ``sequence_ids`` from the newest message back. Raises TopicDamaged."""
+    wanted = set(sequence_ids)
+    found: dict[int, Original] = {}
+    room = further.rows
+    oldest = None
+    for number, request in enumerate(requests_of(store, prefix, producer, newest)):
+        for original in request:
+            if original.sequence_id in wanted:
+                found.setdefault(original.sequence_id, original)
+        room -= len(request) if number else 0
+        oldest = request[-1].sequence_id if request else None
+        if room <= 0 or number >= further.requests or len(found) == len(wanted) or oldest is None or oldest <= sequence_ids[0]:
+            break
+    return Walk(found, oldest)
+
+
+def read_where_expected(
+    store: Store, prefix: bytes, producer: str, first_offset: int, count: int, begin: bytes | None = None
+) -> list[Original]:
+    """The producer's messages among those of ``count`` offsets, as far as they are there and in no stored group.
+
+    Args:
+        begin: The key to begin at, if it is known; else it is looked for.
+
+    Raises TopicDamaged.
+    """
+    if begin is None:
+        begin = find_offset(store, prefix, first_offset)
+    if begin is None or len(begin) > ROW_ID_SIZE + 1:
+        return []  # in a stored group
+    named = VALUE_BRANCH + encode_string(producer) + VALUE_BRANCH
+    offset, rows = unchecked_from(store, prefix, begin)
+    found: list[Original] = []
+    with closing(rows):
+        if offset == first_offset:
+            for row_id, row in islice(checked(rows, prefix, offset), count):
+                flags = row[1]
+                at = MESSAGE_AT[flags] + OFFSET_AT
+                while row[at] & _CONTINUES:  # the offset is checked: step over it
+                    at += 1
+                if flags & GROUP:
+                    break
+                if row.startswith(named, at + 1):
+                    pointer = write_pointer_of(row) if flags & T else None
+                    if pointer is None or pointer > 0:
+                        sequence_id, _ = decode_long(row, at + 1 + len(named))
+                        found.append(Original(sequence_id, message_id_of(row_id), offset, payload_of(row), pointer))
+                offset += 1
+    return found
+
+
+_REMEMBERED_PRODUCERS = 1_000
+
+
+class _Looked(NamedTuple):
+    """Where one has been looking for a producer's messages. True as long as its newest row is this one."""
+
+    newest: bytes
+    seen_from: int | None = None
+    """Of the walk with the narrower bounds."""
+    next_offset: int | None = None
+    behind: bytes | None = None
+    """Where reading ended: whoever sends everything again goes on there."""
+    elsewhere: bool = False
+    """Nothing was where it should have been: others publish beside the producer, or its sequence ids have gaps."""
+
+
+class History:
+    """What producers of one open topic have stored. May be asked by several threads."""
+
+    def __init__(self, store: Store, prefix: bytes) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._looked: dict[str, _Looked] = {}
+
+    def originals(self, producer: str, newest: Mark, sequence_ids: Sequence[int], counts_from: int) -> dict[int, Original]:
+        """sequence id → stored message, for those of the rising ``sequence_ids`` that are cheaply found.
+
+        All that an exact retry of the most recent request repeats are. An operator may have forgotten the producer: what lies
+        below the offset ``counts_from`` is no original then. Raises TopicDamaged.
+        """
+        row_id = newest.message_id[:ROW_ID_SIZE]
+        # Up to the newest message: this may be the most recent request again, which always gets its original ids.
+        recent = sequence_ids[-1] == newest.sequence_id
+        found: dict[int, Original] = {}
+        if recent or not self._looked_for(producer, row_id).elsewhere:
+            found = self._where_expected(producer, newest, sequence_ids, counts_from)
+        looked = self._looked_for(producer, row_id)
+        in_vain = not recent and looked.seen_from is not None and sequence_ids[-1] < looked.seen_from
+        if in_vain or len(found) == len(sequence_ids):
+            return found
+        came = walk(self._store, self._prefix, producer, row_id, sequence_ids, MOST_RECENT if recent else FURTHER)
+        if not recent and came.seen_from is not None and came.seen_from > sequence_ids[0]:  # it ended at its bounds
+            self._remember(producer, looked._replace(seen_from=came.seen_from))
+        return {**found, **came.found}
+
+    def _where_expected(self, producer: str, newest: Mark, sequence_ids: Sequence[int], counts_from: int) -> dict[int, Original]:
+        end = newest.offset + 1 - (newest.sequence_id - sequence_ids[-1])
+        first = max(end - len(sequence_ids), counts_from)
+        if end <= first or any(newest.message_id[ROW_ID_SIZE:]):
+            return {}
+        looked = self._looked_for(producer, newest.message_id[:ROW_ID_SIZE])
+        begin = looked.behind if looked.next_offset == first else None
+        rows = read_where_expected(self._store, self._prefix, producer, first, end - first, begin)
+        wanted = set(sequence_ids)
+        found = {row.sequence_id: row for row in rows if row.sequence_id is not None and row.sequence_id in wanted}
+        if rows and rows[-1].offset == end - 1:
+            looked = looked._replace(next_offset=end, behind=after(rows[-1].message_id[:ROW_ID_SIZE]))
+        self._remember(producer, looked._replace(elsewhere=not found))
+        return found
+
+    def _looked_for(self, producer: str, newest: bytes) -> _Looked:
+        looked = self._looked.get(producer)
+        return looked if looked is not None and looked.newest == newest else _Looked(newest)
+
+    def _remember(self, producer: str, looked: _Looked) -> None:
+        if len(self._looked) >= _REMEMBERED_PRODUCERS:
+            self._looked.clear()
+        self._looked[producer] = looked
+
+
+def _decode(row_id: bytes, data: bytes) -> Row:
+    try:
+        return decode_row(row_id, data)
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage

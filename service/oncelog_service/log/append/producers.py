@@ -1,0 +1,314 @@
+"""The named producers of one open topic: who they are, how far they have come, who is fenced.
+
+A producer's row on disk holds its epoch; how far it has come is not stored there but folded from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from oncelog.errors import InvalidRequest, ProducerEnded, ProducerFenced, ProducerNotFound
+from oncelog.message_id import MessageId
+from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
+from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark, Run
+from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.append.history import MOST_RECENT, walk
+from oncelog_service.log.assigned import counting, has_ended, is_assigned, new_name
+from oncelog_service.log.checks import check_producer_name, first_gap
+from oncelog_service.log.epochs import begun_by, remembering
+from oncelog_service.log.generations import Generations
+from oncelog_service.reading import read
+from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import ProducerRow, encode_record
+
+
+class Producers:
+    """Works on the event loop that owns the topic, on the same maps as the publish path."""
+
+    def __init__(
+        self,
+        prefix: bytes,
+        generations: Generations,
+        rows: dict[str, ProducerRow],
+        dedup: Deduplicator,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        end_transactions: Callable[[str, bool], Coroutine[Any, Any, None]],
+        check_open: Callable[[], None],
+    ) -> None:
+        """``end_transactions`` sees to those that a producer is in, by aborting them or not. ``check_open`` raises once the topic
+        takes nothing more: an epoch that was handed out behind that might come again in the next generation."""
+        self._prefix = prefix
+        self._generations = generations
+        self._check_open = check_open
+        self._end_transactions = end_transactions
+        self._rows = rows
+        self.counts_from = counting(rows)
+        """The offset below which nothing of a producer counts."""
+        self._dedup = dedup
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._sorted: list[str] = []
+        """The names as they were at ``_sorted_at``."""
+        self._sorted_at: tuple[int, tuple[int, int]] | None = None
+        self._opened_or_not = 0
+        """How often a row came to say of its producer that it was opened, or not any more."""
+
+    @property
+    def rows(self) -> Mapping[str, ProducerRow]:
+        """What is on disk of them, or on its way there."""
+        return self._rows
+
+    @property
+    def highest_epoch(self) -> int:
+        """Of all producers; 0 for none."""
+        return max((row.epoch or 0 for row in self._rows.values()), default=0)
+
+    async def open(self, name: str | None, nonce: str, gaps: Gaps) -> OpenedProducer:
+        """Begin a new incarnation, which fences all older ones and aborts their transactions, or answer again for a nonce that
+        did so before. None: under a name that the service assigns.
+
+        Raises InvalidRequest; ProducerFenced: the topic was deleted and made anew since this was asked first.
+        ProducerEnded; ProducerInTransaction: a transaction of the producer is prepared.
+        """
+        if name is None:
+            self._check_open()
+            name, row = new_name(), ProducerRow()
+        else:
+            row = await self._row_to_open(name, nonce)
+        if is_assigned(name):
+            row = replace(row, assigned_ms=self._clock.now_ms())
+        epoch = begun_by(row.opens, nonce)
+        new = epoch is None
+        if epoch is None:
+            epoch = self._generations.next_epoch(row.epoch)
+            await self._write(name, replace(row, epoch=epoch, opens=remembering(row.opens, nonce, epoch), gaps=gaps))
+        await self._end_transactions(name, new)
+        # Everything admitted before the open is on disk when the open is: what is answered here is final. What an undecided
+        # transaction holds does not count: whoever resumed behind it would lose it if it is rolled back.
+        await self._writer.settled()
+        mark = self._dedup.fold.settled_mark(name)
+        return OpenedProducer(
+            name=name,
+            epoch=epoch,
+            last_sequence_id=None if mark is None else mark.sequence_id,
+            last_message_id=None if mark is None else MessageId.from_bytes(mark.message_id),
+        )
+
+    async def _row_to_open(self, name: str, nonce: str) -> ProducerRow:
+        check_producer_name(name)
+        if await self._generations.opened_before(ProducerRow, name, nonce):
+            raise self._generations.producer_fenced(name, None, self._epoch(name))
+        await self.check_epoch(name, None)
+        self._check_open()
+        return self._rows.get(name, ProducerRow())
+
+    async def end(self, name: str, epoch: int) -> None:
+        """The name, which the service assigned, ends: nothing is stored under it any more. Twice is as once.
+
+        What is in flight is stored all the same. Raises InvalidRequest: somebody chose the name; ProducerFenced.
+        """
+        if not is_assigned(name):
+            raise InvalidRequest(f"only a name that the service assigned ends, and {name[:249]!r} is none")
+        try:
+            await self.check_epoch(name, epoch)
+        except ProducerEnded:
+            return  # and it is on disk
+        self._check_open()
+        await self.end_all([name])
+
+    def idle(self, before_ms: int) -> Iterator[str]:
+        """Assigned names under which nothing was opened or published since then."""
+        for name, row in self._rows.items():
+            if row.assigned_ms is not None and row.assigned_ms < before_ms:
+                mark = self._dedup.last_pushed(name)
+                if mark is None or split_row_id(mark.message_id)[0] < before_ms:
+                    yield name
+
+    def end_all(self, names: Sequence[str]) -> asyncio.Future[None]:
+        """These assigned names, none of which has ended, end; that counts from the call on."""
+        batch = Batch()
+        with self._writer.moving():
+            for name in names:
+                batch.delete(Table.PRODUCER, self._prefix + name.encode())
+                del self._rows[name]
+                self._dedup.forget(name)
+            self._opened_or_not += 1
+            return self._writer.submit(batch, lambda: None)
+
+    def persisted(self, run: Run) -> None:
+        """What was in flight when its name ended counts for nobody either."""
+        for name, _ in run.marks:
+            if has_ended(name, self._rows):
+                self._dedup.forget(name)
+
+    async def forget(self, name: str) -> None:
+        """Drop what is known of a producer: its next sequence id may be any. Its running incarnation is fenced.
+
+        Raises ProducerNotFound.
+        """
+        while self._dedup.in_flight(name):
+            self._check_open()
+            await self._writer.settled()
+        await self.shown(name)  # in the last moment: a name that has ended meanwhile must get no row
+        self._check_open()
+        row = self._rows.get(name, ProducerRow())
+        # Not the newest mark's offset: with deduplication off, lower ids may lie behind it, and would be back after a restart.
+        below = self._dedup.fold.upcoming_offset
+        epoch = None if row.epoch is None else row.epoch + 1
+        with self._writer.moving():
+            self._dedup.forget(name)
+            done = self._write(name, ProducerRow(epoch=epoch, forgotten_below=below, assigned_ms=row.assigned_ms))
+        await done
+
+    async def check_epoch(self, name: str, epoch: int | None) -> None:
+        """Raises ProducerFenced if a newer incarnation was opened, or the topic made anew; ProducerEnded; InvalidRequest if this
+        epoch was never handed out."""
+        refusal = self.refusal(name, epoch)
+        if isinstance(refusal, ProducerFenced | ProducerEnded):
+            await self._writer.settled()  # the newer epoch, or the end, may still be on its way to disk
+        if refusal is not None:
+            raise refusal
+
+    def refusal(self, name: str, epoch: int | None) -> ProducerFenced | ProducerEnded | InvalidRequest | None:
+        """What :meth:`check_epoch` would raise, for the last moment: whoever raises it waits for what is being written."""
+        current = self._epoch(name) or 0
+        if epoch is not None and epoch == current > 0:
+            return None
+        if epoch is not None and self._generations.older(epoch):
+            return self._generations.producer_fenced(name, epoch, current or None)
+        if has_ended(name, self._rows):
+            return ProducerEnded(
+                f"producer {name!r} has ended, whose name the service assigns: nothing is stored under it any more; open another",
+                producer=name,
+            )
+        if epoch is None:
+            return None
+        if epoch > current or epoch < 1:
+            return InvalidRequest(f"epoch {epoch} of producer {name!r} was never handed out; open the producer")
+        return ProducerFenced(
+            f"producer {name!r} was opened again: this is epoch {epoch}, the current one is {current}",
+            producer=name,
+            epoch=epoch,
+            current_epoch=current,
+        )
+
+    def _epoch(self, name: str) -> int | None:
+        row = self._rows.get(name)
+        return None if row is None else row.epoch
+
+    def gap(self, name: str, new_ids: Sequence[int], stored: Mark | None = None) -> tuple[int, int] | None:
+        """(expected, received) of the first sequence id left out, if this producer refuses gaps.
+
+        ``stored``: its newest message in the stored group that it adds to, if there is one.
+        """
+        row = self._rows.get(name)
+        if row is None or row.gaps == "allow":
+            return None
+        pushed = stored or self._dedup.last_pushed(name)
+        return first_gap(None if pushed is None else pushed.sequence_id + 1, new_ids)
+
+    async def names(self, after: str, limit: int) -> list[str]:
+        """The first ``limit`` names behind ``after``, sorted. A page costs what is on it, unless producers came or went; then
+        all are sorted, on a thread."""
+        at = self._opened_or_not, self._dedup.fold.membership
+        if at != self._sorted_at:
+            there = {name for name, row in self._rows.items() if row.opens}
+            there.update(name for name, _ in self._dedup.fold.items())
+            self._sorted, self._sorted_at = await asyncio.to_thread(_sorted, self._sorted, there), at
+        first = bisect_right(self._sorted, after)
+        return self._sorted[first : first + limit]
+
+    def show(self, name: str) -> Producer:
+        """A producer as the live maps have it. Raises ProducerNotFound."""
+        row = self._rows.get(name, ProducerRow())
+        pushed, mark = self._dedup.last_pushed(name), self._dedup.last_persisted(name)
+        if pushed is None and not row.opens:
+            raise ProducerNotFound(f"no producer {name[:249]!r} on this topic has been opened or has published")
+        return Producer(
+            name=name,
+            epoch=row.epoch,
+            gaps="refuse" if row.gaps == "refuse" else "allow",
+            last_pushed=None if pushed is None else pushed.sequence_id,
+            last_persisted=None if mark is None else mark.sequence_id,
+            last_message_id=None if mark is None else MessageId.from_bytes(mark.message_id),
+            last_offset=None if mark is None else mark.offset,
+        )
+
+    async def shown(self, name: str) -> Producer:
+        """The same for whoever is told that there is none: that it was forgotten is on disk then. Raises ProducerNotFound."""
+        try:
+            return self.show(name)
+        except ProducerNotFound:
+            await self._writer.settled()
+            raise
+
+    async def why(self, name: str, sequence_id: int, deduplication: bool) -> Why:
+        """What a message with this sequence id would be judged now, and where the original is.
+
+        Raises InvalidRequest, ProducerEnded.
+        """
+        check_producer_name(name)
+        await self.check_epoch(name, None)
+        if not 0 <= sequence_id <= MAX_SEQUENCE_ID:
+            raise InvalidRequest(f"sequence ids are 0 to {MAX_SEQUENCE_ID}, not {sequence_id}")
+        mark = self._dedup.last_persisted(name)
+        original = None
+        if mark is not None and sequence_id <= mark.sequence_id:
+            newest = mark.message_id[:ROW_ID_SIZE]
+            walked = await read(walk, self._store, self._prefix, name, newest, [sequence_id], MOST_RECENT)
+            original = walked.found.get(sequence_id)
+        verdict = self._dedup.judge(name, [sequence_id])
+        where = None if original is None else f"a message with this id is stored at offset {original.offset}"
+        said: tuple[Literal["new", "in_flight", "duplicate", "not_judged"], str]
+        if not deduplication:
+            said = "not_judged", "deduplication is off for this topic: every message is stored"
+        elif verdict.new and mark is None and not verdict.in_flight:
+            said = "new", "this producer has never published on this topic"
+        elif verdict.new:
+            said = "new", f"it is above the last pushed sequence id {self.show(name).last_pushed}"
+        elif verdict.in_flight:
+            said = "in_flight", "a message with this id or a higher one is being written right now"
+        else:
+            assert mark is not None  # something was judged persisted
+            at_or_below = f"it is at or below the last persisted sequence id {mark.sequence_id} (offset {mark.offset})"
+            unseen = f"no message with this id was found among the latest {MOST_RECENT.rows}: it was left out, or it has expired"
+            said = "duplicate", f"{at_or_below}; {where or unseen}"
+        return Why(
+            producer=name,
+            sequence_id=sequence_id,
+            verdict=said[0],
+            reason=said[1],
+            message_id=None if original is None else MessageId.from_bytes(original.message_id),
+            offset=None if original is None else original.offset,
+        )
+
+    def _write(self, name: str, row: ProducerRow) -> asyncio.Future[None]:
+        """Counts from the call on."""
+        batch = Batch()
+        batch.put(Table.PRODUCER, self._prefix + name.encode(), encode_record(row))
+        before = self._rows.get(name)
+        self._opened_or_not += bool(row.opens) != bool(before is not None and before.opens)
+        self._rows[name] = row
+        return self._writer.submit(batch, lambda: None)
+
+
+_SORTED_AT_ONCE = 10_000
+"""Python sorts a list in one go, and no other thread has a turn: 5 ms."""
+
+
+def _sorted(before: Sequence[str], there: set[str]) -> list[str]:
+    """All names. Those that were sorted already are not sorted again."""
+    rising = [name for name in before if name in there]
+    new = list(there.difference(rising))
+    for at in range(0, len(new), _SORTED_AT_ONCE):
+        rising += sorted(new[at : at + _SORTED_AT_ONCE])
+    return sorted(rising)  # runs that rise: they are merged, which takes a few steps a name

@@ -1,0 +1,109 @@
+"""Which published messages of a transaction that no producer sent are stored already.
+
+The ids are on the messages themselves, in the log; memory holds those of the write pointers that are in use, and reads them back
+when a pointer is first used here: after a restart, or on the instance that took the topic over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import islice
+
+from oncelog.wire.requests import PublishRequest
+from oncelog_dedup import Fold, Run
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.append.history import Original
+from oncelog_service.log.append.judge import NOTHING, Known
+from oncelog_service.log.append.receipts import duplicate_runs
+from oncelog_service.log.keep.recovery import rows
+from oncelog_service.log.numbers import Numbers, Taken, partly_taken, reused
+from oncelog_service.log.scan import row_at
+from oncelog_service.reading import read
+from oncelog_service.storage.keys import ROW_ID_SIZE
+from oncelog_service.storage.port import Store
+
+
+class Unnamed:
+    """Of one open topic. Works on the event loop that owns it."""
+
+    def __init__(self, prefix: bytes, store: Store, writer: Writer, fold: Fold, check_open: Callable[[], None]) -> None:
+        self._prefix = prefix
+        self._store = store
+        self._writer = writer
+        self._fold = fold
+        self._check_open = check_open
+        self._numbers: dict[int, Numbers] = {}
+        """By write pointer. What was rolled back stays in it until somebody comes with its ids."""
+
+    async def known(self, request: PublishRequest, pointer: int) -> Known:
+        """What of a request without a producer is stored under the pointer: all of it, or nothing at this very moment.
+
+        It does not matter whether the topic deduplicates: the ids are the transaction's, not a producer's.
+
+        Raises:
+            SequenceReused: its ids are those of other messages. InvalidRequest: only some of them are taken.
+        """
+        sequence_ids = request.sequence_ids
+        if sequence_ids is None:
+            return NOTHING
+        numbers = await self._opened(pointer)
+        while True:
+            self._check_open()
+            taken = numbers.overlapping(sequence_ids)
+            if not taken:
+                return NOTHING
+            await self._writer.settled()
+            found = await read(_messages, self._store, self._prefix, pointer, taken[0])
+            if taken != numbers.overlapping(sequence_ids):
+                continue
+            if not found:
+                numbers.drop(taken[0])
+            elif not taken[0].holds(sequence_ids):
+                raise partly_taken(pointer, sequence_ids, taken[0])
+            else:
+                return _repeated(pointer, request, sequence_ids, found)
+
+    def push(self, pointer: int, sequence_ids: Sequence[int], row_id: bytes) -> None:
+        """Note ids, none of which :meth:`known` has found, of what is being written from this row on."""
+        self._numbers.setdefault(pointer, Numbers()).add(Taken(sequence_ids[0], sequence_ids[-1] + 1, row_id))
+
+    def close(self, pointer: int) -> None:
+        """Let go of what is known about it: its transaction has ended."""
+        self._numbers.pop(pointer, None)
+
+    async def _opened(self, pointer: int) -> Numbers:
+        numbers = self._numbers.get(pointer)
+        if numbers is None:
+            runs = self._fold.unsettled.get(pointer, ())
+            read_back = await read(_numbers, self._store, self._prefix, pointer, runs) if runs else Numbers()
+            numbers = self._numbers.setdefault(pointer, read_back)  # somebody else may have read it meanwhile
+        return numbers
+
+
+def _repeated(pointer: int, request: PublishRequest, sequence_ids: Sequence[int], found: dict[int, Original]) -> Known:
+    for sequence_id, payload in zip(sequence_ids, request.payloads, strict=True):
+        if found[sequence_id].payload != payload:
+            original = found[sequence_id]
+            raise reused(pointer, sequence_id, message_id=original.message_id.hex(), offset=original.offset)
+    return Known(len(sequence_ids), duplicate_runs(sequence_ids, found), found)
+
+
+def _numbers(store: Store, prefix: bytes, pointer: int, runs: Sequence[Run]) -> Numbers:
+    """The ids that these runs of the pointer have taken: the first row of each says where its ids begin. Raises TopicDamaged."""
+    numbers = Numbers()
+    for run in runs:
+        row = row_at(store, prefix, run.first_id[:ROW_ID_SIZE])
+        if row is not None and row.write_pointer == pointer and row.producer is None and row.sequence_id is not None:
+            numbers.add(Taken(row.sequence_id, row.sequence_id + run.count, row.row_id))
+    return numbers
+
+
+def _messages(store: Store, prefix: bytes, pointer: int, taken: Taken) -> dict[int, Original]:
+    """Sequence id → message; nothing, if they were rolled back. Raises TopicDamaged."""
+    with closing(rows(store, prefix, taken.row_id)) as found:
+        return {
+            row.sequence_id: Original(row.sequence_id, row.message_id, row.offset, row.payload, pointer)
+            for row in islice(found, taken.end - taken.first)
+            if row.write_pointer == pointer and row.sequence_id is not None
+        }

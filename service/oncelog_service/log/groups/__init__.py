@@ -1,0 +1,1 @@
+"""Stored groups: payloads under a write pointer, and how they appear in the log."""

@@ -1,0 +1,243 @@
+"""What a salvaged store lacks, and how it becomes one that opens: holes in logs are filled with rows that no reader is given.
+
+A filler is an empty message without a name whose own time to live is over: offsets stay dense, ids go on rising, and the fold
+counts nothing. What the lost messages' sequence ids were is not known: of a producer with later messages they count as published,
+of one without they do not.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from oncelog.errors import TopicDamaged
+from oncelog_service.log.keep.recovery import read_snapshots
+from oncelog_service.log.scan import earliest_offset, stored_in, trim_of
+from oncelog_service.storage.keys import (
+    AFTER_ANY,
+    AFTER_NUMBERS,
+    GENERATION_SIZE,
+    ROW_ID_SIZE,
+    SNAPSHOT_SLOTS,
+    split_chunk_key,
+    split_topic_key,
+)
+from oncelog_service.storage.pieces import get_pieces
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import (
+    FILLER_TTL,
+    GROUP,
+    Columns,
+    JournalMetaRow,
+    TopicRow,
+    decode_record,
+    encode_record,
+    encode_rows,
+    messages_of,
+    offset_of,
+)
+from oncelog_service.transactions.edits import EditDamaged, decode_edit
+from oncelog_service.transactions.snapshot import decode_snapshot
+
+_END = b"\xff" * 64
+_AT_ONCE = 2_000
+_SKIPPED = 2**32
+"""Numbers of atomic commits that may have been handed out, and are not known."""
+
+
+class Hole(NamedTuple):
+    """Messages of a topic that are not there."""
+
+    prefix: bytes
+    """What begins every key of the topic's generation."""
+    first: int
+    end: int
+    """The offset behind the last of them."""
+    after: bytes
+    """Id of the row before, zeros for none."""
+    before: bytes | None
+    """Id of the row behind; None: they are the last ones that a snapshot knows of."""
+    instead_of: bytes | None = None
+    """A row that stands for a group whose payloads are not all there."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{_name(self.prefix)}: offsets {self.first} to {self.end - 1}"
+
+
+def prefixes(store: Store) -> Iterator[bytes]:
+    """What begins the keys of each log of messages: topic key and generation."""
+    start = b""
+    while True:
+        with closing(store.scan(Table.MESSAGE, start, _END)) as rows:
+            found = next(rows, None)
+        if found is None:
+            return
+        prefix = found[0][:-ROW_ID_SIZE]
+        yield prefix
+        start = prefix + AFTER_ANY
+
+
+def lost_topics(store: Store) -> Iterator[tuple[bytes, TopicRow]]:
+    """(key, row made up) of every topic that has messages and no row: its properties are not known."""
+    newest: dict[bytes, tuple[int, int]] = {}
+    for prefix in prefixes(store):
+        topic, generation = prefix[:-GENERATION_SIZE], int.from_bytes(prefix[-GENERATION_SIZE:], "big")
+        with closing(store.scan(Table.MESSAGE, prefix, prefix + AFTER_ANY)) as rows:
+            created = int.from_bytes(next(rows)[0][len(prefix) :][:8], "big")
+        newest[topic] = generation, created
+    for topic, (generation, created) in newest.items():
+        if store.get(Table.TOPIC, topic) is None:
+            yield topic, TopicRow(generation, created, {"ttl": str(100 * 365 * 86_400)})
+
+
+def holes(store: Store) -> Iterator[Hole]:
+    """Of every topic that is not deleted, in the order of keys. Rows themselves must be intact. Raises StoreError."""
+    for prefix in prefixes(store):
+        data = store.get(Table.TOPIC, prefix[:-GENERATION_SIZE])
+        row = None if data is None else decode_record(TopicRow, data)
+        if row is None or (not row.deleted and row.generation == int.from_bytes(prefix[-GENERATION_SIZE:], "big")):
+            yield from _holes_in(store, prefix)
+
+
+def _holes_in(store: Store, prefix: bytes) -> Iterator[Hole]:
+    trim = trim_of(store, prefix)
+    upcoming = trim.earliest_offset
+    last = bytes(ROW_ID_SIZE) if trim.last_id is None else bytes.fromhex(trim.last_id)[:ROW_ID_SIZE]
+    with closing(store.scan(Table.MESSAGE, prefix, prefix + AFTER_ANY)) as rows:
+        for key, row in rows:
+            row_id, offset = key[len(prefix) :], offset_of(row)
+            if offset + messages_of(row) <= trim.earliest_offset:
+                continue  # deleted before; it came again, and goes again
+            if offset > upcoming:
+                yield Hole(prefix, upcoming, offset, last, row_id)
+            end = offset + messages_of(row)
+            if row[1] & GROUP and not _whole(store, prefix, row):
+                yield Hole(prefix, offset, end, last, row_id, row_id)
+            upcoming, last = max(upcoming, end), row_id
+    known = [each.position for each in read_snapshots(store, prefix) if each is not None]
+    newest = max(known, default=None)
+    if newest is not None and newest.upcoming_offset > upcoming:
+        yield Hole(prefix, upcoming, newest.upcoming_offset, last, None)
+
+
+def _whole(store: Store, prefix: bytes, row: bytes) -> bool:
+    try:
+        with closing(stored_in(store, prefix, row)) as found:
+            for _ in found:
+                pass
+    except (TopicDamaged, struct.error, IndexError):
+        return False
+    return True
+
+
+def fill(store: Store, hole: Hole) -> None:
+    """Have fillers stand where messages were. Raises TopicDamaged: there is no room for them. StoreError."""
+    count, first = hole.end - hole.first, int.from_bytes(hole.after, "big") + 1
+    behind = 2**79 if hole.before is None else int.from_bytes(hole.before, "big") + (hole.instead_of is not None)
+    if count > behind - first:
+        raise TopicDamaged(f"{hole.name}: there are more of them than ids; delete the topic, or leave it out")
+    ids = [(first + number).to_bytes(ROW_ID_SIZE, "big") for number in range(count)]
+    for at in range(0, count, _AT_ONCE):
+        some, batch = ids[at : at + _AT_ONCE], Batch()
+        if at == 0 and hole.instead_of is not None:
+            batch.delete(Table.MESSAGE, hole.prefix + hole.instead_of)
+        columns = Columns([b""] * len(some), ttls=[FILLER_TTL] * len(some))
+        batch.put_run(Table.MESSAGE, hole.prefix, some, encode_rows(columns, some, hole.first + at))
+        if at == 0 and hole.instead_of in some:
+            batch.deletes.clear()
+        store.write([batch])
+
+
+def restore_topic(store: Store, key: bytes, row: TopicRow) -> None:
+    """Give a topic whose row is lost one that keeps everything. Raises StoreError."""
+    batch = Batch()
+    batch.put(Table.TOPIC, key, encode_record(row))
+    store.write([batch])
+
+
+def _name(prefix: bytes) -> str:
+    namespace, topic = split_topic_key(prefix[:-GENERATION_SIZE])
+    return f"{namespace}/{topic}"
+
+
+def drop_trimmed(store: Store) -> None:
+    """Delete messages that were deleted before, and came again. Raises StoreError."""
+    for prefix in prefixes(store):
+        earliest, batch = earliest_offset(store, prefix), Batch()
+        with closing(store.scan(Table.MESSAGE, prefix, prefix + AFTER_ANY)) as rows:
+            for key, row in rows:
+                if offset_of(row) + messages_of(row) > earliest:
+                    break
+                batch.delete(Table.MESSAGE, key)
+        if batch.deletes:
+            store.write([batch])
+
+
+def restart_transactions(store: Store) -> None:
+    """Forget what happened to transactions from the first edit on that is missing. Raises StoreError."""
+    states = [None if data is None else _transactions_in(data) for data in _slots(store)]
+    upcoming = max((state for state in states if state is not None), default=0) + 1
+    batch = Batch()
+    with closing(store.scan(Table.TRANSACTION_EDIT, b"", AFTER_NUMBERS)) as rows:
+        for key, data in rows:
+            number = int.from_bytes(key, "big")
+            if number == upcoming and _is_edit(number, data):
+                upcoming += 1
+            elif number >= upcoming or upcoming == 1:
+                batch.delete(Table.TRANSACTION_EDIT, key)
+    store.write([batch])
+
+
+def _slots(store: Store) -> list[bytes | None]:
+    return [get_pieces(store, Table.TRANSACTION_SNAPSHOT, slot) for slot in SNAPSHOT_SLOTS]
+
+
+def _transactions_in(data: bytes) -> int | None:
+    try:
+        return decode_snapshot(data).number
+    except EditDamaged:
+        return None
+
+
+def _is_edit(number: int, data: bytes) -> bool:
+    try:
+        decode_edit(number, data)
+    except EditDamaged:
+        return False
+    return True
+
+
+def lacks_numbers(store: Store) -> bool:
+    """Whether there were atomic commits, and nothing says any more which numbers they have: one would be given twice."""
+    if store.get(Table.JOURNAL_META, b"") is not None:
+        return False
+    for table in (Table.JOURNAL, Table.ATOMIC_OUTCOME, Table.CHUNK):
+        with closing(store.scan(table, b"", _END)) as rows:
+            if next(rows, None) is not None:
+                return True
+    return False
+
+
+def restart_journal(store: Store) -> None:
+    """Begin the journal anew: what was staged and not committed is gone. No number is handed out again. Raises StoreError."""
+    batch, numbers = Batch(), 0
+    with closing(store.scan(Table.ATOMIC_OUTCOME, b"", AFTER_NUMBERS, reverse=True)) as rows:
+        for key, _ in rows:
+            numbers = int.from_bytes(key, "big")
+            break
+    data = store.get(Table.JOURNAL_META, b"")
+    meta = None if data is None else decode_record(JournalMetaRow, data)
+    with closing(store.scan(Table.JOURNAL, b"", _END)) as rows:
+        for key, _ in rows:
+            batch.delete(Table.JOURNAL, key)
+    with closing(store.scan(Table.CHUNK, b"", _END)) as rows:
+        for key, _ in rows:
+            numbers = max(numbers, split_chunk_key(key)[1])
+    partitions = 1 if meta is None else meta.partitions
+    numbers = max(numbers, 0 if meta is None else meta.numbers) + _SKIPPED
+    batch.put(Table.JOURNAL_META, b"", encode_record(JournalMetaRow(partitions, numbers, [0] * partitions)))
+    store.write([batch])

@@ -1,0 +1,237 @@
+"""What a topic's memory is rebuilt from: newest valid snapshot, the messages after it, the producers' rows.
+
+Everything that is known of a topic while it is open is a fold over what is on disk; this module is that fold, after a crash,
+after a failed write and after a clean stop alike. It refuses to open a topic rather than know half of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from oncelog.errors import TopicDamaged
+from oncelog_dedup import Entry, Fold, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
+from oncelog_service.log.assigned import counting
+from oncelog_service.log.groups.stored import marks_of
+from oncelog_service.log.judgements import Judgements, judgements_of
+from oncelog_service.log.key_index import KeyIndex, KeyMarks, group_key_marks, key_marks, key_name
+from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from, stored_under, trim_of
+from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
+from oncelog_service.storage.pieces import get_pieces
+from oncelog_service.storage.port import Store, Table
+from oncelog_service.storage.rows import (
+    ExpiryRow,
+    ProducerRow,
+    Row,
+    RowDamaged,
+    SubscriptionRow,
+    decode_payload_row,
+    decode_record,
+    decode_row,
+    intact,
+)
+
+N = TypeVar("N", ProducerRow, SubscriptionRow)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """All that memory holds of a topic when it is opened."""
+
+    fold: Fold
+    producers: dict[str, ProducerRow]
+    earliest_offset: int
+    snapshots: list[int | None]
+    """The upcoming offset of the snapshot in each slot; None where there is no valid one."""
+    replayed: int
+    keys: KeyIndex | None = None
+    """Where the topic checks expectations."""
+    key_snapshots: list[int | None] | None = None
+    subscriptions: dict[str, SubscriptionRow] = field(default_factory=dict)
+    trimmed_id: bytes = b""
+    """Of the last message that retention has deleted; empty for none."""
+    judgements: Judgements = ()
+
+
+def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
+    """Rebuild one generation of a topic; with the index of its keys, if it is ``keyed``.
+
+    Raises:
+        TopicDamaged: a row cannot be read, a message is missing, or older messages are gone and no snapshot covers them.
+    """
+    earliest = earliest_offset(store, prefix)
+    producers = read_producers(store, prefix)
+    snapshots = read_snapshots(store, prefix)
+    snapshot = _newest(snapshots)
+    begin = 0 if snapshot is None else snapshot.position.upcoming_offset
+    if begin < earliest:
+        raise TopicDamaged(
+            f"messages below offset {earliest} are deleted and no valid snapshot covers them, so the producers' sequence ids "
+            "are not known; restore the topic from a backup, or delete it"
+        )
+    _check_end(store, prefix, earliest, begin)
+    try:
+        with closing(rows(store, prefix, _behind(snapshot))) as found:
+            replayed = replay(snapshot, map(_entry, found), counting(producers))
+    except ReplayError as error:
+        raise TopicDamaged(str(error)) from error
+    keys, key_snapshots = recover_keys(store, prefix, replayed.fold.position.last_message_id) if keyed else (None, None)
+    return Recovered(
+        fold=replayed.fold,
+        producers=producers,
+        earliest_offset=earliest,
+        snapshots=[None if each is None else each.position.upcoming_offset for each in snapshots],
+        replayed=replayed.entries,
+        keys=keys,
+        key_snapshots=key_snapshots,
+        subscriptions=read_subscriptions(store, prefix),
+        trimmed_id=bytes.fromhex(trim_of(store, prefix).last_id or ""),
+        judgements=read_judgements(store, prefix),
+    )
+
+
+def recover_keys(store: Store, prefix: bytes, last_message_id: bytes | None) -> tuple[KeyIndex, list[int | None]]:
+    """The index of a topic's keys, and the upcoming offset of its snapshot in each slot. ``last_message_id``: of the whole log.
+
+    What was deleted while the topic did not check expectations is not in it: nobody looked at those keys. But what it has known
+    once it never forgets: while it is kept nothing is deleted that its two snapshots do not cover.
+
+    Raises:
+        TopicDamaged: as :func:`recover`; there are two snapshots and neither can be read.
+    """
+    earliest = earliest_offset(store, prefix)
+    snapshots = read_snapshots(store, prefix, Table.KEY_SNAPSHOT)
+    snapshot = _newest(snapshots)
+    if (snapshot is None or snapshot.position.upcoming_offset < earliest) and earliest:
+        if all(store.get(Table.KEY_SNAPSHOT, prefix + slot) is not None for slot in SNAPSHOT_SLOTS):
+            raise TopicDamaged(
+                f"messages below offset {earliest} are deleted and no valid snapshot of the keys covers them, so the newest "
+                "offsets of keys are not known; restore the topic from a backup, delete it, or switch check.expected.offsets off"
+            )
+        snapshot = Snapshot(SequenceMap(), Position(earliest, None))
+    _check_end(store, prefix, earliest, 0 if snapshot is None else snapshot.position.upcoming_offset)
+    try:
+        with closing(rows(store, prefix, _behind(snapshot))) as found:
+            fold = replay(snapshot, (_key_entry(store, prefix, row) for row in found if row.messages)).fold
+    except ReplayError as error:
+        raise TopicDamaged(str(error)) from error
+    offsets = [None if each is None else each.position.upcoming_offset for each in snapshots]
+    return KeyIndex(fold, last_message_id if fold.position.upcoming_offset else None), offsets
+
+
+def _behind(snapshot: Snapshot | None) -> bytes:
+    last_id = None if snapshot is None else snapshot.position.last_message_id
+    return FIRST_ROW_ID if last_id is None else after(last_id[:ROW_ID_SIZE])
+
+
+def rows(store: Store, prefix: bytes, start: bytes) -> Generator[Row]:
+    """Every row from the key ``start`` on, decoded; to be closed. Raises TopicDamaged."""
+    with closing(rows_from(store, prefix, start)) as found:
+        for row_id, data in found:
+            try:
+                yield decode_row(row_id, data)
+            except (RowDamaged, IndexError, ValueError, struct.error) as error:
+                raise TopicDamaged(f"the row at {row_id.hex()} cannot be read: {error}") from error
+
+
+def _entry(row: Row) -> Entry:
+    """As the fold wants it."""
+    if row.write_pointer is None and row.group is None:
+        return Entry(row.offset, row.message_id, row.producer, row.sequence_id)
+    if row.group is None:
+        begins = row.previous is not None
+        return Entry(row.offset, row.message_id, row.producer, row.sequence_id, row.write_pointer, begins=begins)
+    last_id = row.row_id + row.group.last_payload_id
+    marks = marks_of(row.group, row.row_id, row.offset)
+    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, marks, last_id, begins=True)
+
+
+def _key_entry(store: Store, prefix: bytes, row: Row) -> Entry:
+    """The same for the fold of keys: the key in the place of the producer, the offset in that of the sequence id."""
+    if row.group is None and row.write_pointer is None:
+        name = None if row.key is None else key_name(row.key)
+        return Entry(row.offset, row.message_id, name, row.offset)
+    marks = key_marks_of(store, prefix, row)
+    if row.group is None:
+        begins = row.previous is not None
+        return Entry(row.offset, row.message_id, None, None, row.write_pointer, marks=marks, begins=begins)
+    last_id = row.row_id + row.group.last_payload_id
+    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, marks, last_id)
+
+
+def key_marks_of(store: Store, prefix: bytes, row: Row) -> KeyMarks:
+    """The newest message of each key among those that the row stands for; none of what was rolled back. Raises TopicDamaged."""
+    if row.write_pointer is not None and row.write_pointer < 0:
+        return ()
+    if row.group is None:
+        return key_marks([row.key], [row.row_id], row.offset)
+    keys: dict[str, tuple[bytes, int]] = {}
+    with closing(stored_under(store, prefix, row)) as stored:
+        for each in stored:
+            payload = decode_payload_row(each.payload_id, each.row)
+            if payload.key is not None:
+                keys[key_name(payload.key)] = payload.payload_id, payload.place
+    return group_key_marks(keys, row.row_id, row.offset)
+
+
+def read_producers(store: Store, prefix: bytes) -> dict[str, ProducerRow]:
+    """Every producer row of the topic. Raises TopicDamaged if one cannot be read."""
+    return _by_name(store, prefix, Table.PRODUCER, ProducerRow)
+
+
+def read_subscriptions(store: Store, prefix: bytes) -> dict[str, SubscriptionRow]:
+    """Every subscription of the topic, deleted ones too. Raises TopicDamaged if one cannot be read."""
+    return _by_name(store, prefix, Table.SUBSCRIPTION, SubscriptionRow)
+
+
+def read_judgements(store: Store, prefix: bytes) -> Judgements:
+    """When the topic's rows were judged, as far as it is on disk. Raises TopicDamaged."""
+    data = store.get(Table.EXPIRY, prefix)
+    try:
+        return () if data is None else judgements_of(decode_record(ExpiryRow, data))
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
+
+
+def _by_name(store: Store, prefix: bytes, table: Table, kind: type[N]) -> dict[str, N]:
+    try:
+        with closing(store.scan(table, prefix, prefix_end(prefix))) as found:
+            return {key[len(prefix) :].decode(): decode_record(kind, data) for key, data in found}
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
+
+
+def read_snapshots(store: Store, prefix: bytes, table: Table = Table.SNAPSHOT) -> list[Snapshot | None]:
+    """The snapshot in each slot, None where there is none or it is damaged: the log says the same, only slower."""
+    found: list[Snapshot | None] = []
+    for slot in SNAPSHOT_SLOTS:
+        data = get_pieces(store, table, prefix + slot)
+        try:
+            found.append(None if data is None else Snapshot.from_bytes(data))
+        except SnapshotDamaged:
+            found.append(None)
+    return found
+
+
+def _newest(snapshots: Iterable[Snapshot | None]) -> Snapshot | None:
+    return max((each for each in snapshots if each is not None), key=lambda each: each.position.upcoming_offset, default=None)
+
+
+def last_timestamp(store: Store, prefix: bytes) -> int:
+    """The highest publish timestamp of a log that need not be readable otherwise; 0 if it never had a message."""
+    last = row_before(store, prefix, AFTER_ANY)
+    ids = [last[0]] if last is not None else []
+    ids += [each.position.last_message_id or b"" for each in read_snapshots(store, prefix) if each is not None]
+    return max((int.from_bytes(row_id[:8], "big") for row_id in ids), default=0)
+
+
+def _check_end(store: Store, prefix: bytes, earliest: int, snapshot_offset: int) -> None:
+    last = row_before(store, prefix, AFTER_ANY)
+    if last is not None and not intact(last[1]):
+        raise TopicDamaged(f"the row at {last[0].hex()}, the last one, does not match its checksum or is of an unknown version")
+    end = earliest if last is None else end_of(last[1])
+    if end < snapshot_offset:
+        raise TopicDamaged(f"the log ends before offset {end}, but a snapshot knows of messages up to offset {snapshot_offset}")

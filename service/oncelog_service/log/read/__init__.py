@@ -1,0 +1,1 @@
+"""What readers ask for: pages, ranges, columns, subscriptions, who waits for more."""

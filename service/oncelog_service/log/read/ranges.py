@@ -1,0 +1,213 @@
+"""Ranges of offsets that hold the same messages whenever they are read, for readers that note offsets and come back: Spark.
+
+A range is *settled* when every row of it is durable and the transaction of each is decided: then nothing is added to it, and
+nothing is rolled back any more. What leaves it later is what expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+from oncelog.errors import InvalidRequest, MessagesExpired, OffsetOutOfRange, StaleMessageId
+from oncelog.wire.columns import encode_message_columns
+from oncelog.wire.models import TopicAsked, TopicOffsets
+from oncelog_dedup import Deduplicator, Run
+from oncelog_service.clock import Clock
+from oncelog_service.log.keep.expiry import Expiry, Living
+from oncelog_service.log.limits import Limits
+from oncelog_service.log.read.arrivals import Arrivals
+from oncelog_service.log.read.columns import Range, end_within, read_columns
+from oncelog_service.log.scan import find_offset, rows_from
+from oncelog_service.reading import Scans, read
+from oncelog_service.storage.keys import FIRST_ROW_ID, timestamp_prefix
+from oncelog_service.storage.port import Store
+from oncelog_service.storage.rows import TopicRow, offset_of
+
+
+class Ranges:
+    """The settled ranges of one open topic. Works on the event loop that owns it."""
+
+    def __init__(
+        self,
+        prefix: bytes,
+        store: Store,
+        dedup: Deduplicator,
+        limits: Limits,
+        row: Callable[[], TopicRow],
+        earliest_offset: Callable[[], int],
+        expiry: Expiry,
+        check_open: Callable[[], None],
+        scans: Scans,
+    ) -> None:
+        """``earliest_offset``: where retention has been."""
+        self._prefix = prefix
+        self._store = store
+        self._dedup = dedup
+        self._limits = limits
+        self._row = row
+        self._earliest_offset = earliest_offset
+        self._expiry = expiry
+        self.check_open = check_open
+        self._scans = scans
+        self.arrivals = Arrivals()
+        """Woken when more may be settled, or the topic is closed."""
+
+    @property
+    def settled(self) -> int:
+        """Behind the last message before which everything is durable and decided."""
+        return self._dedup.fold.settled.position.upcoming_offset
+
+    @property
+    def last_settled_id(self) -> bytes | None:
+        """Id of that message; None if there is none."""
+        return self._dedup.fold.settled.position.last_message_id
+
+    @property
+    def held_from(self) -> Run | None:
+        """The first undecided messages, which end the settled part; None: nothing is held back."""
+        return self._dedup.fold.oldest_unsettled
+
+    @property
+    def earliest_offset(self) -> int:
+        """Where the log begins, since retention has deleted what was before."""
+        return self._earliest_offset()
+
+    @property
+    def generation(self) -> int:
+        """Of the topic."""
+        return self._row().generation
+
+    async def offsets(self, asked: TopicAsked) -> TopicOffsets:
+        """Where the log begins, up to where it is settled, and what else is asked. Raises TopicDamaged."""
+        self.check_open()
+        settled = self.settled
+        living = self._expiry.living()
+        await self._expiry.hide(living)
+        begin = living.begin
+        earliest = await self._from(begin, settled)
+        at_timestamp = within = None
+        if asked.timestamp is not None:
+            at_timestamp = await self._from(max(begin, timestamp_prefix(min(asked.timestamp, 2**63 - 1))), settled)
+        if asked.after is not None and asked.max_bytes is not None:
+            first, most = max(asked.after, earliest), min(asked.max_bytes, self._limits.max_sized_bytes)
+            within = (
+                settled
+                if first >= settled
+                else await self._scans.read(end_within, self._store, self._prefix, first, settled, most)
+            )
+        return TopicOffsets(
+            generation=self._row().generation, earliest=earliest, settled=settled, at_timestamp=at_timestamp, within=within
+        )
+
+    async def _from(self, begin: bytes, settled: int) -> int:
+        """The offset of the first row at or after the key ``begin``; ``settled`` where none is settled."""
+        found = await read(_offset_from, self._store, self._prefix, begin)
+        return settled if found is None else min(found, settled)
+
+    async def columns(
+        self,
+        first: int,
+        upto: int,
+        generation: int | None = None,
+        limit: int | None = None,
+        max_bytes: int | None = None,
+        properties: bool = False,
+        refuse_expired: bool = False,
+    ) -> bytes:
+        """The messages of a settled range, or the first of them, as the encoded ``MessageColumns``.
+
+        Raises:
+            MessagesExpired: with ``refuse_expired``; messages of the range have expired by the topic's ttl.
+            InvalidRequest; StaleMessageId: the topic is of another generation. OffsetOutOfRange: the range is not settled up to
+                its end, or retention has been beyond its beginning. TopicDamaged.
+        """
+        self.check_open()
+        self._check(first, upto, generation, limit, max_bytes)
+        living, expired_at = self._expiry.living(), list[int]()
+        await self._expiry.hide(living)
+        if refuse_expired:
+            await self._check_nothing_lost(first, upto, living)
+        wanted = Range(
+            first,
+            upto,
+            living.begin,
+            living.now_ms,
+            min(limit or self._limits.max_columns_messages, self._limits.max_columns_messages),
+            min(max_bytes or self._limits.max_columns_bytes, self._limits.max_columns_bytes),
+            properties,
+            living.judgements,
+            expired_at,
+        )
+        encoded = await self._scans.read(_encoded_columns, self._store, self._prefix, wanted)
+        if expired_at:
+            await self._expiry.passed_over(max(expired_at), self.last_settled_id)
+        return encoded
+
+    async def _check_nothing_lost(self, first: int, upto: int, living: Living) -> None:
+        """Raises MessagesExpired where messages of the range have expired by the topic's ttl; rows that were rolled back are no
+        loss, nor is what expired by its own."""
+        start = await self._scans.read(find_offset, self._store, self._prefix, first) if first else FIRST_ROW_ID
+        if start is None:
+            return
+        behind = await self._expiry.behind(start, living, rolled_back=True)
+        lost = first if behind.first is None else behind.first
+        if behind.lost and lost < upto:
+            settled = self.settled
+            earliest = settled if behind.earliest is None else min(behind.earliest, settled)
+            raise MessagesExpired(
+                f"messages at offsets {lost} to {earliest - 1} have expired before they were asked for",
+                first=lost,
+                earliest=earliest,
+                upcoming=self._dedup.fold.upcoming_offset,
+            )
+
+    def _check(self, first: int, upto: int, generation: int | None, limit: int | None, max_bytes: int | None) -> None:
+        for name, value in (("limit", limit), ("maxBytes", max_bytes)):
+            if value is not None and value <= 0:
+                raise InvalidRequest(f"{name} is greater than 0, not {value}")
+        if not 0 <= first <= upto:
+            raise InvalidRequest(f"a range of offsets is from 0 on and rises, not {first} to {upto}")
+        present = self._row().generation
+        if generation is not None and generation != present:
+            raise StaleMessageId(
+                f"the offsets are of generation {generation} of the topic, which is of generation {present} now",
+                generation=present,
+            )
+        settled, earliest = self.settled, self._earliest_offset()
+        if upto > settled or first < earliest:
+            what = f"end {upto} is not settled" if upto > settled else f"beginning {first} was deleted"
+            raise OffsetOutOfRange(
+                f"the range's {what}: the topic has offsets from {earliest} on and is settled up to {settled}",
+                upcoming=self._dedup.fold.upcoming_offset,
+                earliest=earliest,
+                settled=settled,
+            )
+
+
+def _offset_from(store: Store, prefix: bytes, begin: bytes) -> int | None:
+    with closing(rows_from(store, prefix, begin)) as rows:
+        for _, row in rows:
+            return offset_of(row)
+    return None
+
+
+def _encoded_columns(store: Store, prefix: bytes, wanted: Range) -> bytes:
+    return encode_message_columns(read_columns(store, prefix, wanted))
+
+
+async def wait_for_more(topics: Mapping[str, tuple[Ranges, TopicAsked]], wait_ms: int, clock: Clock) -> None:
+    """Return when one of them is settled beyond its ``after``, or was asked without one; else when the time is over.
+
+    Raises StorageUnavailable: one was closed meanwhile.
+    """
+    end = clock.monotonic() + wait_ms / 1000
+    while topics:
+        for ranges, asked in topics.values():
+            ranges.check_open()
+            if asked.after is None or ranges.settled > asked.after:
+                return
+        left = end - clock.monotonic()
+        if left <= 0:
+            return
+        await Arrivals.wait([ranges.arrivals for ranges, _ in topics.values()], left)

@@ -1,0 +1,386 @@
+"""The subscriptions of one open topic: how far each is acknowledged, and which consumer may move it.
+
+A subscription's cursor is an offset: every message below it is acknowledged. Its consumer moves it forward by acknowledging;
+whoever seeks puts it anywhere; nothing else moves it, and retention does not wait for it. It is a row of the topic's own, written
+as messages are.
+
+Consumers are told apart by epochs, as producers are. An open, a seek and a delete each begin a new one: what was sent under an
+older one, however late it arrives, moves nothing.
+
+They are given what is settled: of messages in transactions those that are committed, and nothing beyond the first undecided one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from heapq import nsmallest
+
+from oncelog.errors import (
+    ConsumerFenced,
+    InvalidMessageId,
+    InvalidRequest,
+    OffsetOutOfRange,
+    OncelogError,
+    StaleMessageId,
+    SubscriptionNotFound,
+)
+from oncelog.message_id import MessageId
+from oncelog.wire.models import (
+    Acknowledge,
+    Acknowledged,
+    OpenSubscription,
+    Place,
+    ReceiveMessages,
+    SeekSubscription,
+    Subscription,
+    TopicAsked,
+    TopicOffsets,
+)
+from oncelog_dedup import Position, Run
+from oncelog_service.clock import Clock
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.checks import check_acknowledge, check_place, check_subscription_name
+from oncelog_service.log.epochs import begun_by, remembering
+from oncelog_service.log.generations import Generations
+from oncelog_service.log.limits import Limits
+from oncelog_service.log.read.arrivals import Arrivals
+from oncelog_service.log.read.pages import Encoding, Page
+from oncelog_service.log.read.ranges import Ranges
+from oncelog_service.log.scan import after, offset_behind
+from oncelog_service.reading import read
+from oncelog_service.storage.keys import split_row_id
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import SubscriptionRow, encode_record
+
+
+class Subscriptions:
+    """Works on the event loop that owns the topic. Rows in memory are those on disk or on their way there."""
+
+    def __init__(
+        self,
+        prefix: bytes,
+        generations: Generations,
+        rows: dict[str, SubscriptionRow],
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        limits: Limits,
+        ranges: Ranges,
+        position: Callable[[], Position],
+        settled_page: Callable[[bytes, int, Encoding], Awaitable[Page]],
+        start_at_offset: Callable[[int], Awaitable[bytes]],
+        start_at_id: Callable[[bytes, bool], bytes],
+        settle_ended: Callable[[], Awaitable[None]],
+        check_open: Callable[[], None],
+    ) -> None:
+        """``settled_page``: messages from a place on, of what is settled. ``start_at_offset`` and ``start_at_id`` say where a
+        place is. ``settle_ended`` asks how transactions ended that are not settled here."""
+        self._prefix = prefix
+        self._generations = generations
+        self._rows = rows
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._limits = limits
+        self._ranges = ranges
+        self._position = position
+        self._settled_page = settled_page
+        self._start_at_offset = start_at_offset
+        self._start_at_id = start_at_id
+        self._settle_ended = settle_ended
+        self._check_open = check_open
+        self._changes = Arrivals()
+        """Woken when a consumer is fenced: one that waits is to hear of it."""
+
+    # --- who may move it
+
+    async def open(self, asked: OpenSubscription) -> Subscription:
+        """Begin a new epoch, which fences the consumer before, or answer again for a nonce that did so before.
+
+        Raises:
+            InvalidRequest, InvalidMessageId, StaleMessageId, OffsetOutOfRange: a subscription that is not there yet cannot begin
+                at that place. ConsumerFenced: the topic was deleted and made anew since this was asked first.
+        """
+        check_subscription_name(asked.name)
+        check_place(asked.start)
+        if await self._generations.opened_before(SubscriptionRow, asked.name, asked.nonce):
+            raise self._generations.consumer_fenced(asked.name, None, None)
+        self._check_open()
+        start: int | None = None
+        while True:
+            row = self._rows.get(asked.name, SubscriptionRow(0))
+            epoch = begun_by(row.opens, asked.nonce)
+            if epoch is not None:
+                break
+            cursor = start if row.cursor is None else row.cursor
+            if cursor is None:
+                start = await self._offset_at(asked.start)
+                self._check_open()
+                continue  # somebody else may have opened it meanwhile
+            epoch = await self._begin(asked.name, asked.nonce, cursor)
+            break
+        return await self._shown(asked.name, epoch)
+
+    async def seek(self, name: str, asked: SeekSubscription) -> Subscription:
+        """Put the cursor somewhere else, and begin a new epoch: the caller's, if that is the consumer. Repeated, it does nothing.
+
+        Raises:
+            ConsumerFenced, SubscriptionNotFound; what :meth:`open` raises for a place.
+        """
+        check_place(asked.to)
+        row = await self._held(name, asked)
+        if begun_by(row.opens, asked.nonce) is None:
+            cursor = await self._offset_at(asked.to)
+            self._check_open()
+            row = await self._held(name, asked)  # not another's by now
+        epoch = begun_by(row.opens, asked.nonce)
+        if epoch is None:
+            epoch = await self._begin(name, asked.nonce, cursor)
+        return await self._shown(name, epoch)
+
+    async def delete(self, name: str) -> None:
+        """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""
+        self._check_open()
+        row = await self._existing(name)
+        await self._write(name, SubscriptionRow(row.epoch + 1))
+
+    async def _held(self, name: str, asked: SeekSubscription) -> SubscriptionRow:
+        """The row, if who seeks may. A consumer whose answer was lost seeks again under the epoch before."""
+        row = await self._existing(name)
+        if asked.epoch is None or begun_by(row.opens, asked.nonce) == row.epoch:
+            return row
+        return await self._current(name, asked.epoch)
+
+    async def _begin(self, name: str, nonce: str, cursor: int) -> int:
+        """A new epoch with the cursor there. It counts from the call on; on disk when this returns."""
+        row = self._rows.get(name, SubscriptionRow(0))
+        epoch = self._generations.next_epoch(row.epoch)
+        await self._write(name, SubscriptionRow(epoch, remembering(row.opens, nonce, epoch), cursor))
+        return epoch
+
+    async def _existing(self, name: str) -> SubscriptionRow:
+        """The row; where there is one nothing was awaited. Raises SubscriptionNotFound."""
+        row = self._rows.get(name)
+        if row is None or row.cursor is None:
+            await self._writer.settled()  # that it was deleted may still be on its way to disk
+            raise SubscriptionNotFound(f"the topic has no subscription {name[:249]!r}")
+        return row
+
+    async def _current(self, name: str, epoch: int) -> SubscriptionRow:
+        """The row, whose newest consumer is of this epoch: then nothing was awaited. Raises ConsumerFenced, SubscriptionNotFound,
+        InvalidRequest."""
+        refusal = self._refusal(name, epoch)
+        if refusal is None:
+            return self._rows[name]
+        await self._writer.settled()  # the newer epoch may still be on its way to disk
+        raise refusal
+
+    def _refusal(self, name: str, epoch: int) -> OncelogError | None:
+        row = self._rows.get(name)
+        if self._generations.older(epoch):
+            return self._generations.consumer_fenced(name, epoch, None if row is None else row.epoch)
+        if row is None:
+            return SubscriptionNotFound(f"the topic has no subscription {name[:249]!r}")
+        if row.cursor is not None and epoch == row.epoch:
+            return None
+        if not 0 < epoch < row.epoch:
+            return InvalidRequest(f"epoch {epoch} of subscription {name!r} was never handed out; open the subscription")
+        what = "was deleted" if row.cursor is None else "was opened or moved by somebody else"
+        return ConsumerFenced(
+            f"subscription {name!r} {what}: this is epoch {epoch}, the current one is {row.epoch}",
+            subscription=name,
+            epoch=epoch,
+            current_epoch=row.epoch,
+        )
+
+    # --- what its consumer does
+
+    async def receive(self, name: str, asked: ReceiveMessages, encoding: Encoding) -> Page:
+        """Settled messages behind the cursor, or behind what the consumer was given; an empty page after its wait at the latest.
+
+        Raises:
+            InvalidRequest, ConsumerFenced, SubscriptionNotFound, StaleMessageId: definite. TopicDamaged.
+        """
+        self._check_open()
+        self._check_generation(asked.generation)
+        row = await self._current(name, asked.epoch)
+        if asked.after is not None:
+            start = self._start_at_id(bytes(asked.after), False)
+        else:
+            start = await self._start_at_offset(row.cursor or 0)
+        limit = min(asked.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
+        end = self._clock.monotonic() + min(asked.wait, self._limits.max_wait_ms) / 1000
+        looked_at: bytes | None = None
+        while True:
+            seen = self._ranges.last_settled_id
+            page = await self._settled_page(start, limit, encoding)
+            self._check_open()
+            await self._current(name, asked.epoch)
+            if page.last_id is not None:
+                start, looked_at = after(page.last_id), page.last_id
+            left = end - self._clock.monotonic()
+            if page.messages or left <= 0:
+                return page._replace(last_id=looked_at)
+            await self._more(seen, left)
+            self._check_open()
+
+    async def acknowledge(self, name: str, asked: Acknowledge) -> Acknowledged:
+        """Move the cursor behind a message, if that is forward; answered when it is on disk.
+
+        Raises:
+            InvalidRequest, ConsumerFenced, SubscriptionNotFound, StaleMessageId, InvalidMessageId: definite.
+            OffsetOutOfRange: no consumer was given that message, as the log is not settled up to it. TopicDamaged.
+            TransactionsUnavailable: it cannot be said how far the log is settled.
+        """
+        check_acknowledge(asked)
+        self._check_open()
+        self._check_generation(asked.generation)
+        await self._current(name, asked.epoch)
+        if asked.message_id is not None:
+            cursor = await self._behind(asked.message_id)
+        else:
+            cursor = (asked.offset or 0) + 1
+        if self._ranges.settled < cursor <= self._position().upcoming_offset:
+            # After a restart it may not be known yet how transactions ended whose messages were given out before.
+            await self._settle_ended()
+        self._check_open()
+        if cursor > self._ranges.settled:
+            raise self._out_of_range(f"offset {cursor - 1} was not given to any consumer")
+        row = await self._current(name, asked.epoch)
+        if cursor > (row.cursor or 0):
+            await self._write(name, replace(row, cursor=cursor))
+        else:
+            cursor = row.cursor or 0
+            await self._writer.settled()  # what it was judged against may still be on its way to disk
+        return Acknowledged(cursor=cursor)
+
+    def _check_generation(self, asked: int | None) -> None:
+        present = self._ranges.generation
+        if asked is not None and asked != present:
+            raise StaleMessageId(
+                f"the subscription is of generation {asked} of the topic, which is of generation {present} now",
+                generation=present,
+            )
+
+    async def _more(self, seen: bytes | None, seconds: float) -> None:
+        """Return when more is settled than up to the message ``seen``, a consumer was fenced, or the time is over."""
+        if self._ranges.last_settled_id == seen:
+            await Arrivals.wait([self._ranges.arrivals, self._changes], seconds)
+
+    # --- what is known of them
+
+    def names(self, after_name: str, limit: int) -> list[str]:
+        """The first ``limit`` names behind ``after_name``, sorted."""
+        return nsmallest(limit, (name for name, row in self._rows.items() if row.cursor is not None and name > after_name))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return sum(row.cursor is not None for row in self._rows.values())
+
+    @property
+    def highest_epoch(self) -> int:
+        """Of all of them, deleted ones too; 0 for none."""
+        return max((row.epoch for row in self._rows.values()), default=0)
+
+    @property
+    def largest_lag(self) -> int:
+        """Of the one that is farthest behind; messages that have expired count until they are deleted."""
+        upcoming, earliest = self._position().upcoming_offset, self._ranges.earliest_offset
+        cursors = (row.cursor for row in self._rows.values() if row.cursor is not None)
+        return max((upcoming - max(cursor, earliest) for cursor in cursors), default=0)
+
+    async def show(self, name: str) -> Subscription:
+        """A subscription as it is on disk. Raises SubscriptionNotFound, TopicDamaged."""
+        self._check_open()
+        return await self._shown(name, (await self._existing(name)).epoch)
+
+    async def show_all(self, names: Sequence[str]) -> list[Subscription]:
+        """The same of many, but for those that are deleted."""
+        self._check_open()
+        rows = {name: self._rows[name] for name in names if name in self._rows}
+        await self._writer.settled()
+        offsets, upcoming = await self._ranges.offsets(TopicAsked()), self._position().upcoming_offset
+        held = self._ranges.held_from
+        return [
+            _as_shown(name, row.epoch, row.cursor, offsets, upcoming, held)
+            for name, row in rows.items()
+            if row.cursor is not None
+        ]
+
+    async def _shown(self, name: str, epoch: int) -> Subscription:
+        cursor = (await self._existing(name)).cursor or 0
+        await self._writer.settled()
+        offsets = await self._ranges.offsets(TopicAsked())
+        return _as_shown(name, epoch, cursor, offsets, self._position().upcoming_offset, self._ranges.held_from)
+
+    # --- places
+
+    async def _offset_at(self, place: Place) -> int:
+        """The offset of the message that is next there. Raises as :meth:`open` does."""
+        if place.offset is not None:
+            if place.offset > self._position().upcoming_offset:
+                raise self._out_of_range(f"offset {place.offset} lies beyond the end")
+            return place.offset
+        if place.message_id is not None:
+            behind, there = await self._found(place.message_id)
+            return behind - 1 if place.inclusive and there else behind
+        if place.at == "latest":
+            return self._ranges.settled
+        offsets = await self._ranges.offsets(TopicAsked(timestamp=place.timestamp))
+        return offsets.earliest if offsets.at_timestamp is None else offsets.at_timestamp
+
+    async def _behind(self, message_id: MessageId) -> int:
+        """The offset behind a message that is acknowledged; 0 if retention has deleted it.
+
+        Raises InvalidMessageId, StaleMessageId.
+        """
+        behind, there = await self._found(message_id)
+        if there:
+            return behind
+        if behind > self._ranges.earliest_offset:
+            raise InvalidMessageId(f"the topic has no message {message_id}")
+        return 0
+
+    async def _found(self, message_id: MessageId) -> tuple[int, bool]:
+        """As :func:`offset_behind`, for an id that may be one of this topic. Raises InvalidMessageId, StaleMessageId."""
+        key = self._start_at_id(bytes(message_id), True)
+        last_id = self._position().last_message_id
+        if last_id is None or key > last_id:
+            raise InvalidMessageId(f"message id {message_id} lies beyond the end of the topic")
+        return await read(offset_behind, self._store, self._prefix, key)
+
+    def _out_of_range(self, what: str) -> OffsetOutOfRange:
+        upcoming, settled = self._position().upcoming_offset, self._ranges.settled
+        return OffsetOutOfRange(
+            f"{what}: the topic is settled up to {settled}, and its upcoming offset is {upcoming}",
+            upcoming=upcoming,
+            earliest=self._ranges.earliest_offset,
+            settled=settled,
+        )
+
+    async def _write(self, name: str, row: SubscriptionRow) -> None:
+        """Counts from the call on; on disk when this returns."""
+        batch = Batch()
+        batch.put(Table.SUBSCRIPTION, self._prefix + name.encode(), encode_record(row))
+        before = self._rows.get(name)
+        written = self._writer.submit(batch, lambda: None)
+        self._rows[name] = row
+        if before is not None and before.epoch != row.epoch:
+            self._changes.wake()
+        await written
+
+
+def _as_shown(name: str, epoch: int, cursor: int, offsets: TopicOffsets, upcoming: int, held: Run | None) -> Subscription:
+    return Subscription(
+        name=name,
+        generation=offsets.generation,
+        epoch=epoch,
+        cursor=cursor,
+        lag=upcoming - max(cursor, offsets.earliest),
+        lost=max(0, offsets.earliest - cursor),
+        upcoming_offset=upcoming,
+        settled_offset=offsets.settled,
+        held_by=None if held is None else held.write_pointer,
+        held_since_ms=None if held is None else split_row_id(held.first_id)[0],
+    )
