@@ -353,6 +353,26 @@ def test_what_was_staged_before_the_commit_was_asked_for_is_in_it_and_what_comes
         asyncio.run(scenario(late))
 
 
+def test_a_chunk_is_the_same_whatever_order_its_properties_come_in_and_whether_empty_columns_are_there() -> None:
+    """Whoever repeats it may have built it anew, or speak JSON this time."""
+
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a", **CHECKED)
+            await house.begin("t")
+            expected: dict[str, int | None] = {"k": None, "l": None}
+            await house.stage("t", "a", 0, messages("0", properties=[{"x": "1", "y": "2"}], expected_key_offsets=expected))
+            again = {"properties": [{"y": "2", "x": "1"}], "expected_key_offsets": dict(reversed(expected.items()))}
+            await house.stage("t", "a", 0, messages("0", keys=[None], ttls=[None], **again))
+            other = messages("0", properties=[{"x": "2", "y": "1"}], expected_key_offsets=expected)
+            assert isinstance(await refusal(house.stage("t", "a", 0, other)), ChunkReused)
+            await house.stage("t", "a", 1, messages("1"))
+            await house.stage("t", "a", 1, messages("1", properties=[{}], ttls=[None]))
+            assert (await house.commit("t")).messages == 2
+
+    asyncio.run(scenario())
+
+
 def test_of_two_contents_for_one_chunk_at_the_same_time_one_is_staged() -> None:
     async def scenario() -> None:
         async with living(Disk()) as house:

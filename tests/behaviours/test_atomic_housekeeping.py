@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from oncelog.errors import StorageFailed, StorageUnavailable, TransactionNotFound
+from oncelog.errors import (
+    BranchGone,
+    InvalidRequest,
+    StorageFailed,
+    StorageUnavailable,
+    TransactionNotFound,
+    TransactionNotInProgress,
+)
 from oncelog_service import retention
 from oncelog_service.atomic import coordinator, ledger
+from oncelog_service.log.append import atomic
 from oncelog_service.log.append.atomic import Journaled, Ready
 from oncelog_service.log.groups.payloads import OutdatedBranch, outdated_branches
+from oncelog_service.reading import read
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Store, Table
 from tests.behaviours.atomics import BatchByBatch, House, Stalling, copy_of, living, messages, refusal
@@ -89,6 +98,53 @@ def test_what_an_aborted_transaction_had_staged_goes_when_the_service_stops_befo
             async with living(crash) as house:
                 await house.dropped()
                 assert [house.rows(table) for table in STAGED] == [0, 0, 0]
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_that_has_ended_leaves_nothing_in_memory_whatever_was_refused_or_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A chunk that was refused, or that was still being read back when its transaction ended, was remembered for ever."""
+
+    async def scenario() -> None:
+        disk = Disk()
+        async with living(disk) as house:
+            await house.create("a", "b")
+            for name in ("refused", "late", "named", "t"):
+                await house.begin(name)
+            assert isinstance(await refusal(house.stage("refused", "a", 1, messages("x"))), InvalidRequest)
+            for name in ("late", "named"):
+                await house.stage(name, "a", 0, messages("x"))
+            await house.journal.abort("refused")
+            await house.dropped()
+            assert len((await house.topic("a")).journaled.known) == 2
+            disk = copy_of(disk)
+        async with living(disk) as house:
+            entered, goes = asyncio.Event(), asyncio.Event()
+
+            async def held_up(*args: Any) -> Any:
+                found = await read(*args)
+                entered.set()
+                await goes.wait()
+                return found
+
+            monkeypatch.setattr(atomic, "read", held_up)
+            for name, late in (
+                ("late", house.stage("late", "a", 1, messages("y"))),
+                ("named", house.commit("t", branches=["named"])),
+            ):
+                entered.clear()
+                goes.clear()
+                waiting = asyncio.ensure_future(late)
+                await entered.wait()
+                entered.clear()
+                await house.journal.abort(name)
+                await entered.wait()  # it is being deleted
+                goes.set()
+                assert isinstance(await refusal(waiting), TransactionNotInProgress | BranchGone)
+            await house.dropped()
+            assert (await house.topic("a")).journaled.known == []
 
     asyncio.run(scenario())
 

@@ -163,6 +163,17 @@ def test_an_outcome_is_kept(ended: AtomicOutcome, topic: TopicRow | None, forgot
     assert forgettable(store, forgotten_at, 10) == [(7, "t")]
 
 
+def test_the_outcome_of_a_branch_is_kept_as_long_as_what_it_became_a_part_of() -> None:
+    """Its messages were published with the whole, long after it began. Forgotten before them, it could be committed again."""
+    branch, whole = outcome("branch", published=None, of="t"), outcome(began=BEGIN + HOUR, published=BEGIN + HOUR)
+    for numbers in ((7, 8), (8, 7)):
+        store = store_with(*zip(numbers, map(Ended, (branch, whole)), strict=True), topic=LIVING)
+        assert forgettable(store, BEGIN + HOUR + TTL_MS - 1, 10) == []
+        assert {name for _, name in forgettable(store, BEGIN + HOUR + TTL_MS, 10)} == {"branch", "t"}
+    alone = store_with((7, Ended(branch)), topic=LIVING)
+    assert forgettable(alone, BEGIN + TTL_MS, 10) == [(7, "branch")]
+
+
 def test_the_oldest_outcomes_are_forgotten_first_and_some_at_a_time() -> None:
     ended = [(number, Ended(outcome(f"t{number}", BEGIN + number))) for number in range(1, 8)]
     store = store_with(*ended, topic=LIVING)

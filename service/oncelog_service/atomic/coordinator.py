@@ -159,7 +159,8 @@ class Journal:
         if number is None:
             raise await self._ledger.no_longer(id)
         staged = await self._staged(log, _ref(log, namespace, topic), number)
-        if self._ledger.numbers.get(id) is None:
+        if not self._ledger.is_open(number):
+            log.journaled.close(number)  # it ended while that was read
             raise await self._ledger.no_longer(id)
         try:
             new = log.journaled.is_new(staged, chunk, request)

@@ -205,12 +205,18 @@ class Endings:
             log = await self._open(topic)
             known = before.get(topic)
             if known is None or known.log is not log or not known.is_all_of(holding):
-                staged = [await log.journaled.open(each) for each in holding]
+                staged = [await self._staged(log, each) for each in holding]
                 if not all(each.chunks for each in staged):
                     raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
                 known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
             work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, partial(self._allot, own, topic)))
         return work
+
+    async def _staged(self, log: TopicLog, number: int) -> Staged:
+        staged = await log.journaled.open(number)
+        if not self._ledger.needs(number):
+            log.journaled.close(number)  # it ended while that was read
+        return staged
 
     async def _open(self, topic: TopicRef) -> TopicLog:
         """The log of this generation of the topic. Raises TopicNotFound."""

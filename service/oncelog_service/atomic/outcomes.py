@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest
+from oncelog_service.log.append.atomic import said_of
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import AFTER_NUMBERS, number_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
@@ -45,16 +46,9 @@ def fingerprint(request: CommitRequest) -> str | None:
     digest = blake2b(repr((list(request.branches), number)).encode(), digest_size=16)
     for part in sorted(request.parts, key=lambda each: (each.namespace, each.topic)):
         messages = part.request
-        properties = [sorted(each.items()) if each else None for each in messages.properties or ()]
-        columns = (_column(messages.keys), _column(properties), _column(messages.ttls), [*map(len, messages.payloads)])
-        digest.update(repr((part.namespace, part.topic, messages.producer, columns)).encode())
+        digest.update(repr((part.namespace, part.topic, messages.producer, said_of(messages))).encode())
         digest.update(b"".join(messages.payloads))
     return digest.hexdigest()
-
-
-def _column(values: Sequence[object] | None) -> list[object] | None:
-    """A column that says nothing is one that is not there."""
-    return None if all(each is None for each in values or ()) else list(values or ())
 
 
 def put_id(batch: Batch, id: str, number: int) -> None:  # noqa: A002  # the field's word
@@ -96,13 +90,26 @@ def decode_ended(data: bytes) -> Ended:
 def forgettable(store: Store, now_ms: int, limit: int) -> Sequence[tuple[int, str]]:
     """(number, id) of the oldest outcomes, as long as no message lives that they are about; at most ``limit``."""
     found: list[tuple[int, str]] = []
+    gone: set[str] = set()
+    """Of which nothing lives."""
     with closing(store.scan(Table.ATOMIC_OUTCOME, b"", AFTER_NUMBERS)) as rows:
         for key, data in rows:
             outcome = decode_ended(data).outcome
-            if len(found) == limit or _is_needed(store, outcome, now_ms):
+            if len(found) == limit or _is_needed(store, outcome, now_ms) or _is_part(store, outcome, now_ms, gone):
                 break
             found.append((int.from_bytes(key, "big"), outcome.id))
     return found
+
+
+def _is_part(store: Store, outcome: AtomicOutcome, now_ms: int, gone: set[str]) -> bool:
+    """Whether it ended as a branch of a commit that is still needed: its messages are as young as that, however old it is."""
+    if outcome.of is None or outcome.state != "committed" or outcome.of in gone:
+        return False
+    whole = read_ended(store, outcome.of)
+    if whole is not None and _is_needed(store, whole.outcome, now_ms):
+        return True
+    gone.add(outcome.of)
+    return False
 
 
 def _is_needed(store: Store, outcome: AtomicOutcome, now_ms: int) -> bool:

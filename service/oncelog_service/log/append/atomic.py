@@ -124,17 +124,21 @@ class Journaled:
         return staged
 
     def begun(self, number: int) -> Staged:
-        """The same for a transaction that has nothing on disk here."""
+        """The same for a transaction that has nothing on disk here; known here from its first chunk on."""
         staged = self._staged.get(number)
         if staged is None:
             key = pointer_key(self._prefix, -number)
-            group = StoredGroup(-number, key, None, iter(()), self._keys is not None)
-            staged = self._staged[number] = Staged(number, group)
+            staged = Staged(number, StoredGroup(-number, key, None, iter(()), self._keys is not None))
         return staged
 
     def close(self, number: int) -> None:
         """Let go of what is known about it: it has ended."""
         self._staged.pop(number, None)
+
+    @property
+    def known(self) -> list[int]:
+        """The numbers under which something is staged that somebody is working on."""
+        return list(self._staged)
 
     def is_new(self, staged: Staged, chunk: int, request: PublishRequest) -> bool:
         """Whether the chunk is to be staged; False: it is staged already, or on its way.
@@ -207,6 +211,7 @@ class Journaled:
         batch.put_run(Table.PAYLOAD, group.key, payload_ids, rows(payload_ids, first))
         batch.put(Table.CHUNK, chunk_key(self._prefix, staged.number, chunk), encode_record(row))
         staged.chunks[chunk] = row
+        self._staged[staged.number] = staged
         group.push(row.producer, sequence_ids, payload_ids, first)
         group.push_keys(keys, payload_ids, first)
         group.persist(row.producer, sequence_ids, payload_ids, first)
@@ -467,13 +472,24 @@ def _key_places(keys: Iterable[str], group: StoredGroup) -> dict[str, int]:
 
 def _digest(request: PublishRequest) -> str:
     """Of everything that the request says, whatever media type it came in."""
-    lengths = list(map(len, request.payloads))
-    ids = request.sequence_ids if request.sequence_ids is None else list(request.sequence_ids)
-    columns = (lengths, request.producer, request.epoch, ids, request.keys, request.properties, request.ttls)
-    expected = (request.expected_offset, request.expected_last_message_id, request.expected_key_offsets)
-    digest = blake2b(repr((columns, expected)).encode(), digest_size=16)
+    ids = None if request.sequence_ids is None else list(request.sequence_ids)
+    keys = None if request.expected_key_offsets is None else sorted(request.expected_key_offsets.items())
+    expected = (request.expected_offset, request.expected_last_message_id, keys)
+    said = (said_of(request), request.producer, request.epoch, ids, expected)
+    digest = blake2b(repr(said).encode(), digest_size=16)
     digest.update(b"".join(request.payloads))
     return digest.hexdigest()
+
+
+def said_of(request: PublishRequest) -> list[object]:
+    """What a request says of its messages beside their payloads, alike for all that say the same: whatever order properties came
+    in, and whether a column that says nothing is there."""
+    properties = [sorted(each.items()) if each else None for each in request.properties or ()]
+    return [_column(request.keys), _column(properties), _column(request.ttls), [*map(len, request.payloads)]]
+
+
+def _column(values: Sequence[object] | None) -> list[object] | None:
+    return None if all(each is None for each in values or ()) else list(values or ())
 
 
 def _name_of(key: str) -> str:
