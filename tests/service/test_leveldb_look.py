@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -244,6 +247,26 @@ def test_a_store_is_looked_at_where_no_temporary_file_can_be_made(path: Path, mo
     without_table(path)
     with pytest.raises(StoreDamaged):
         opened(path)
+
+
+def test_what_a_process_that_was_killed_in_the_look_has_left_is_gone_after_the_next_one(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where temporary files go, but only what was made of this store: others are looked at meanwhile."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    (place / "oncelog-look-of-another-store").mkdir()
+    killed = "import os, plyvel, sys; from pathlib import Path; from oncelog_service.storage.leveldb import LevelDBStore\n"
+    killed += "plyvel.DB = lambda *_, **__: os._exit(9)\nLevelDBStore(Path(sys.argv[1]))"
+    environment = {**os.environ, "TMPDIR": str(place)}
+    assert subprocess.run([sys.executable, "-c", killed, path], env=environment, check=False).returncode == 9
+    assert len(list(place.iterdir())) == 2
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with closing(opened(link)) as store:
+        assert keys_of(store) == list(range(400))
+    assert [each.name for each in place.iterdir()] == ["oncelog-look-of-another-store"]
 
 
 def test_a_store_in_use_is_not_looked_at(path: Path) -> None:

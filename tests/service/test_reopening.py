@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog_service.storage import leveldb, sql_sqlite
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, StoreError, Table
 
@@ -47,6 +49,61 @@ def test_a_store_whose_disk_has_gone_is_not_made_anew(opener: Callable[[], Store
     (tmp_path / "unmounted").rename(disk)
     with closing(opener()) as store:
         assert keys_of(store) == [b"1"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("empty", [False, True], ids=["the directory is gone", "an empty one is there"])
+def test_a_store_that_goes_while_it_is_opened_again_is_not_made_anew(
+    kind: str, empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there at the first look, and is not when it is known to be locked."""
+    disk = tmp_path / "disk" / "data"
+    opener = store_opener(f"{kind}://{disk if kind == 'leveldb' else disk / 'data'}")
+    with closing(opener()) as store:
+        write(store, 1)
+    module = leveldb if kind == "leveldb" else sql_sqlite
+    there = module.check_there
+
+    def then_gone(path: Path, reached: int) -> None:
+        there(path, reached)
+        disk.rename(tmp_path / "unmounted")
+        if empty:
+            disk.mkdir()
+
+    monkeypatch.setattr(module, "check_there", then_gone)
+    with pytest.raises(StoreError):
+        opener()
+    assert disk.exists() is empty
+    assert not [each for each in (tmp_path / "disk").rglob("*") if each.is_file() and each.suffix != ".lock"]
+
+
+def test_an_attempt_that_fails_leaves_no_file_open(
+    opener: Callable[[], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no end to the attempts: as long as a disk cannot sync, one is made every few seconds."""
+    with closing(opener()) as store:
+        write(store, 1)
+    sync, broken = os.fsync, [".end"]
+
+    def syncing(handle: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{handle}")).suffix in broken:
+            raise OSError(5, "planted")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    before = set(open_files(tmp_path))
+    for _ in range(3):
+        with pytest.raises(StoreError, match="planted"):
+            opener()
+    assert set(open_files(tmp_path)) == before
+    broken.clear()
+    with closing(opener()) as store:
+        assert keys_of(store) == [b"1"]
+
+
+def open_files(below: Path) -> list[tuple[str, str]]:
+    links = [(each.name, os.readlink(each)) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return [link for link in links if link[1].startswith(str(below))]
 
 
 def test_a_store_is_never_behind_what_this_process_has_written_to_it(opener: Callable[[], Store], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog_service.storage import sql_sqlite
 from oncelog_service.storage.end_file import read_end
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Store, StoreError, Table
@@ -105,6 +107,27 @@ def test_what_a_killed_process_had_not_synced_is_synced_before_it_counts(tmp_pat
         (cut / "data-wal").write_bytes(synced)
     with closing(opened(cut)) as store:
         assert keys_of(store) == [b"first", b"last"]
+
+
+def test_a_tool_that_reads_for_hours_does_not_keep_a_database_from_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy, or a shell that somebody has left at a prompt."""
+    monkeypatch.setattr(sql_sqlite, "_BUSY_SECONDS", 120)
+    with closing(opened(tmp_path)) as store, closing(sqlite3.connect(tmp_path / "data")) as tool:
+        write(store, b"first")
+        tool.execute("BEGIN")
+        (rows,) = tool.execute("SELECT count(*) FROM oncelog_row").fetchone()
+        write(store, b"last")
+        store.close()
+        begin = time.monotonic()
+        with closing(opened(tmp_path)) as again:
+            assert time.monotonic() - begin < 100
+            assert keys_of(again) == [b"first", b"last"]
+            write(again, b"next")
+        assert tool.execute("SELECT count(*) FROM oncelog_row").fetchone() == (rows,)
+    with closing(opened(tmp_path)) as store:
+        assert keys_of(store) == [b"first", b"last", b"next"]
 
 
 def test_a_database_without_the_file_beside_where_a_making_was_broken_off_loses_nothing(tmp_path: Path) -> None:

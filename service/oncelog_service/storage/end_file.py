@@ -73,8 +73,13 @@ def check_number(number: int, known: int, store: Path, name: str) -> None:
 
 
 def check_there(path: Path, reached: int) -> None:
-    """Raises StoreError: this process has had a store at ``path`` that came to ``reached``, and nothing is there any more."""
-    if reached and not beside(path).exists():
+    """Raises StoreError: this process has had a store at ``path`` that came to ``reached``, and nothing is there now. OSError."""
+    check_may_be_new(path, 0 if beside(path).exists() else reached)
+
+
+def check_may_be_new(path: Path, reached: int) -> None:
+    """The same, of a place where nothing is. It may have gone since it was looked at last."""
+    if reached:
         raise StoreError(f"{path}: the store that was open here is not there any more")
 
 
@@ -84,10 +89,14 @@ class EndFile:
     def __init__(self, path: Path, number: int) -> None:
         """Create it where there is none. ``number``: how far the store has come. Durable when this returns. Raises OSError."""
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        for slot in (0, 1):
-            os.pwrite(self._handle, encode_number(number), slot * _SECTOR)
-        os.fsync(self._handle)
-        sync_directory(path.parent)
+        try:
+            for slot in (0, 1):
+                os.pwrite(self._handle, encode_number(number), slot * _SECTOR)
+            os.fsync(self._handle)
+            sync_directory(path.parent)
+        except BaseException:  # a store is opened again and again until that works
+            os.close(self._handle)
+            raise
 
     def note(self, number: int) -> None:
         """The store has come to ``number``, and that is synced. Raises OSError, also where somebody has deleted the file."""

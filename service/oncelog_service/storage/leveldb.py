@@ -23,7 +23,7 @@ from typing import Any
 import plyvel
 
 from oncelog_service.storage.directory import locked_directory, make_directory, sync_directory
-from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_there, decode_number, encode_number
+from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_may_be_new, check_there, decode_number, encode_number
 from oncelog_service.storage.leveldb_look import (
     CREATING_NAME,
     END_NAME,
@@ -61,10 +61,12 @@ class LevelDBStore:
         self._lock: int | None = None
         try:
             check_there(path, reached)
-            make_directory(path)
+            if not reached:
+                make_directory(path)
             self._lock = locked_directory(path)
             new = is_new(path)
             if new:
+                check_may_be_new(path, reached)
                 begin_creating(path)
             with cut_off([] if new else check_directory(path, reached)):
                 self._db = _opened(path, new)

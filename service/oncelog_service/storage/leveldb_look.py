@@ -76,8 +76,10 @@ def _is_made(path: Path) -> bool:
 def begin_creating(path: Path) -> None:
     """Mark a new directory, durably; what a making that was broken off has left is taken away. Raises OSError."""
     handle = os.open(path / CREATING_NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    os.fsync(handle)
-    os.close(handle)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
     sync_directory(path)
     sync_directory(path.parent)
     if not (path / END_NAME).exists():  # nothing was ever acknowledged, and a power cut may have left half of it
@@ -145,9 +147,9 @@ def _logs(path: Path) -> list[Path]:
 def number_in_tables(path: Path, manifest: Path, end: int) -> int:
     """The number of the newest write that is in a table, by the manifest up to this byte; 0: none is.
 
-    Raises StoreDamaged, OSError, plyvel.Error.
+    Only for whoever has locked the store. Raises StoreDamaged, OSError, plyvel.Error.
     """
-    for left in path.glob(_COPY_PREFIX + "*"):  # by a process that was killed
+    for left in _left_over(path):
         shutil.rmtree(left, ignore_errors=True)
     try:
         return _number_in_tables(path, None, manifest, end)
@@ -156,9 +158,23 @@ def number_in_tables(path: Path, manifest: Path, end: int) -> int:
         return _number_in_tables(path, path, manifest, end)
 
 
+def _copy_prefix(path: Path) -> str:
+    """How the names of copies begin that are made of this store: by its directory, whatever path leads there."""
+    found = path.stat()
+    return f"{_COPY_PREFIX}{found.st_dev:x}-{found.st_ino:x}-"
+
+
+def _left_over(path: Path) -> list[Path]:
+    """Copies that were made by a process that was killed: nobody else looks at the store, which is locked."""
+    left = list(path.glob(_COPY_PREFIX + "*"))
+    with suppress(OSError):  # there is no place for temporary files
+        left += Path(tempfile.gettempdir()).glob(_copy_prefix(path) + "*")
+    return left
+
+
 def _number_in_tables(path: Path, place: Path | None, manifest: Path, end: int) -> int:
     """The same, with the copy in this directory; None: wherever temporary files go."""
-    with tempfile.TemporaryDirectory(prefix=_COPY_PREFIX, dir=place) as name:
+    with tempfile.TemporaryDirectory(prefix=_copy_prefix(path), dir=place) as name:
         copy = Path(name)
         for each in path.resolve().iterdir():
             if each.suffix in (".ldb", ".sst"):

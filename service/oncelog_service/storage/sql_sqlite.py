@@ -26,7 +26,16 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from oncelog_service.storage.directory import locked, make_directory, sync_directory
-from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_number, check_there, decode_number, encode_number, read_end
+from oncelog_service.storage.end_file import (
+    ROW_KEY,
+    EndFile,
+    check_may_be_new,
+    check_number,
+    check_there,
+    decode_number,
+    encode_number,
+    read_end,
+)
 from oncelog_service.storage.port import Fence, StoreDamaged, StoreError
 from oncelog_service.storage.sql import PAGES, Changes, no_bytes
 from oncelog_service.storage.sql_tables import LEASE, ROW
@@ -69,11 +78,13 @@ class SqliteDatabase:
         self._path = resolved(path)
         self.number, self._keys, self._known = 0, Keys(), set[bytes]()
         self._end: EndFile | None = None
-        check_there(self._path, reached)
-        self._lock = _lock(self._path)
+        self._lock = _lock(self._path, reached)
         try:
             self._new = _is_new(self._path)
-            if not self._new:
+            if self._new:
+                check_may_be_new(self._path, reached)
+                _mark_new(self._path)
+            else:
                 _look(self._path, reached)
         except BaseException:
             self.close()
@@ -119,6 +130,9 @@ class SqliteDatabase:
 
         What was not synced when it should have been may count as clean since then (Linux), so it is written anew, into the
         database. That takes room; where there is none it must do that the log is synced.
+
+        Nobody is waited for: a tool may read for hours. It keeps back only what is newer than what it sees; and while it reads,
+        SQLite's index of the log lives on, into which a commit comes once it is synced.
         """
         log = self._path.with_name(self._path.name + "-wal")
         if log.exists():
@@ -127,11 +141,13 @@ class SqliteDatabase:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+        writer.exec_driver_sql("PRAGMA busy_timeout = 0")
         try:
             writer.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
         except OperationalError as error:
             if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_FULL:
                 raise
+        writer.exec_driver_sql(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1_000}")
 
     def _check_keys(self, writer: Connection) -> None:
         row = writer.exec_driver_sql(_GET, (KEYS_KEY,)).scalar()
@@ -245,18 +261,22 @@ def _creating(path: Path) -> Path:
 
 
 def _is_new(path: Path) -> bool:
-    """Whether there never was a database; marks that one is being made. Raises StoreError."""
+    """Whether there never was a database. Raises StoreError."""
     try:
-        if _creating(path).exists() and _is_made(path):
-            return False  # broken off behind its last step, or a backup was put where one was broken off
-        if not _creating(path).exists():
-            if any(each.exists() for each in (path, path.with_name(path.name + "-wal"), end_path(path))):
-                return False
-            os.close(os.open(_creating(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-            sync_directory(path.parent)
+        if _creating(path).exists():  # else broken off behind its last step, or a backup was put where one was broken off
+            return not _is_made(path)
+        return not any(each.exists() for each in (path, path.with_name(path.name + "-wal"), end_path(path)))
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error}") from error
-    return True
+
+
+def _mark_new(path: Path) -> None:
+    """One is being made. Raises StoreError."""
+    try:
+        os.close(os.open(_creating(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        sync_directory(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from error
 
 
 def _is_made(path: Path) -> bool:
@@ -304,10 +324,12 @@ def _set_up(connection: Any, _: object) -> None:
     connection.execute("PRAGMA cell_size_check = ON")
 
 
-def _lock(path: Path) -> int | None:
-    """A handle that holds the lock until it is closed, and at the latest until the process ends."""
+def _lock(path: Path, reached: int) -> int | None:
+    """A handle that holds the lock until it is closed, and at the latest until the process ends. Raises StoreError."""
     try:
-        make_directory(path.parent)
+        check_there(path, reached)
+        if not reached:
+            make_directory(path.parent)
         return locked(path, path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error}") from error
