@@ -15,10 +15,11 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import plyvel
 import pytest
 
 from oncelog_service.storage import leveldb
-from oncelog_service.storage.end_file import EndFile, read_end
+from oncelog_service.storage.end_file import ROW_KEY, TOKEN_SIZE, EndFile, Mark, read_end
 from oncelog_service.storage.leveldb_log import end_of_log
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
@@ -56,7 +57,7 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 def fill(store: Store, path: Path, left: int) -> None:
     """Write until so many bytes are left in the last block of the log."""
-    number, overhead = 0, 52  # of a record, its number and one row, as long as the row has 128 bytes to 16 KiB
+    number, overhead = 0, 60  # of a record, its number and one row, as long as the row has 128 bytes to 16 KiB
     while (missing := -log_of(path).stat().st_size % BLOCK - left) != 0:
         write(store, f"f{number:02}", missing - overhead if 200 < missing < 10_000 else 3_000)
         number += 1
@@ -76,8 +77,8 @@ class Cut(NamedTuple):
     """The log without the last write, and with it."""
     number: int
     """Of the newest acknowledged write."""
-    tables: int
-    """Of the newest write that is in a table."""
+    tables: Mark
+    """The newest write that is in a table."""
 
 
 KINDS: dict[str, tuple[int | None, tuple[int, ...]]] = {
@@ -86,7 +87,7 @@ KINDS: dict[str, tuple[int | None, tuple[int, ...]]] = {
     "its number across the end of a block": (30, (600,)),
     "its head at the end of a block": (7, (600,)),
     "behind an empty end of a block": (4, (600,)),
-    "to the end of a block": (661, (600,)),
+    "to the end of a block": (669, (600,)),
     "over several blocks": (5_000, (70_000,)),
     "a group": (5_000, (300, 0, 9_000, 40_000)),
     "the first of a log": (None, (600,)),
@@ -105,7 +106,7 @@ def made(place: Path, left: int | None, sizes: tuple[int, ...]) -> Cut:
         for number in range(20):
             write(store, f"a{number:02}", 600)
     with closing(opened(path)) as store:
-        tables = read_end(path / "oncelog.end")
+        tables = mark_of(path)
         if left is not None:
             fill(store, path, left)
         keys, before = keys_of(store), log_of(path).read_bytes()
@@ -145,8 +146,17 @@ def sector_of(cut: Cut) -> int:
     return 512 if len(cut.after) - len(cut.before) < 10_000 else 4_096
 
 
-def ends(cut: Cut) -> tuple[tuple[int, int], ...]:
-    return (cut.number, len(cut.before)), (cut.number + 1, len(cut.after))
+def mark_of(path: Path) -> Mark:
+    """Of the newest write to a store that is open."""
+    with closing(plyvel.DB(str(shutil.copytree(path, path.with_name("looked at"))))) as database:
+        mark = Mark.from_bytes(database.get(ROW_KEY))
+    assert mark is not None
+    return mark
+
+
+def ends(cut: Cut) -> tuple[tuple[Mark, int], ...]:
+    token = cut.tables.token
+    return (Mark(cut.number, token), len(cut.before)), (Mark(cut.number + 1, token), len(cut.after))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -242,7 +252,7 @@ def test_a_write_whose_number_lies_across_the_end_of_a_block_is_found_behind_a_d
         shutil.copytree(path, tmp_path / "base")
         fill(store, path, 700)
         begin = log_of(path).stat().st_size
-        write(store, "one", 618)
+        write(store, "one", 610)
         end = log_of(path).stat().st_size
         assert -end % BLOCK == 30
         write(store, "two", 600)
@@ -267,6 +277,32 @@ def test_what_looks_like_another_store_within_a_torn_message_is_no_later_write(c
     log_of(path).write_bytes(data[:-300])
     with closing(opened(path)) as store:
         assert keys_of(store) == sorted(cut.keys)
+
+
+def test_no_client_keeps_a_store_from_opening_by_what_its_messages_hold(tmp_path: Path) -> None:
+    """A message that looks like all the writes that could come behind it; and the process is killed while it is written, or the
+    disk is full by then. What they lack is the store's token."""
+    path = tmp_path / "data"
+    with closing(opened(path)) as store:
+        write(store, "first", 600)
+        number = read_end(path / "oncelog.end")
+        shutil.copytree(path, tmp_path / "killed")
+        looks = [b"\x01\x04" + ROW_KEY + b"\x18" + Mark(number + n, bytes(TOKEN_SIZE)).to_bytes() for n in range(1_000)]
+        batch = Batch()
+        batch.put(M, b"last", bytes(40_000) + b"".join(looks) + bytes(40_000))
+        store.write([batch])
+        data = log_of(path).read_bytes()
+    log_of(tmp_path / "killed").write_bytes(data[:-20_000])
+    with closing(opened(tmp_path / "killed")) as store:
+        assert keys_of(store) == ["first.0"]
+
+
+def test_a_log_of_another_store_is_refused(cuts: dict[str, Cut], tmp_path: Path) -> None:
+    """Its writes are whole, and their numbers may follow on those that are there."""
+    one, other = cuts["small"], cuts["a group"]
+    path = Path(shutil.copytree(one.path, tmp_path / "data"))
+    log_of(path).write_bytes(log_of(other.path).read_bytes())
+    refused(path, "not of this store")
 
 
 def test_what_is_cut_off_is_there_again_if_the_store_is_refused_then(cuts: dict[str, Cut], tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool)
     from oncelog_service.cli.stores import TELLING_ROWS
     from oncelog_service.cli.verify_same import ON_DISK, shown_key
     from oncelog_service.storage.copying import SALVAGED, set_mark
-    from oncelog_service.storage.end_file import ROW_KEY, decode_number
+    from oncelog_service.storage.end_file import ROW_KEY, number_of_row
     from oncelog_service.storage.open import shown
     from oncelog_service.storage.port import Batch, Table
     from oncelog_service.storage.rows import CopyRow
@@ -124,7 +124,7 @@ def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool)
         for key, value in readable_rows(scheme, path, Path(name)):
             table = tables.get(key[:1])
             if key == ROW_KEY:
-                number = max(number, decode_number(value) or 0)
+                number = max(number, number_of_row(value))
             if table is None or table is Table.COPY:
                 continue
             try:

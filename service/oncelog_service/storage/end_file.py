@@ -17,6 +17,7 @@ import os
 import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 from oncelog_service.storage.directory import sync_directory
@@ -26,6 +27,9 @@ _MAGIC = b"OLEN"
 _SLOT = struct.Struct(">4sQI")
 _HEAD = struct.Struct(">4sQ")
 _SECTOR = 512
+
+TOKEN_SIZE = 8
+MARK_SIZE = _SLOT.size + TOKEN_SIZE
 
 ROW_KEY = b"\x00end"
 """Where a store keeps the number itself. No table begins with a zero byte."""
@@ -49,6 +53,30 @@ def decode_number(data: bytes) -> int | None:
         return None
     magic, number, checksum = _SLOT.unpack(data)
     return int(number) if magic == _MAGIC and crc32(data[: _HEAD.size]) == checksum else None
+
+
+class Mark(NamedTuple):
+    """What each write to LevelDB begins with, in its log: the row of the store."""
+
+    number: int = 0
+    token: bytes = b""
+    """Eight bytes, drawn when the store was made; empty: not known yet. Nobody who sends messages knows them: none of these can
+    hold what looks like a write."""
+
+    def to_bytes(self) -> bytes:
+        """As the row has it."""
+        return encode_number(self.number) + self.token
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Mark | None:
+        """Read it back; None: it is damaged."""
+        number = decode_number(data[: _SLOT.size]) if len(data) == MARK_SIZE else None
+        return None if number is None else cls(number, data[_SLOT.size :])
+
+
+def number_of_row(data: bytes) -> int:
+    """That of a store's row, whichever store it is of; 0: it is damaged."""
+    return decode_number(data[: _SLOT.size]) or 0
 
 
 def read_end(path: Path) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 import plyvel
 
 from oncelog_service.storage.directory import locked_directory, make_directory, sync_directory
-from oncelog_service.storage.end_file import ROW_KEY, EndFile, check_may_be_new, check_there, decode_number, encode_number
+from oncelog_service.storage.end_file import ROW_KEY, TOKEN_SIZE, EndFile, Mark, check_may_be_new, check_there
 from oncelog_service.storage.leveldb_look import (
     CREATING_NAME,
     END_NAME,
@@ -72,7 +72,7 @@ class LevelDBStore:
                 self._db = _opened(path, new)
             sync_directory(path)
             sync_directory(path.parent)
-            self.number = self._read_number()
+            self.number, self._token = self._read_mark()
             if new:
                 self._write([])
             self._end = EndFile(path / END_NAME, self.number)
@@ -131,7 +131,7 @@ class LevelDBStore:
         number = self.number + 1
         with self._db.write_batch(transaction=True, sync=True) as rows:
             put = rows.put
-            put(ROW_KEY, encode_number(number))  # first: so it is found in the log without a look at the rest
+            put(ROW_KEY, Mark(number, self._token).to_bytes())  # first: so it is found in the log without a look at the rest
             for batch in batches:
                 for table, prefix, suffixes, values in batch.runs:
                     start = table.value + prefix
@@ -157,12 +157,12 @@ class LevelDBStore:
         if lock is not None:
             os.close(lock)
 
-    def _read_number(self) -> int:
+    def _read_mark(self) -> Mark:
         data = self._db.get(ROW_KEY, verify_checksums=True)
-        number = 0 if data is None else decode_number(data)
-        if number is None:
+        mark = Mark(0, os.urandom(TOKEN_SIZE)) if data is None else Mark.from_bytes(data)
+        if mark is None:
             raise StoreDamaged(f"{self._path}: the row that says how far the store has come is damaged")
-        return number
+        return mark
 
     def _check_end(self, start: bytes, stop: bytes, last: bytes | None, reverse: bool) -> None:
         """Raises plyvel.CorruptionError if a scan ended behind ``last`` because of damage.

@@ -12,7 +12,8 @@ anywhere within. What it does not do:
 So the last write of a log, and no other, may be torn. LevelDB's own reader (db/log_reader.cc) passes over some of these states
 without a word – a record that goes on behind the end of the file, room that was never written – and takes all others for
 damage, which `paranoid_checks` refuses. It cannot tell: its records do not say that they follow on each other. Ours do, since
-each begins with its number (end_file.py).
+each begins with its number, and with a token that is of this store and that no client knows (end_file.py): what a message holds
+is never taken for a write.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from oncelog_service.storage.end_file import ROW_KEY, decode_number, encode_number
+from oncelog_service.storage.end_file import MARK_SIZE, ROW_KEY, Mark
 from oncelog_service.storage.port import StoreDamaged
 
 _BLOCK = 32_768
@@ -29,10 +30,10 @@ _HEAD = struct.Struct("<IHB")  # checksum, length, kind
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _BATCH_HEAD = 12
 """Sequence number and count, before the first entry of a write."""
-_FIRST_ENTRY = b"\x01" + bytes([len(ROW_KEY)]) + ROW_KEY + bytes([len(encode_number(0))])
-_NUMBER_AT = _BATCH_HEAD + len(_FIRST_ENTRY)
-_NUMBER_END = _NUMBER_AT + len(encode_number(0))
-_SMALLEST = _HEAD.size + _NUMBER_END
+_FIRST_ENTRY = b"\x01" + bytes([len(ROW_KEY)]) + ROW_KEY + bytes([MARK_SIZE])
+_MARK_AT = _BATCH_HEAD + len(_FIRST_ENTRY)
+_MARK_END = _MARK_AT + MARK_SIZE
+_SMALLEST = _HEAD.size + _MARK_END
 """A write of ours has at least so many bytes."""
 _MASK = 0xA282EAD8
 
@@ -46,24 +47,26 @@ class Record(NamedTuple):
     parts: tuple[tuple[int, int], ...]
     """Where each part's head begins, and where the part ends."""
     begin: bytes
-    """The first bytes of what it holds, enough for the number of a write."""
+    """The first bytes of what it holds, enough for the mark of a write."""
 
 
-def end_of_log(data: bytes, number: int, known: int) -> tuple[int, int]:
+def end_of_log(data: bytes, before: Mark, known: int) -> tuple[Mark, int]:
     """(the newest write that is in the tables or in this log, where the last whole one ends); what is behind it was torn.
 
-    ``number``: the newest one in the tables and in the logs before. ``known``: up to which one they are known to have been
+    ``before``: the newest one in the tables and in the logs before. ``known``: up to which one they are known to have been
     synced. A last one beyond that is torn if a checksum does not match; one up to it is damaged, which LevelDB says itself.
 
     Raises StoreDamaged: a write is missing that must have been synced, since a later one is there.
     """
+    number, token = before
     here, ends, last = 0, (0, 0), None
     for record in records(data):
-        found = _number_of(record.begin)
-        if found is None:
+        mark = _mark_of(record.begin)
+        if mark is None or token not in (b"", mark.token):
             if intact(data, record):
-                raise StoreDamaged(f"at byte {record.start}: a write without a number, which was not written by oncelog")
+                raise StoreDamaged(f"at byte {record.start}: a write that is not of this store")
             break
+        found, token = mark
         if found > max(here, number) + 1:
             raise StoreDamaged(f"behind write {max(here, number)} writes are missing")
         if here and found != here + 1:  # of a file that lay there before
@@ -73,10 +76,10 @@ def end_of_log(data: bytes, number: int, known: int) -> tuple[int, int]:
     if last is not None and here > max(known, number) and not intact(data, last):
         here, end = here - 1, ends[0]
     newest = max(here, number)
-    for later in _numbers_behind(data, end):
+    for later in _numbers_behind(data, end, token):
         if newest + 1 < later <= newest + 1 + (len(data) - end) // _SMALLEST:
             raise StoreDamaged(f"write {newest + 1} is damaged, and write {later} is there, which was begun behind it")
-    return newest, end
+    return Mark(newest, token), end
 
 
 def end_of_records(data: bytes) -> int:
@@ -103,10 +106,10 @@ def records(data: bytes) -> Iterator[Record]:
         if begins:
             start, begin = at, b""
         parts.append((at, end))
-        if len(begin) < _NUMBER_END:
-            begin += data[at + _HEAD.size : min(end, at + _HEAD.size + _NUMBER_END)]
+        if len(begin) < _MARK_END:
+            begin += data[at + _HEAD.size : min(end, at + _HEAD.size + _MARK_END)]
         if kind in (_FULL, _LAST):
-            yield Record(start, end, tuple(parts), begin[:_NUMBER_END])
+            yield Record(start, end, tuple(parts), begin[:_MARK_END])
             parts.clear()
         at = end
 
@@ -142,24 +145,22 @@ _TABLE = _table_of(0x82F63B78)
 """Castagnoli's polynomial; the one of :mod:`zlib` is another."""
 
 
-def _number_of(begin: bytes) -> int | None:
-    """The number of a write; None: it has none, or that is damaged."""
-    if begin[_BATCH_HEAD:_NUMBER_AT] != _FIRST_ENTRY:
-        return None
-    return decode_number(begin[_NUMBER_AT:_NUMBER_END])
+def _mark_of(begin: bytes) -> Mark | None:
+    """What a write begins with; None: it does not begin so, or that is damaged."""
+    return Mark.from_bytes(begin[_MARK_AT:_MARK_END]) if begin[_BATCH_HEAD:_MARK_AT] == _FIRST_ENTRY else None
 
 
-def _numbers_behind(data: bytes, at: int) -> Iterator[int]:
+def _numbers_behind(data: bytes, at: int, token: bytes) -> Iterator[int]:
     """The numbers of writes that begin behind a place from which on heads cannot be followed: looked for byte by byte."""
-    yield from _numbers_in(data, at)
+    yield from _numbers_in(data, at, token)
     for block in range(at // _BLOCK * _BLOCK + _BLOCK, len(data), _BLOCK):  # those that go on in the next one, behind its head
-        before, behind = max(at, block - _NUMBER_END), block + _HEAD.size
-        yield from _numbers_in(data[before:block] + data[behind : behind + _NUMBER_END], 0)
+        before, behind = max(at, block - _MARK_END), block + _HEAD.size
+        yield from _numbers_in(data[before:block] + data[behind : behind + _MARK_END], 0, token)
 
 
-def _numbers_in(data: bytes, at: int) -> Iterator[int]:
+def _numbers_in(data: bytes, at: int, token: bytes) -> Iterator[int]:
     while (at := data.find(_FIRST_ENTRY, at)) >= 0:
-        number = decode_number(data[at + len(_FIRST_ENTRY) : at + len(_FIRST_ENTRY) + _NUMBER_END - _NUMBER_AT])
-        if number is not None:
-            yield number
+        mark = Mark.from_bytes(data[at + len(_FIRST_ENTRY) : at + len(_FIRST_ENTRY) + MARK_SIZE])
+        if mark is not None and token in (b"", mark.token):
+            yield mark.number
         at += 1

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import plyvel
 
 from oncelog_service.storage.directory import sync_directory
-from oncelog_service.storage.end_file import ROW_KEY, check_number, decode_number, read_end
+from oncelog_service.storage.end_file import ROW_KEY, Mark, check_number, read_end
 from oncelog_service.storage.leveldb_log import end_of_log, end_of_records
 from oncelog_service.storage.port import StoreDamaged
 
@@ -100,17 +100,17 @@ def check_directory(path: Path, reached: int = 0) -> list[Tail]:
     """
     manifest = _manifest_of(path)
     size, end = manifest.stat().st_size, end_of_records(manifest.read_bytes())
-    number, known = number_in_tables(path, manifest, end), max(reached, read_end(path / END_NAME))
+    mark, known = mark_in_tables(path, manifest, end), max(reached, read_end(path / END_NAME))
     torn: Tail | None = None
     for log in _logs(path):
         data = log.read_bytes()
         try:
-            number, behind = end_of_log(data, number, known)
+            mark, behind = end_of_log(data, mark, known)
         except StoreDamaged as damage:
             raise StoreDamaged(f"{log}: {damage}") from damage
         if data:  # a log is begun when the one before it has been read back, or ends with a synced write
             torn = Tail(log, behind) if behind < len(data) else None
-    check_number(number, known, path, END_NAME)
+    check_number(mark.number, known, path, END_NAME)
     return [*([Tail(manifest, end)] if end < size else []), *([torn] if torn else [])]
 
 
@@ -144,18 +144,18 @@ def _logs(path: Path) -> list[Path]:
     return sorted(logs, key=lambda log: int(log.stem))
 
 
-def number_in_tables(path: Path, manifest: Path, end: int) -> int:
-    """The number of the newest write that is in a table, by the manifest up to this byte; 0: none is.
+def mark_in_tables(path: Path, manifest: Path, end: int) -> Mark:
+    """That of the newest write that is in a table, by the manifest up to this byte; number 0: none is.
 
     Only for whoever has locked the store. Raises StoreDamaged, OSError, plyvel.Error.
     """
     for left in _left_over(path):
         shutil.rmtree(left, ignore_errors=True)
     try:
-        return _number_in_tables(path, None, manifest, end)
+        return _mark_in_tables(path, None, manifest, end)
     except (plyvel.Error, OSError):
         # The temporary directory is full, read-only or can hold no links: that says nothing of the store.
-        return _number_in_tables(path, path, manifest, end)
+        return _mark_in_tables(path, path, manifest, end)
 
 
 def _copy_prefix(path: Path) -> str:
@@ -172,7 +172,7 @@ def _left_over(path: Path) -> list[Path]:
     return left
 
 
-def _number_in_tables(path: Path, place: Path | None, manifest: Path, end: int) -> int:
+def _mark_in_tables(path: Path, place: Path | None, manifest: Path, end: int) -> Mark:
     """The same, with the copy in this directory; None: wherever temporary files go."""
     with tempfile.TemporaryDirectory(prefix=_copy_prefix(path), dir=place) as name:
         copy = Path(name)
@@ -187,10 +187,10 @@ def _number_in_tables(path: Path, place: Path | None, manifest: Path, end: int) 
                 data = tables.get(ROW_KEY, verify_checksums=True)
         except plyvel.CorruptionError as error:
             raise StoreDamaged(f"{path}: {str(error).replace(name, str(path))}") from error
-    number = 0 if data is None else decode_number(data)
-    if number is None:
+    mark = Mark() if data is None else Mark.from_bytes(data)
+    if mark is None:
         raise StoreDamaged(f"{path}: the row that says how far the store has come is damaged")
-    return number
+    return mark
 
 
 def _manifest_of(path: Path) -> Path:
