@@ -283,3 +283,20 @@ def test_an_ended_producer_of_a_deleted_topic_is_fenced_in_the_topic_made_anew(m
         body = assert_problem(topic.publish("m0", producer=name, sequenceIds=[0], epoch=epoch), 403, "producer_fenced")
         assert body["generation"] == 2
         assert_problem(topic.publish("m0", producer=name, sequenceIds=[0]), 409, "producer_ended")
+
+
+def test_a_clock_that_is_set_forward_ends_no_name_in_use(machine: Machine) -> None:
+    with machine.run() as service:
+        topic = Topic(service.url)
+        name, epoch = assigned(topic)
+        topic.send(name, 0, epoch=epoch)
+        machine.clock.ms += 26 * HOUR
+        retain(service)
+        topic.send(name, 1, epoch=epoch)
+        assert producers(topic) == [name]
+        machine.clock.advance(26 * HOUR)
+        retain(service)
+        assert producers(topic) == [name], "it was used when the clock said so late already"
+        machine.clock.advance(26 * HOUR)
+        retain(service)
+        assert producers(topic) == []

@@ -32,7 +32,7 @@ from oncelog.wire.models import InspectedGroup, InspectedPayload, InspectedRow, 
 from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishResponse, Rollback
 from oncelog.wire.transaction import Transaction
 from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
-from oncelog_service.clock import Clock
+from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.cluster.leases import LOST
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Journaled
@@ -248,6 +248,7 @@ class TopicLog:
         self._cached_from_the_first_row = last_id is None
         """Whether the cache held everything once: then it still does while nothing but expired messages has left it."""
         self._clock = clock
+        self._steady = SteadyClock(clock)
         self._limits = limits
         self.stored = 0
         """Messages stored since the topic was opened."""
@@ -753,9 +754,12 @@ class TopicLog:
         self._trimmed_id = last_id
 
     async def end_idle_producers(self) -> None:
-        """End assigned names that were not used for long, some at a time; what an open transaction holds is in use."""
+        """End assigned names that were not used for long, some at a time; what an open transaction holds is in use.
+
+        A clock that is set forward makes nobody idle.
+        """
         self._check_open()
-        before_ms = self._clock.now_ms() - self._limits.assigned_producer_ms
+        before_ms = self._steady.now_ms() - self._limits.assigned_producer_ms
         while idle := list(islice(self._unused(before_ms), _ENDED_AT_ONCE)):
             await self.producers.end_all(idle)
             self._check_open()
