@@ -12,6 +12,7 @@ from oncelog import Client, Producer
 from oncelog.errors import ProducerEnded
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import Snapshot
+from oncelog_service.log.verify import verify_log
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
@@ -19,7 +20,7 @@ from tests.behaviours.atomics import living, messages, refusal
 from tests.behaviours.conftest import Machine
 from tests.patience import PATIENCE
 from tests.rest.talk import Topic, assert_problem
-from tests.service.house import crashed, opened
+from tests.service.house import PREFIX, crashed, opened, single_rows
 from tests.support import RunningService
 
 HOUR = 3_600_000
@@ -300,3 +301,28 @@ def test_a_clock_that_is_set_forward_ends_no_name_in_use(machine: Machine) -> No
         machine.clock.advance(26 * HOUR)
         retain(service)
         assert producers(topic) == []
+
+
+@pytest.mark.parametrize("how", ["ended", "forgotten"])
+def test_a_verification_compares_nobody_who_ends_while_it_reads(how: str) -> None:
+    """Its messages expire before they were read again, and no snapshot knows of it any more."""
+
+    async def scenario() -> None:
+        async with opened(Disk()) as house:
+            producer = await house.log.producers.open(None, "n", "allow")
+            await house.log.publish(PublishRequest([b"a", b"b"], producer.name, producer.epoch, [0, 1]))
+            await house.log.publish(PublishRequest([b"c"], "p", sequence_ids=[0]))
+            steps = verify_log(house.store, house.log)
+            if how == "ended":
+                await house.log.producers.end(producer.name, producer.epoch)
+            else:
+                await house.log.producers.forget(producer.name)
+            await house.log.snapshots.take()
+            await house.log.snapshots.take()
+            rows = sorted(key[len(PREFIX) :] for key in house.store.disk.tables[Table.MESSAGE])
+            assert await house.log.trim(single_rows(rows[:2])) == 2
+            *_, findings = steps
+            assert findings.problems == []
+            assert not house.log.producers.watchers
+
+    asyncio.run(scenario())

@@ -9,15 +9,13 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.models import Verification
 from oncelog_dedup import Mark, Position, SequenceMap
-from oncelog_service.log.append.transactional import Transactional
 from oncelog_service.log.assigned import counting
 from oncelog_service.log.keep.recovery import key_marks_of, read_snapshots, rows
-from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.scan import after, earliest_offset, stored_under
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import FIRST_ROW_ID
@@ -27,6 +25,10 @@ from oncelog_service.storage.rows import Row, decode_payload_row
 _SLICE_ROWS = 2_000
 """Read in one go: no scan is open while whoever asked takes its time, or has gone, or the store is to be closed."""
 _MAX_PROBLEMS = 100
+
+
+class _Watching(Protocol):
+    watchers: list[set[str]]
 
 
 class LiveKeys(NamedTuple):
@@ -58,7 +60,7 @@ def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
     """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
     live = log.dedup.fold.copy()
     stepped_back: set[str] = set()
-    watchers: list[tuple[Transactional | KeyIndex, set[str]]] = [(log.transactional, stepped_back)]
+    watchers: list[tuple[_Watching, set[str]]] = [(log.transactional, stepped_back), (log.producers, stepped_back)]
     keys = None
     if log.keys is not None:
         keys = LiveKeys(log.keys.copy(), set[str]())
@@ -70,7 +72,7 @@ def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
     return _watched(found, watchers)
 
 
-def _watched(found: Iterator[Findings], watchers: Sequence[tuple[Transactional | KeyIndex, set[str]]]) -> Generator[Findings]:
+def _watched(found: Iterator[Findings], watchers: Sequence[tuple[_Watching, set[str]]]) -> Generator[Findings]:
     try:
         yield from found
     finally:
@@ -108,7 +110,8 @@ def verify(
         upto: read no further; ``live`` is a copy of the persisted map as it was there.
         counts_from: producer → offset below which nothing of it counts.
         judged: deduplication is on, so that a sequence id which does not rise is a fault.
-        stepped_back: grows while this reads; producers of whom something was rolled back meanwhile. They are not compared.
+        stepped_back: grows while this reads; producers of whom something was rolled back meanwhile, or who were forgotten or have
+            ended. They are not compared.
         keys: the live index of keys, copied when ``live`` was, where there is one.
     """
     findings = Findings()

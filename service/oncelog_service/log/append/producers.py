@@ -59,6 +59,9 @@ class Producers:
         self._sorted: list[str] = []
         """The names as they were at ``_sorted_at``."""
         self._sorted_at: tuple[int, tuple[int, int]] | None = None
+        self.watchers: list[set[str]] = []
+        """Producers of which nothing is known any more are added to each of these: for whoever compares the log with the maps
+        meanwhile."""
         self._opened_or_not = 0
         """How often a row came to say of its producer that it was opened, or not any more."""
 
@@ -140,7 +143,7 @@ class Producers:
             for name in names:
                 batch.delete(Table.PRODUCER, self._prefix + name.encode())
                 del self._rows[name]
-                self._dedup.forget(name)
+                self._forget(name)
             self._opened_or_not += 1
             return self._writer.submit(batch, lambda: None)
 
@@ -165,9 +168,14 @@ class Producers:
         below = self._dedup.fold.upcoming_offset
         epoch = None if row.epoch is None else row.epoch + 1
         with self._writer.moving():
-            self._dedup.forget(name)
+            self._forget(name)
             done = self._write(name, ProducerRow(epoch=epoch, forgotten_below=below, assigned_ms=row.assigned_ms))
         await done
+
+    def _forget(self, name: str) -> None:
+        self._dedup.forget(name)
+        for watcher in self.watchers:
+            watcher.add(name)
 
     async def check_epoch(self, name: str, epoch: int | None) -> None:
         """Raises ProducerFenced if a newer incarnation was opened, or the topic made anew; ProducerEnded; InvalidRequest if this
