@@ -622,6 +622,30 @@ def test_after_a_long_pause_a_transaction_is_given_a_name_that_lives(
     assert list(client.producers(topic)) == []
 
 
+def test_a_machine_that_slept_gives_a_transaction_a_name_that_lives(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock stands still meanwhile; every transaction was refused until an hour had passed on it."""
+    with Producer[bytes](topic, client=client) as producer:
+        client.end_producer(topic, producer.name, producer.epoch)
+        asleep, awake = 26 * 3_600.0, time.time
+        monkeypatch.setattr("oncelog.producer.time.time", lambda: awake() + asleep)
+        with client.transaction() as tx:
+            tx.send(topic, b"0", producer=producer)
+    assert stored(client, topic) == numbered(1)
+
+
+def test_every_name_that_a_producer_was_given_ends(client: Client, topic: str) -> None:
+    """At the exit the name ends before the producer does, which a handler that runs later may still use."""
+    producer = Producer[bytes](topic, client=client)
+    for number in range(3):
+        producer.send(b"%d" % number)
+        producer._end_name(PATIENCE)
+        assert list(client.producers(topic)) == []
+    producer.close()
+    assert stored(client, topic) == numbered(3)
+
+
 # --- what a message may be
 
 

@@ -242,7 +242,16 @@ class Producer(Generic[R]):
     def _take_name(self, opened: OpenedProducer) -> None:
         self._name = opened.name
         self._epoch = opened.epoch
-        self._used_at = time.monotonic()
+        self._ended = False
+        self._note_use()
+
+    def _note_use(self) -> None:
+        self._used_at = time.monotonic(), time.time()
+
+    def _idle_seconds(self) -> float:
+        """Since the name was used last. Of two clocks: the one stands still while the machine sleeps, the other may be set."""
+        monotonic, wall = self._used_at
+        return max(time.monotonic() - monotonic, time.time() - wall)
 
     @property
     def topic(self) -> str:
@@ -539,7 +548,7 @@ class Producer(Generic[R]):
             self._held = self._standing(transaction)
         try:
             self.flush()
-            if self._asked_name is None and time.monotonic() - self._used_at > RENEW_SECONDS:
+            if self._asked_name is None and self._idle_seconds() > RENEW_SECONDS:
                 self._take_name(self._open())  # every message has its outcome
         except BaseException:
             self._held = None
@@ -565,7 +574,7 @@ class Producer(Generic[R]):
         """The transaction is committed; ``last``: of its last message."""
         with self._lock:
             self._held = None
-            self._used_at = time.monotonic()
+            self._note_use()
             if last is not None:
                 self._advance(last)
 
@@ -1032,7 +1041,7 @@ class Producer(Generic[R]):
             try:
                 runs = self._client.publish(self._topic, request, self._namespace)
                 check_names_all(runs, batch.sequence_ids)
-                self._used_at = time.monotonic()
+                self._note_use()
                 return runs
             except OncelogError as error:
                 if isinstance(error, ProducerEnded) and self._asked_name is None and not perhaps_stored and not renewed:
