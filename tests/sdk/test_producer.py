@@ -629,7 +629,7 @@ def test_a_machine_that_slept_gives_a_transaction_a_name_that_lives(
     with Producer[bytes](topic, client=client) as producer:
         client.end_producer(topic, producer.name, producer.epoch)
         asleep, awake = 26 * 3_600.0, time.time
-        monkeypatch.setattr("oncelog.producer.time.time", lambda: awake() + asleep)
+        monkeypatch.setattr("oncelog.producing.producer.time.time", lambda: awake() + asleep)
         with client.transaction() as tx:
             tx.send(topic, b"0", producer=producer)
     assert stored(client, topic) == numbered(1)
