@@ -21,6 +21,7 @@ from oncelog_service.atomic.outcomes import (
     put_outcome,
     read_ended,
 )
+from oncelog_service.log.assigned import new_name
 from oncelog_service.storage.keys import topic_key
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged, Table
@@ -113,7 +114,9 @@ def test_the_fingerprint_of_a_commit_is_that_of_everything_it_carries_in_whateve
         request(parts=[first, second._replace(request=PublishRequest([b"1"], keys=[None], ttls=[None]))]),
     ]
     assert [fingerprint(each) for each in same] == [known] * len(same)
+    assert fingerprint(part(producer=new_name())) == fingerprint(part(producer=new_name()))
     others = [
+        part(producer=new_name()),
         request(parts=[first]),
         request(parts=[first._replace(topic="c"), second]),
         request(parts=[first._replace(namespace="other"), second]),

@@ -460,6 +460,25 @@ def test_the_numbers_of_what_was_not_committed_are_unused(client: Client, topics
     assert payloads(client, topics[0]) == [b"0"]
 
 
+@pytest.mark.parametrize("name", ["p", None], ids=["named", "without a name"])
+def test_a_process_that_comes_again_under_its_id_is_answered_and_its_producer_goes_on(
+    client: Client, topics: list[str], name: str | None
+) -> None:
+    """Its producer took the numbers for used that it had given in vain: the next message left a gap. One whose name the service
+    assigned had another name this time, and was refused."""
+    committed = f"job-{uuid4().hex}"
+    for life in range(2):
+        with Producer(topics[0], client=client, name=name, gaps="refuse") as producer:
+            with client.atomic(id=committed) as batch:
+                batch.send(topics[0], b"1", producer=producer)
+                batch.send(topics[0], b"2", producer=producer)
+            assert (batch.outcome and batch.outcome.state) == "committed"
+            before = producer.last_sequence_id
+            receipt = producer.send(b"%d" % (3 + life))
+            assert receipt.sequence_id == (0 if before is None else before + 1)
+    assert payloads(client, topics[0]) == [b"1", b"2", b"3", b"4"]
+
+
 def test_a_producer_by_its_name_is_numbered_by_the_caller(client: Client, topics: list[str]) -> None:
     with client.atomic("g") as batch:
         batch.send(topics[0], b"5", producer="p", sequence_id=5)

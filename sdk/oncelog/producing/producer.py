@@ -570,6 +570,11 @@ class Producer(Generic[R]):
                 if self._take(version, number, newest, sequence_id is not None):
                     return number
 
+    def _has_stored(self, sequence_id: int) -> bool:
+        """Whether the topic has this or a higher sequence id of this producer. Raises OncelogError: it cannot be asked."""
+        last = self._client.producer(self._topic, self._name, self._namespace).last_persisted
+        return last is not None and sequence_id <= last
+
     def _release(self, last: Receipt | None) -> None:
         """The transaction is committed; ``last``: of its last message."""
         with self._lock:

@@ -63,6 +63,8 @@ class _Messages:
         self._size = 0
         self._messages = 0
         self._begun = False
+        self._may_be_repeated = id is not None
+        """Another process may have committed under the id, before it was killed."""
         self._committed_before = False
         self._failure: BaseException | None = None
         self._state: State = "in_progress"
@@ -316,6 +318,8 @@ class AtomicBatch(_Messages):
         if outcome.state == "duplicate":
             self._producers.roll_back()
         else:
+            if self._may_be_repeated:
+                self._producers.give_back_unused()
             self._producers.note_all()
             self._producers.release()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from oncelog.errors import SequenceIdNotRising
+from oncelog.errors import OncelogError, SequenceIdNotRising
 from oncelog.producing.producer import Producer
 from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import STORED, ReceiptRun
@@ -67,6 +68,17 @@ class HeldProducers:
         for held in self._held.values():
             held.producer._release(held.last)
         self._held.clear()
+
+    def give_back_unused(self) -> None:
+        """Roll back those whose newest number the topic does not have: it was somebody else who committed, under other numbers.
+
+        Where that cannot be asked, they are taken for used: then there is a hole, and nothing is lost or doubled.
+        """
+        for place, held in list(self._held.items()):
+            with suppress(OncelogError):
+                if held.last_given is not None and not held.producer._has_stored(held.last_given):
+                    held.producer._roll_back()
+                    del self._held[place]
 
     def roll_back(self) -> None:
         """Nothing of it will ever be seen: their numbers are unused."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest
 from oncelog_service.log.append.atomic import said_of
+from oncelog_service.log.assigned import is_assigned
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import AFTER_NUMBERS, number_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
@@ -38,7 +39,8 @@ def fingerprint(request: CommitRequest) -> str | None:
     """Of everything that a commit carries itself, whatever media type it came in; None if that is nothing.
 
     The sequence ids, epochs and expectations of its messages are no part of it: whoever comes again under an id of its own has
-    opened its producers anew and read the logs anew, and means the same messages.
+    opened its producers anew and read the logs anew, and means the same messages. Nor are names that the service assigned: those
+    it has been given anew, too.
     """
     if not request.carries:
         return None
@@ -46,7 +48,9 @@ def fingerprint(request: CommitRequest) -> str | None:
     digest = blake2b(repr((list(request.branches), number)).encode(), digest_size=16)
     for part in sorted(request.parts, key=lambda each: (each.namespace, each.topic)):
         messages = part.request
-        digest.update(repr((part.namespace, part.topic, messages.producer, said_of(messages))).encode())
+        assigned = messages.producer is not None and is_assigned(messages.producer)
+        producer = () if assigned else messages.producer
+        digest.update(repr((part.namespace, part.topic, producer, said_of(messages))).encode())
         digest.update(b"".join(messages.payloads))
     return digest.hexdigest()
 
