@@ -59,7 +59,7 @@ class _Opened:
     def __init__(self, store: Store, writer: Writer) -> None:
         self.store = store
         self.writer = writer
-        self.leases: Alone | Membership = Alone()
+        self.leases: Leases = Alone()
         self.topics: Topics | None = None
         self.led_transactions: Led[TransactionManager] | None = None
         self.remote: RemoteTransactions | LeasedTransactions | None = None
@@ -89,8 +89,7 @@ class _Opened:
     async def let_go(self) -> None:
         """Write what is queued, let the others take over, close the store; nothing else, since what is known may not be so."""
         await self.writer.close()
-        if isinstance(self.leases, Membership):
-            await self.leases.leave()  # else we, under our next name, would have to wait for our last one to expire
+        await self.leases.leave()  # else we, under our next name, would have to wait for our last one to expire
         await asyncio.to_thread(self.store.close)
 
     def release(self) -> None:
@@ -112,8 +111,7 @@ class _Opened:
                 led.end()
         if self.remote is not None:
             self.remote.release()
-        if isinstance(self.leases, Membership):
-            self.leases.abandon()
+        self.leases.abandon()
 
 
 class Service:
@@ -183,15 +181,13 @@ class Service:
     def membership(self) -> Membership:
         """This process among those over the same store. Raises NotSupported: it has the store for itself. StorageUnavailable."""
         leases = self._present.leases
-        if isinstance(leases, Alone):
+        if not isinstance(leases, Membership):
             raise NotSupported("this service has its store for itself; several can share one on PostgreSQL")
         return leases
 
     def check_serves(self) -> None:
         """Raises StorageUnavailable while the store is not open, or when others may serve everything that it shares with them."""
-        leases = self._present.leases
-        if isinstance(leases, Membership):
-            leases.check_alive()
+        self._present.leases.check_alive()
 
     @property
     def damaged(self) -> bool:
@@ -202,8 +198,7 @@ class Service:
     @property
     def leases_held(self) -> int:
         """How many leases of a shared store this process holds."""
-        leases = None if self._opened is None else self._opened.leases
-        return leases.held if isinstance(leases, Membership) else 0
+        return 0 if self._opened is None else self._opened.leases.held
 
     @property
     def writer(self) -> Writer:
@@ -241,8 +236,7 @@ class Service:
         store = await asyncio.to_thread(self._open_store)
 
         def on_fenced(lost: frozenset[Fence]) -> None:
-            if isinstance(opened.leases, Membership):
-                opened.leases.lost(lost)
+            opened.leases.lost(lost)
 
         opened = _Opened(store, Writer(store, self._on_failure, on_fenced))
         try:
@@ -270,7 +264,7 @@ class Service:
 
             journal = opened.journal = Led(JOURNAL, leases, recover_journal, self.background)
             await journal.begin()
-            if isinstance(leases, Membership) and leases.death is not None:
+            if leases.death is not None:
                 raise StoreError(str(leases.death))
             opened.writer.check()  # nobody else would: until here there is nothing that a failure could be told of
         except BaseException as error:
@@ -288,11 +282,11 @@ class Service:
             "forgetting old outcomes": partial(self._forget_outcomes, opened),
             "settlement": SettlementTask(topics, transactions, self.clock).run,
         }
-        if isinstance(leases, Membership):
+        if leases.alive is not None:
             tasks["moving topics"] = partial(self._keep_house, leases, topics)
         self._running = [asyncio.ensure_future(self.background.keep(what, run)) for what, run in tasks.items()]
 
-    async def _join(self, store: Store) -> Alone | Membership:
+    async def _join(self, store: Store) -> Leases:
         settings = self.settings
         table = store.lease_table()
         if table is None:
@@ -343,18 +337,18 @@ class Service:
 
         led = opened.led_transactions = Led(TRANSACTIONS, opened.leases, recover, self.background)
         await led.begin()
-        if isinstance(opened.leases, Alone):
+        if opened.leases.alive is None:
             return led.here
         leased = opened.remote = LeasedTransactions(led, settings.token, instance, self.clock)
         return leased
 
-    async def _keep_house(self, membership: Membership, topics: Topics) -> None:
+    async def _keep_house(self, leases: Leases, topics: Topics) -> None:
         """What several processes have to tell each other now and then, until cancelled."""
         while True:
             await asyncio.sleep(self.settings.lease_seconds / 4)
             try:
                 await topics.reread_policies()
-                for resource, to in membership.misplaced():
+                for resource, to in leases.misplaced():
                     name = topic_of(resource)
                     assert name is not None  # nothing else is misplaced
                     await topics.hand_over(*name, to)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
@@ -97,6 +97,36 @@ class Leases(Protocol):
         """
         ...
 
+    def lost(self, fences: Collection[Fence]) -> None:
+        """The store has refused writes under these: somebody else has taken over what they stood for."""
+        ...
+
+    def misplaced(self) -> Sequence[tuple[bytes, str]]:
+        """What is held here and belongs elsewhere, and the id of the instance to hand it over to."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """How many are held."""
+        ...
+
+    @property
+    def death(self) -> Exception | None:
+        """Why this process holds none any more, and can take none; None: it can."""
+        ...
+
+    def check_alive(self) -> None:
+        """Raises StorageUnavailable when others may serve everything that was served here."""
+        ...
+
+    def abandon(self) -> None:
+        """What was held may be served elsewhere: from now on none stands."""
+        ...
+
+    async def leave(self) -> None:
+        """Give all of them back. Nothing is served or being written under them any more."""
+        ...
+
 
 @asynccontextmanager
 async def held_briefly(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
@@ -120,6 +150,10 @@ async def held_briefly(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
 class Alone:
     """A store that is one process's: it has every lease, and no write is fenced."""
 
+    held = 0
+    """Nobody counts what nobody else could have."""
+    death = None
+
     async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
         """At once."""
         return Lease(resource, None, _always)
@@ -140,6 +174,22 @@ class Alone:
         """There is nobody else. Raises InvalidRequest if one is named."""
         if to is not None:
             raise InvalidRequest("the store is this process's alone: there is nobody to hand anything over to")
+
+    def lost(self, fences: Collection[Fence]) -> None:
+        """No write is fenced."""
+
+    def misplaced(self) -> Sequence[tuple[bytes, str]]:
+        """Nothing belongs elsewhere."""
+        return ()
+
+    def check_alive(self) -> None:
+        """Nobody else serves anything."""
+
+    def abandon(self) -> None:
+        """Nobody else takes anything over."""
+
+    async def leave(self) -> None:
+        """There is nobody to give anything back to."""
 
 
 def _always() -> bool:
