@@ -11,6 +11,7 @@ import requests
 from oncelog import Client, Producer
 from oncelog.errors import ProducerEnded
 from oncelog.wire.requests import PublishRequest
+from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import Snapshot
 from oncelog_service.log.verify import verify_log
 from oncelog_service.service import Service
@@ -324,5 +325,29 @@ def test_a_verification_compares_nobody_who_ends_while_it_reads(how: str) -> Non
             *_, findings = steps
             assert findings.problems == []
             assert not house.log.producers.watchers
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_waited_while_its_name_ended_stores_nothing() -> None:
+    async def scenario() -> None:
+        disk, gate = Disk(), threading.Event()
+        async with opened(disk) as house:
+            producer = await house.log.producers.open(None, "n", "allow")
+            pointer = (await house.transactions.start(TransactionType.SHORT)).write_pointer
+            first = PublishRequest([b"a"], producer.name, producer.epoch, [0], write_pointer=pointer)
+            more = PublishRequest([b"a", b"b"], producer.name, producer.epoch, [0, 1], write_pointer=pointer)
+            disk.before_sync = lambda _: gate.wait(PATIENCE)
+            storing = asyncio.ensure_future(house.log.store(first))
+            await turns()
+            waiting = asyncio.ensure_future(refusal(house.log.store(more)))
+            await turns()
+            ending = asyncio.ensure_future(house.log.producers.end(producer.name, producer.epoch))
+            await turns()
+            gate.set()
+            assert (await storing).receipts[0].status == "stored"
+            assert isinstance(await waiting, ProducerEnded)
+            await ending
+            assert len(disk.tables[Table.PAYLOAD]) == 1
 
     asyncio.run(scenario())

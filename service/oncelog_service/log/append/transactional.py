@@ -104,6 +104,8 @@ class Transactional:
         receipts = before.receipts + unplaced_runs(DUPLICATE, ids and ids[before.messages : known], stored)
         if known == len(request.payloads):
             return response(receipts, write_pointer=pointer)
+        if producer is not None:  # once more: what is in the group was waited for
+            await self._producers.check_epoch(producer, request.epoch)
         self._check_open()
         self._writer.check()
         self.pointers.check(pointer)
