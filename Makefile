@@ -24,11 +24,15 @@ $(READY): constraints.txt pyproject.toml
 venv: $(READY) ## make the virtual environment in .venv
 
 # The tests start hundreds of Python processes: none is to compile everything anew. (Empty is unset.)
-test test-slow demo fight bench: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-slow demo fight bench: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(READY) ## run the tests but for the slow ones, two files at a time (ARGS="-k name" to choose)
+test: $(READY) ## run the tests that need nothing but Python, two files at a time (ARGS="-k name" to choose)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+.PHONY: test-all
+test-all: test ## run these, and then those with a JVM, with PostgreSQL, with several services and with services that are killed
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "wide and not slow" $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(READY) ## run the slow tests: minutes of kill -9, millions of messages
@@ -65,7 +69,7 @@ contracts: $(READY) ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
 .PHONY: check
-check: lint types contracts test ## everything a change must pass
+check: lint types contracts test ## what every change must pass; CI runs test-all besides
 
 .PHONY: constraints
 constraints: $(READY) ## resolve the dependencies anew into constraints.txt

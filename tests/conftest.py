@@ -46,8 +46,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return _SparkOnOneWorker(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+WIDE = ("tests/scenarios/", "tests/cluster/")
+"""Tests that kill services or run several of them."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
+    for item in items:
+        if _is_wide(item):  # before pytest chooses by markers
+            item.add_marker(pytest.mark.wide)
+
+
+def _is_wide(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    return item.nodeid.startswith(WIDE) or "spark" in fixtures or "postgres" in fixtures or "postgresql" in item.nodeid
 
 
 def _turn(item: pytest.Item) -> int:

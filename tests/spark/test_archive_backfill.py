@@ -21,6 +21,8 @@ from oncelog.spark.jobs.backfill import BackfillOvertaken, backfill
 from oncelog.spark.jobs.progress import Progress, follow, lag
 from tests.support import RunningService
 
+pytestmark = pytest.mark.wide
+
 
 @pytest.fixture(scope="module")
 def client(service: RunningService) -> Iterator[Client]:

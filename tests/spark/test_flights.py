@@ -29,6 +29,8 @@ from oncelog.spark.jobs.flights import (
 from oncelog.spark.jobs.progress import follow
 from tests.support import RunningService
 
+pytestmark = pytest.mark.wide
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

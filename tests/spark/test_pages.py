@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 from tests.docs.pages import ROOT
 from tests.docs.test_code import RUN_ELSEWHERE, run_page
 
+pytestmark = pytest.mark.wide
+
 HERE = Path(__file__).relative_to(ROOT).as_posix()
 
 

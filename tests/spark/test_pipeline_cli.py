@@ -21,6 +21,8 @@ from tests.patience import PATIENCE, until
 from tests.spark.processes import living
 from tests.support import RunningService, free_port
 
+pytestmark = pytest.mark.wide
+
 BEGUN = "starting Spark"
 SMALL_SPARK = [text for name, value in SMALL.items() for text in ("--conf", f"{name}={value}")]
 SECONDS = 600

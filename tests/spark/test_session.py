@@ -17,6 +17,8 @@ from oncelog.spark.session import is_here, prepare
 from tests.patience import PATIENCE
 from tests.support import RunningService
 
+pytestmark = pytest.mark.wide
+
 
 def ended(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -20,6 +20,8 @@ from tests.patience import PATIENCE
 from tests.spark.strangers import stranger
 from tests.support import RunningService
 
+pytestmark = pytest.mark.wide
+
 PLAN = """
 import pickle, sys
 from pathlib import Path

@@ -16,6 +16,8 @@ from oncelog.wire.models import GroupProducer
 from tests.patience import PATIENCE
 from tests.support import RunningService
 
+pytestmark = pytest.mark.wide
+
 
 @pytest.fixture
 def topic(service: RunningService, request: pytest.FixtureRequest) -> str:

@@ -22,6 +22,8 @@ from oncelog_service.log.read.ranges import wait_for_more
 from tests.patience import PATIENCE, until
 from tests.support import RunningService
 
+pytestmark = pytest.mark.wide
+
 TOKEN = "s3cret-token"
 
 
