@@ -18,7 +18,7 @@ from tests.support import ManualClock
 
 
 async def _delivered(house: House) -> int:
-    house.log.row = replace(house.log.row, properties={"ttl": "60"})
+    house.log.change(replace(house.log.row, properties={"ttl": "60"}))
     return len((await house.log.poll(ConsumeRequest(), AS_ONCELOG)).messages)
 
 

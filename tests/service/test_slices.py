@@ -147,7 +147,7 @@ def test_whoever_waits_behind_what_has_expired_waits() -> None:
         clock = CountingClock()
         async with opened(Disk(), clock) as house:
             log = house.log
-            log.row = replace(log.row, properties={"ttl": "1"})
+            log.change(replace(log.row, properties={"ttl": "1"}))
             await log.publish(PublishRequest([b"gone"]))
             clock.advance(5_000)
             group = await log.subscriptions.open(OpenSubscription(name="g", nonce="n", start=Place(at="earliest")))

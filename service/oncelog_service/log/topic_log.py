@@ -22,7 +22,6 @@ from oncelog.errors import (
     OffsetOutOfRange,
     ProducerInTransaction,
     StaleMessageId,
-    StorageUnavailable,
     TransactionNotFound,
     TransactionNotInProgress,
     TransactionPrepared,
@@ -33,7 +32,6 @@ from oncelog.wire.requests import ConsumeRequest, PublishRequest, PublishRespons
 from oncelog.wire.transaction import Transaction
 from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
 from oncelog_service.clock import Clock, SteadyClock
-from oncelog_service.cluster.leases import LOST
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Journaled
 from oncelog_service.log.append.expectations import Expectations, topic_name
@@ -51,6 +49,7 @@ from oncelog_service.log.keep.recovery import Recovered
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.key_index import key_marks
 from oncelog_service.log.limits import Limits
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.arrivals import Arrivals
 from oncelog_service.log.read.inspection import inspected_groups, inspected_payloads, inspected_rows
 from oncelog_service.log.read.pages import SETTLED, Bounds, Encoding, Lives, Page, collect, read_page, through
@@ -111,7 +110,6 @@ class TopicLog:
     ) -> None:
         """``prefix`` begins every key of this generation; ``deduplication`` says what holds for the topic at each request;
         ``participant`` is how the transaction service calls this generation."""
-        self.row = row
         self.prefix = prefix
         self.replayed = recovered.replayed
         self.earliest_offset = recovered.earliest_offset
@@ -121,6 +119,20 @@ class TopicLog:
         self.dedup = Deduplicator(recovered.fold)
         keys = self.keys = recovered.keys
         """None where the topic does not check expectations."""
+        pointers = WritePointers(
+            transactions, participant, clock, limits.max_transaction_lifetime_ms, limits.foreign_write_pointers
+        )
+        topic = self._topic = OpenTopic(
+            prefix=prefix,
+            row=row,
+            store=store,
+            writer=writer,
+            clock=clock,
+            dedup=self.dedup,
+            keys=keys,
+            pointers=pointers,
+            transactions=transactions,
+        )
         generations = Generations(prefix, row.generation, row.epoch_floor, store)
         self.producers = Producers(
             prefix,
@@ -131,7 +143,7 @@ class TopicLog:
             writer,
             clock,
             self._end_transactions,
-            self._check_open,
+            topic.check_open,
         )
         self.snapshots = Snapshots(
             prefix,
@@ -149,32 +161,19 @@ class TopicLog:
         self._stamps = Stamps(floor, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
         groups = Groups(prefix, store, keys is not None)
         appearances = Appearances(prefix, clock, self.dedup, self._stamps, keys)
-        pointers = WritePointers(
-            transactions, participant, clock, limits.max_transaction_lifetime_ms, limits.foreign_write_pointers
-        )
         self.expectations = Expectations(
             topic_name(prefix), keys, self.dedup, writer, pointers, transactions, lambda *ended: self.transactional.settle(*ended)
         )
         self.transactional = Transactional(
-            prefix,
-            row.created if row.generation > 1 else 0,
-            store,
-            writer,
-            clock,
-            self.dedup,
-            keys,
+            topic,
             appearances,
             cache,
             self.producers,
             groups,
-            pointers,
-            transactions,
             self.expectations,
-            self._check_open,
             self._published_group,
             self._more_settled,
         )
-        self._pointers = pointers
         self.participant = participant
         self._judge = self.transactional.judge = Judge(
             prefix,
@@ -186,7 +185,7 @@ class TopicLog:
             pointers,
             transactions,
             deduplication,
-            self._check_open,
+            topic.check_open,
             self.transactional.settle,
         )
         self.journaled = Journaled(
@@ -200,7 +199,7 @@ class TopicLog:
             keys,
             appearances,
             self.expectations,
-            self._check_open,
+            topic.check_open,
             self._published_group,
         )
         self.expiry = Expiry(
@@ -209,7 +208,7 @@ class TopicLog:
             store,
             writer,
             clock,
-            lambda: self.row,
+            lambda: topic.row,
             lambda: self._stamps.last_timestamp,
             lambda: (self.position.last_message_id or b"")[:ROW_ID_SIZE],
             lambda: self._trimmed_id,
@@ -219,10 +218,10 @@ class TopicLog:
             store,
             self.dedup,
             limits,
-            lambda: self.row,
+            lambda: topic.row,
             lambda: self.earliest_offset,
             self.expiry,
-            self._check_open,
+            topic.check_open,
             scans or Scans(),
         )
         self.subscriptions = Subscriptions(
@@ -239,7 +238,7 @@ class TopicLog:
             self._start_at_offset,
             self._start_at_id,
             self.settle_ended,
-            self._check_open,
+            topic.check_open,
         )
         self._transactions = transactions
         self._store = store
@@ -257,9 +256,13 @@ class TopicLog:
         self._transaction: tuple[bytes, Transaction] | None = None
         self._arrivals = Arrivals()
         self._trimming = asyncio.Lock()
-        self._closed = False
 
     # --- publish --------------------------------------------------------------------------------------------------------
+
+    @property
+    def row(self) -> TopicRow:
+        """The topic's row, with the properties that hold now."""
+        return self._topic.row
 
     @property
     def stands(self) -> bool:
@@ -269,7 +272,7 @@ class TopicLog:
     @property
     def waits_for_an_end(self) -> bool:
         """Whether transactions that have something to do with this topic may still have to be settled here."""
-        return self._pointers.any_known or bool(self.dedup.fold.unsettled)
+        return self._topic.pointers.any_known or bool(self.dedup.fold.unsettled)
 
     @property
     def position(self) -> Position:
@@ -294,7 +297,7 @@ class TopicLog:
             self.expectations.check_on()
         if pointer is None:
             return await self._publish(request)
-        async with self._pointers.entered(pointer):
+        async with self._topic.pointers.entered(pointer):
             if not request.payloads:
                 return await self.transactional.publish_stored(request, pointer)
             return await self._publish(request)
@@ -306,10 +309,10 @@ class TopicLog:
             if known.messages == len(request.payloads):
                 self.refused += known.messages
                 return response(known.receipts, self._rows_again(known, pointer), pointer)
-            self._check_open()
+            self._topic.check_open()
             self._writer.check()  # what is stamped and pushed below must be submitted
             if pointer is not None:
-                self._pointers.check(pointer)
+                self._topic.pointers.check(pointer)
             if not request.conditional or (found := self.expectations.found(request, known)) is None:
                 break
             await self.expectations.refuse(found, pointer)
@@ -361,12 +364,12 @@ class TopicLog:
         check_store(request, self._limits.max_messages)
         check_mode(self.row.properties, transactional=True)
         assert request.write_pointer is not None  # checked
-        async with self._pointers.entered(request.write_pointer):
+        async with self._topic.pointers.entered(request.write_pointer):
             return await self.transactional.store(request, request.write_pointer)
 
     async def roll_back(self, rollback: Rollback) -> None:
         """Mark what a publish stored as rolled back. Raises as :meth:`Transactional.roll_back`."""
-        self._check_open()
+        self._topic.check_open()
         await self.transactional.roll_back(rollback)
 
     def _rows_again(self, known: Known, pointer: int | None) -> list[bytes]:
@@ -407,7 +410,7 @@ class TopicLog:
 
     async def settle(self, pointer: int, committed: bool) -> None:
         """A transaction has ended: its messages count for good, or are marked as rolled back. Twice is as once."""
-        self._check_open()
+        self._topic.check_open()
         await self.transactional.settle(pointer, committed)
 
     async def settle_ended(self) -> None:
@@ -438,7 +441,7 @@ class TopicLog:
             TransactionNotFound: nothing is held back under it. TransactionsUnavailable: whose it is cannot be asked.
         """
         state = (await self._transactions.states([pointer])).get(pointer)
-        self._check_open()
+        self._topic.check_open()
         if state is not None:
             raise TransactionNotInProgress(
                 f"write pointer {pointer} is of our own transaction service: end the transaction there",
@@ -447,7 +450,7 @@ class TopicLog:
             )
         if pointer not in self.dedup.fold.unsettled:
             raise TransactionNotFound(f"the topic holds nothing back under write pointer {pointer}", write_pointer=pointer)
-        self._pointers.end_by_hand(pointer)
+        self._topic.pointers.end_by_hand(pointer)
         await self.settle(pointer, committed)
 
     # --- inspection
@@ -471,7 +474,7 @@ class TopicLog:
         """Rows of the log from the offset ``first`` on, as they lie there. Raises OffsetOutOfRange, TopicDamaged."""
         if first < 0:
             raise InvalidRequest(f"an offset is 0 or more, not {first}")
-        self._check_open()
+        self._topic.check_open()
         glance = self.glance()
         found = await read(inspected_rows, self._store, self.prefix, await self._start_at_offset(first), limit)
         states = [
@@ -487,14 +490,14 @@ class TopicLog:
 
     async def inspected_groups(self, limit: int) -> list[InspectedGroup]:
         """What is stored apart from the log. Raises TopicDamaged."""
-        self._check_open()
+        self._topic.check_open()
         found = await read(inspected_groups, self._store, self.prefix, limit)
         states = await self._transactions_say([each.write_pointer for each in found if each.write_pointer is not None])
         return [each.model_copy(update={"state": states.get(each.write_pointer or 0)}) for each in found]
 
     async def inspected_payloads(self, pointer: int, limit: int) -> list[InspectedPayload]:
         """What is stored under one write pointer. Raises TopicDamaged."""
-        self._check_open()
+        self._topic.check_open()
         return await read(inspected_payloads, self._store, self.prefix, pointer, limit)
 
     async def _transactions_say(self, pointers: Sequence[int]) -> dict[int, RowState]:
@@ -554,7 +557,7 @@ class TopicLog:
             TopicDamaged: a message is damaged or missing.
         """
         check_consume(request)
-        self._check_open()
+        self._topic.check_open()
         self._check_generation(request.generation)
         limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         transaction = None if request.transaction is None else await self._decoded(request.transaction)
@@ -572,7 +575,7 @@ class TopicLog:
             if page.messages or page.undecided or left <= 0:
                 return page
             await self._arrival(seen, left)
-            self._check_open()
+            self._topic.check_open()
 
     def _check_generation(self, asked: int | None) -> None:
         present = self.row.generation
@@ -609,7 +612,7 @@ class TopicLog:
             transaction = Transaction.from_bytes(data)
         else:
             transaction = await asyncio.to_thread(_decode_whole, data)
-            self._check_open()
+            self._topic.check_open()
         if len(data) <= _REMEMBERED_BYTES:
             self._transaction = data, transaction
         return transaction
@@ -634,7 +637,7 @@ class TopicLog:
                 break
             start, room = after(last_id), page.room
             await asyncio.sleep(0)
-            self._check_open()
+            self._topic.check_open()
         return page._replace(messages=messages, last_id=last_id, more=False, room=0)
 
     async def _slice(
@@ -724,7 +727,7 @@ class TopicLog:
             return await self._trim(rows)
 
     async def _trim(self, rows: Sequence[Expired]) -> int:
-        self._check_open()
+        self._topic.check_open()
         settled = self.dedup.fold.settled.position.upcoming_offset
         if self.keys is not None:
             settled = min(settled, self.keys.snapshot().position.upcoming_offset)
@@ -733,7 +736,7 @@ class TopicLog:
             return 0  # another round of retention was here first
         idle = self._clock.now_ms() - self._stamps.last_timestamp >= _IDLE_MS
         covered = await self.snapshots.cover(self.earliest_offset, rows[-1].end, idle)
-        self._check_open()
+        self._topic.check_open()
         rows = [row for row in rows if row.end <= covered]
         if not rows:
             return 0  # until the schedule's next snapshots cover them, or the topic is idle
@@ -758,18 +761,18 @@ class TopicLog:
 
         A clock that is set forward makes nobody idle.
         """
-        self._check_open()
+        self._topic.check_open()
         before_ms = self._steady.now_ms() - self._limits.assigned_producer_ms
         while idle := list(islice(self._unused(before_ms), _ENDED_AT_ONCE)):
             await self.producers.end_all(idle)
-            self._check_open()
+            self._topic.check_open()
 
     def _unused(self, before_ms: int) -> Iterator[str]:
         return (name for name in self.producers.idle(before_ms) if not self._judge.transactions_of(name))
 
     async def close(self, snapshot: bool = True) -> None:
         """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""
-        self._closed = True
+        self._topic.closed = True
         self._wake()
         await self._writer.settled()
         if snapshot and self._writer.stands:
@@ -781,7 +784,7 @@ class TopicLog:
 
     def release(self) -> None:
         """Take nothing more, and tell whoever waits to try again: before a stop, and after the store has failed."""
-        self._closed = True
+        self._topic.closed = True
         self._wake()
         self.cache.clear()
 
@@ -792,7 +795,7 @@ class TopicLog:
 
     def change(self, row: TopicRow) -> None:
         """The topic's properties are others from now on."""
-        self.row = row
+        self._topic.row = row
         self._stamps.rise(row.expired_before)
 
     @property
@@ -805,12 +808,6 @@ class TopicLog:
     def highest_epoch(self) -> int:
         """The highest epoch handed out in this generation, to a producer or to a consumer; 0 for none."""
         return max(self.producers.highest_epoch, self.subscriptions.highest_epoch)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StorageUnavailable("the topic was closed meanwhile; nothing was done, try again")
-        if not self._writer.stands:
-            raise StorageUnavailable(LOST)
 
 
 def _decode_whole(data: bytes) -> Transaction:

@@ -14,19 +14,16 @@ from functools import partial
 
 from oncelog.errors import RollbackRefused, SequenceReused, StaleMessageId, TransactionNotInProgress
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse, ReceiptRun, Rollback
-from oncelog_dedup import Deduplicator, Run
-from oncelog_service.clock import Clock
-from oncelog_service.group_commit import Writer
+from oncelog_dedup import Run
 from oncelog_service.log.append.expectations import Expectations
 from oncelog_service.log.append.judge import Judge, sequence_gap
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import response, unplaced_runs
 from oncelog_service.log.append.unnamed import Unnamed
 from oncelog_service.log.cache import TopicCache
-from oncelog_service.log.groups.pointers import WritePointers
 from oncelog_service.log.groups.stored import Appearances, Groups, StoredGroup, find_stored
-from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.numbers import reused
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import row_at, rows_from
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, row_id
@@ -38,7 +35,6 @@ from oncelog_service.storage.rows import (
     encode_record,
     rolled_back,
 )
-from oncelog_service.transactions.port import Transactions
 
 _MARKED_AT_ONCE = 2_000
 """Rows that one write marks as rolled back. The transaction is hidden as a whole until the last of them is."""
@@ -49,42 +45,34 @@ class Transactional:
 
     def __init__(
         self,
-        prefix: bytes,
-        created: int,
-        store: Store,
-        writer: Writer,
-        clock: Clock,
-        dedup: Deduplicator,
-        keys: KeyIndex | None,
+        topic: OpenTopic,
         appearances: Appearances,
         cache: TopicCache,
         producers: Producers,
         groups: Groups,
-        pointers: WritePointers,
-        transactions: Transactions,
         expectations: Expectations,
-        check_open: Callable[[], None],
         on_published: Callable[[Run, Run | None], None],
         on_settled: Callable[[], None],
     ) -> None:
-        """``created``: no row of this generation is older, ms. ``on_published``: a group's row is on disk, with
-        the runs for the producers and for the keys. ``on_settled``: a snapshot may go further now."""
-        self._prefix = prefix
-        self._created = created
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._dedup = dedup
-        self._keys = keys
+        """``on_published``: a group's row is on disk, with the runs for the producers and for the keys. ``on_settled``: a
+        snapshot may go further now."""
+        self._prefix = topic.prefix
+        self._created = topic.row.created if topic.row.generation > 1 else 0
+        """No row of this generation is older, ms."""
+        self._store = topic.store
+        self._writer = topic.writer
+        self._clock = topic.clock
+        self._dedup = topic.dedup
+        self._keys = topic.keys
         self._appearances = appearances
         self._cache = cache
         self._producers = producers
         self.groups = groups
-        self.unnamed = Unnamed(prefix, store, writer, dedup.fold, check_open)
-        self.pointers = pointers
-        self._transactions = transactions
+        self.unnamed = Unnamed(topic)
+        self.pointers = topic.pointers
+        self._transactions = topic.transactions
         self._expectations = expectations
-        self._check_open = check_open
+        self._check_open = topic.check_open
         self._on_published = on_published
         self._on_settled = on_settled
         self.watchers: list[set[str]] = []

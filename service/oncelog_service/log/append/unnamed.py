@@ -6,18 +6,18 @@ when a pointer is first used here: after a restart, or on the instance that took
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 
 from oncelog.wire.requests import PublishRequest
-from oncelog_dedup import Fold, Run
-from oncelog_service.group_commit import Writer
+from oncelog_dedup import Run
 from oncelog_service.log.append.history import Original
 from oncelog_service.log.append.judge import NOTHING, Known
 from oncelog_service.log.append.receipts import duplicate_runs
 from oncelog_service.log.keep.recovery import rows
 from oncelog_service.log.numbers import Numbers, Taken, partly_taken, reused
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import row_at
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import ROW_ID_SIZE
@@ -27,12 +27,12 @@ from oncelog_service.storage.port import Store
 class Unnamed:
     """Of one open topic. Works on the event loop that owns it."""
 
-    def __init__(self, prefix: bytes, store: Store, writer: Writer, fold: Fold, check_open: Callable[[], None]) -> None:
-        self._prefix = prefix
-        self._store = store
-        self._writer = writer
-        self._fold = fold
-        self._check_open = check_open
+    def __init__(self, topic: OpenTopic) -> None:
+        self._prefix = topic.prefix
+        self._store = topic.store
+        self._writer = topic.writer
+        self._fold = topic.dedup.fold
+        self._check_open = topic.check_open
         self._numbers: dict[int, Numbers] = {}
         """By write pointer. What was rolled back stays in it until somebody comes with its ids."""
 
