@@ -38,7 +38,6 @@ WIDER: Mapping[str, int] = {
     "service/oncelog_service/log/append/producers.py:Producers.__init__": 9,
     "service/oncelog_service/log/read/ranges.py:Ranges.__init__": 9,
     "service/oncelog_service/log/keep/snapshots.py:Snapshots.__init__": 9,
-    "service/oncelog_service/log/read/subscriptions.py:Subscriptions.__init__": 14,
     "service/oncelog_service/log/topic_log.py:TopicLog.__init__": 12,
     "service/oncelog_service/topics.py:Topics.__init__": 10,
 }

@@ -15,6 +15,7 @@ from oncelog_service.cluster.leases import LOST
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.groups.pointers import WritePointers
 from oncelog_service.log.key_index import KeyIndex
+from oncelog_service.log.limits import Limits
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.rows import TopicRow
 from oncelog_service.transactions.port import Transactions
@@ -31,6 +32,7 @@ class OpenTopic:
     store: Store
     writer: Writer
     clock: Clock
+    limits: Limits
     dedup: Deduplicator
     keys: KeyIndex | None
     """None where the topic does not check expectations."""

@@ -128,6 +128,7 @@ class TopicLog:
             store=store,
             writer=writer,
             clock=clock,
+            limits=limits,
             dedup=self.dedup,
             keys=keys,
             pointers=pointers,
@@ -225,20 +226,14 @@ class TopicLog:
             scans or Scans(),
         )
         self.subscriptions = Subscriptions(
-            prefix,
+            topic,
             generations,
             recovered.subscriptions,
-            store,
-            writer,
-            clock,
-            limits,
             self.ranges,
-            lambda: self.position,
             lambda start, limit, encoding: self._page(start, limit, encoding, SETTLED, settled=True),
             self._start_at_offset,
             self._start_at_id,
             self.settle_ended,
-            topic.check_open,
         )
         self._transactions = transactions
         self._store = store

@@ -37,20 +37,18 @@ from oncelog.wire.models import (
     TopicAsked,
     TopicOffsets,
 )
-from oncelog_dedup import Position, Run
-from oncelog_service.clock import Clock
-from oncelog_service.group_commit import Writer
+from oncelog_dedup import Run
 from oncelog_service.log.checks import check_acknowledge, check_place, check_subscription_name
 from oncelog_service.log.epochs import begun_by, remembering
 from oncelog_service.log.generations import Generations
-from oncelog_service.log.limits import Limits
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.arrivals import Arrivals
 from oncelog_service.log.read.pages import Encoding, Page
 from oncelog_service.log.read.ranges import Ranges
 from oncelog_service.log.scan import after, offset_behind
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import split_row_id
-from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.rows import SubscriptionRow, encode_record
 
 
@@ -59,37 +57,31 @@ class Subscriptions:
 
     def __init__(
         self,
-        prefix: bytes,
+        topic: OpenTopic,
         generations: Generations,
         rows: dict[str, SubscriptionRow],
-        store: Store,
-        writer: Writer,
-        clock: Clock,
-        limits: Limits,
         ranges: Ranges,
-        position: Callable[[], Position],
         settled_page: Callable[[bytes, int, Encoding], Awaitable[Page]],
         start_at_offset: Callable[[int], Awaitable[bytes]],
         start_at_id: Callable[[bytes, bool], bytes],
         settle_ended: Callable[[], Awaitable[None]],
-        check_open: Callable[[], None],
     ) -> None:
         """``settled_page``: messages from a place on, of what is settled. ``start_at_offset`` and ``start_at_id`` say where a
         place is. ``settle_ended`` asks how transactions ended that are not settled here."""
-        self._prefix = prefix
+        self._prefix = topic.prefix
         self._generations = generations
         self._rows = rows
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._limits = limits
+        self._store = topic.store
+        self._writer = topic.writer
+        self._clock = topic.clock
+        self._fold = topic.dedup.fold
+        self._limits = topic.limits
         self._ranges = ranges
-        self._position = position
         self._settled_page = settled_page
         self._start_at_offset = start_at_offset
         self._start_at_id = start_at_id
         self._settle_ended = settle_ended
-        self._check_open = check_open
+        self._check_open = topic.check_open
         self._changes = Arrivals()
         """Woken when a consumer is fenced: one that waits is to hear of it."""
 
@@ -241,7 +233,7 @@ class Subscriptions:
             cursor = await self._behind(asked.message_id)
         else:
             cursor = (asked.offset or 0) + 1
-        if self._ranges.settled < cursor <= self._position().upcoming_offset:
+        if self._ranges.settled < cursor <= self._fold.position.upcoming_offset:
             # After a restart it may not be known yet how transactions ended whose messages were given out before.
             await self._settle_ended()
         self._check_open()
@@ -286,7 +278,7 @@ class Subscriptions:
     @property
     def largest_lag(self) -> int:
         """Of the one that is farthest behind; messages that have expired count until they are deleted."""
-        upcoming, earliest = self._position().upcoming_offset, self._ranges.earliest_offset
+        upcoming, earliest = self._fold.position.upcoming_offset, self._ranges.earliest_offset
         cursors = (row.cursor for row in self._rows.values() if row.cursor is not None)
         return max((upcoming - max(cursor, earliest) for cursor in cursors), default=0)
 
@@ -300,7 +292,7 @@ class Subscriptions:
         self._check_open()
         rows = {name: self._rows[name] for name in names if name in self._rows}
         await self._writer.settled()
-        offsets, upcoming = await self._ranges.offsets(TopicAsked()), self._position().upcoming_offset
+        offsets, upcoming = await self._ranges.offsets(TopicAsked()), self._fold.position.upcoming_offset
         held = self._ranges.held_from
         return [
             _as_shown(name, row.epoch, row.cursor, offsets, upcoming, held)
@@ -312,14 +304,14 @@ class Subscriptions:
         cursor = (await self._existing(name)).cursor or 0
         await self._writer.settled()
         offsets = await self._ranges.offsets(TopicAsked())
-        return _as_shown(name, epoch, cursor, offsets, self._position().upcoming_offset, self._ranges.held_from)
+        return _as_shown(name, epoch, cursor, offsets, self._fold.position.upcoming_offset, self._ranges.held_from)
 
     # --- places
 
     async def _offset_at(self, place: Place) -> int:
         """The offset of the message that is next there. Raises as :meth:`open` does."""
         if place.offset is not None:
-            if place.offset > self._position().upcoming_offset:
+            if place.offset > self._fold.position.upcoming_offset:
                 raise self._out_of_range(f"offset {place.offset} lies beyond the end")
             return place.offset
         if place.message_id is not None:
@@ -345,13 +337,13 @@ class Subscriptions:
     async def _found(self, message_id: MessageId) -> tuple[int, bool]:
         """As :func:`offset_behind`, for an id that may be one of this topic. Raises InvalidMessageId, StaleMessageId."""
         key = self._start_at_id(bytes(message_id), True)
-        last_id = self._position().last_message_id
+        last_id = self._fold.position.last_message_id
         if last_id is None or key > last_id:
             raise InvalidMessageId(f"message id {message_id} lies beyond the end of the topic")
         return await read(offset_behind, self._store, self._prefix, key)
 
     def _out_of_range(self, what: str) -> OffsetOutOfRange:
-        upcoming, settled = self._position().upcoming_offset, self._ranges.settled
+        upcoming, settled = self._fold.position.upcoming_offset, self._ranges.settled
         return OffsetOutOfRange(
             f"{what}: the topic is settled up to {settled}, and its upcoming offset is {upcoming}",
             upcoming=upcoming,
