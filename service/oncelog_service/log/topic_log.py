@@ -190,17 +190,11 @@ class TopicLog:
             self.transactional.settle,
         )
         self.journaled = Journaled(
-            prefix,
-            store,
-            writer,
-            clock,
-            self.dedup,
+            topic,
             self.producers,
             self._judge,
-            keys,
             appearances,
             self.expectations,
-            topic.check_open,
             self._published_group,
         )
         self.expiry = Expiry(

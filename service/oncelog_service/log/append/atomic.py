@@ -19,9 +19,7 @@ from typing import NamedTuple
 
 from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDamaged
 from oncelog.wire.requests import PublishRequest
-from oncelog_dedup import Deduplicator, Mark, Run
-from oncelog_service.clock import Clock
-from oncelog_service.group_commit import Writer
+from oncelog_dedup import Mark, Run
 from oncelog_service.log.append.expectations import Expectations, topic_name
 from oncelog_service.log.append.judge import Judge, sequence_gap
 from oncelog_service.log.append.producers import Producers
@@ -29,7 +27,8 @@ from oncelog_service.log.append.transactional import columns_of
 from oncelog_service.log.conditions import TopicState, mismatch
 from oncelog_service.log.groups.payloads import branch_keys
 from oncelog_service.log.groups.stored import Appearances, StoredGroup, load_group, payload_rows
-from oncelog_service.log.key_index import KeyIndex, key_name
+from oncelog_service.log.key_index import key_name
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
 from oncelog_service.storage.port import Batch, Store, Table
@@ -83,33 +82,26 @@ class Journaled:
 
     def __init__(
         self,
-        prefix: bytes,
-        store: Store,
-        writer: Writer,
-        clock: Clock,
-        dedup: Deduplicator,
+        topic: OpenTopic,
         producers: Producers,
         judge: Judge,
-        keys: KeyIndex | None,
         appearances: Appearances,
         expectations: Expectations,
-        check_open: Callable[[], None],
         on_copied: Callable[[Run, Run | None], None],
     ) -> None:
-        """``keys``: None where the topic does not check expectations. ``on_copied``: a branch's row is on disk, with the runs for
-        the producers and for the keys."""
-        self._name = topic_name(prefix)
-        self._prefix = prefix
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._dedup = dedup
+        """``on_copied``: a branch's row is on disk, with the runs for the producers and for the keys."""
+        self._name = topic_name(topic.prefix)
+        self._prefix = topic.prefix
+        self._store = topic.store
+        self._writer = topic.writer
+        self._clock = topic.clock
+        self._dedup = topic.dedup
         self._producers = producers
         self._judge = judge
-        self._keys = keys
+        self._keys = topic.keys
         self._appearances = appearances
         self._expectations = expectations
-        self._check_open = check_open
+        self._check_open = topic.check_open
         self._on_copied = on_copied
         self._staged: dict[int, Staged] = {}
 
