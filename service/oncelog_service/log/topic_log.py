@@ -34,7 +34,7 @@ from oncelog_dedup import Deduplicator, Mark, Position, Run, SnapshotSchedule
 from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Journaled
-from oncelog_service.log.append.expectations import Expectations, topic_name
+from oncelog_service.log.append.expectations import Expectations
 from oncelog_service.log.append.judge import Judge, Known
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import response, rows_of, stored_runs
@@ -162,9 +162,7 @@ class TopicLog:
         self._stamps = Stamps(floor, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
         groups = Groups(prefix, store, keys is not None)
         appearances = Appearances(prefix, clock, self.dedup, self._stamps, keys)
-        self.expectations = Expectations(
-            topic_name(prefix), keys, self.dedup, writer, pointers, transactions, lambda *ended: self.transactional.settle(*ended)
-        )
+        self.expectations = Expectations(topic, lambda *ended: self.transactional.settle(*ended))
         self.transactional = Transactional(
             topic,
             appearances,
@@ -177,16 +175,10 @@ class TopicLog:
         )
         self.participant = participant
         self._judge = self.transactional.judge = Judge(
-            prefix,
-            store,
-            writer,
-            self.dedup,
+            topic,
             self.producers,
             groups,
-            pointers,
-            transactions,
             deduplication,
-            topic.check_open,
             self.transactional.settle,
         )
         self.journaled = Journaled(

@@ -19,14 +19,10 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.wire.requests import PublishRequest
-from oncelog_dedup import Deduplicator
-from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.judge import Known
 from oncelog_service.log.conditions import KEY_OFFSET, NOTHING_REPEATED, OFFSET, Held, Mismatch, Repeated, mismatch
-from oncelog_service.log.groups.pointers import WritePointers
-from oncelog_service.log.key_index import KeyIndex
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.storage.keys import GENERATION_SIZE, split_topic_key
-from oncelog_service.transactions.port import Transactions
 
 _REMEMBERED = 10_000
 """Write pointers whose relatives are remembered; asking again costs a read."""
@@ -37,21 +33,16 @@ class Expectations:
 
     def __init__(
         self,
-        topic: str,
-        keys: KeyIndex | None,
-        dedup: Deduplicator,
-        writer: Writer,
-        pointers: WritePointers,
-        transactions: Transactions,
+        topic: OpenTopic,
         settle: Callable[[int, bool], Coroutine[Any, Any, None]],
     ) -> None:
-        """``topic``: as errors call it; ``keys``: None where the topic does not check expectations."""
-        self._topic = topic
-        self.keys = keys
-        self._dedup = dedup
-        self._writer = writer
-        self._pointers = pointers
-        self._transactions = transactions
+        """``settle`` tells the topic that a transaction has ended, and whether it was committed."""
+        self._name = topic_name(topic.prefix)
+        self.keys = topic.keys
+        self._dedup = topic.dedup
+        self._writer = topic.writer
+        self._pointers = topic.pointers
+        self._transactions = topic.transactions
         self._settle = settle
         self._relatives: dict[int, set[int]] = {}
         """Write pointer → others that belong to the same transaction, as far as they were met."""
@@ -60,7 +51,7 @@ class Expectations:
         """Raises ExpectationsNotChecked where nobody looks at what a request expects."""
         if self.keys is None:
             raise ExpectationsNotChecked(
-                f"topic {self._topic} does not check expected offsets (its property check.expected.offsets), so a request that "
+                f"topic {self._name} does not check expected offsets (its property check.expected.offsets), so a request that "
                 "carries an expectation is refused; nothing was stored"
             )
 
@@ -105,12 +96,12 @@ class Expectations:
                 write_pointer=found.write_pointer,
             )
         return OffsetMismatch(
-            f"topic {self._topic}: {_told(found)}; nothing was stored",
+            f"topic {self._name}: {_told(found)}; nothing was stored",
             condition=found.condition,
             expected=found.expected,
             actual=found.actual,
             key=found.key,
-            topic=self._topic,
+            topic=self._name,
         )
 
     async def _has_ended(self, other: int, pointer: int | None) -> bool:

@@ -11,16 +11,12 @@ from typing import Any, NamedTuple
 
 from oncelog.errors import ProducerInTransaction, SequenceGap, SequenceReused, TransactionNotInProgress
 from oncelog.wire.requests import PublishRequest, ReceiptRun
-from oncelog_dedup import Deduplicator
-from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.history import History, Original
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import duplicate_runs
-from oncelog_service.log.groups.pointers import WritePointers
 from oncelog_service.log.groups.stored import Groups
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.reading import read
-from oncelog_service.storage.port import Store
-from oncelog_service.transactions.port import Transactions
 
 
 class Known(NamedTuple):
@@ -39,28 +35,22 @@ class Judge:
 
     def __init__(
         self,
-        prefix: bytes,
-        store: Store,
-        writer: Writer,
-        dedup: Deduplicator,
+        topic: OpenTopic,
         producers: Producers,
         groups: Groups,
-        pointers: WritePointers,
-        transactions: Transactions,
         deduplication: Callable[[], bool],
-        check_open: Callable[[], None],
         settle: Callable[[int, bool], Coroutine[Any, Any, None]],
     ) -> None:
         """``settle`` tells the topic that a transaction has ended, and whether it was committed."""
-        self._history = History(store, prefix)
-        self._writer = writer
-        self._dedup = dedup
+        self._history = History(topic.store, topic.prefix)
+        self._writer = topic.writer
+        self._dedup = topic.dedup
         self._producers = producers
         self._groups = groups
-        self._pointers = pointers
-        self._transactions = transactions
+        self._pointers = topic.pointers
+        self._transactions = topic.transactions
         self._deduplication = deduplication
-        self._check_open = check_open
+        self._check_open = topic.check_open
         self._settle = settle
 
     @property
