@@ -18,6 +18,7 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import OpenSubscription, Place, ReceiveMessages
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import TransactionType
+from oncelog_dedup import Deduplicator
 from oncelog_service.log import topic_log
 from oncelog_service.log.read import pages
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, Encoding, Page
@@ -36,6 +37,7 @@ SLICE = 50
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_log, "_CACHED_ROWS", SLICE)
     monkeypatch.setattr(topic_log, "_SLICE_ROWS", SLICE)
+    monkeypatch.setattr(topic_log, "_ENDED_AT_ONCE", SLICE)
 
 
 @pytest.fixture
@@ -91,6 +93,38 @@ def test_expired_rows_hold_up_nobody_and_hide_nothing(cached: bool, looked_at: l
             assert max(looked_at) <= SLICE
             assert len(looked_at) >= 1_000 // SLICE
             assert turns >= len(looked_at) - 1, "one between each slice and the next"
+
+    asyncio.run(scenario())
+
+
+def test_retention_looks_at_some_producers_in_one_turn_and_finds_all_that_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with opened(Disk(), clock) as house:
+            log = house.log
+            names = [(await log.producers.open(None, str(number), "allow")).name for number in range(6 * SLICE)]
+            clock.advance(26 * 3_600_000)
+            used = names[: 2 * SLICE] + names[3 * SLICE :: 2]  # whole slices are used, whole ones idle, and some are mixed
+            for name in used:
+                await log.publish(PublishRequest([b"x"], name, 1, [0]))
+            seen, last_pushed = [0], Deduplicator.last_pushed
+
+            def counted(dedup: Deduplicator, name: str) -> object:
+                seen[-1] += 1
+                return last_pushed(dedup, name)
+
+            async def others() -> None:
+                while True:
+                    seen.append(0)
+                    await asyncio.sleep(0)
+
+            monkeypatch.setattr(Deduplicator, "last_pushed", counted)
+            task = asyncio.ensure_future(others())
+            await log.end_idle_producers()
+            task.cancel()
+            assert max(seen) <= SLICE
+            assert sum(seen) == len(names), "each is looked at once"
+            assert set(log.producers.names_of_rows()) == set(used)
 
     asyncio.run(scenario())
 

@@ -11,7 +11,7 @@ a new one is recovered; it is never repaired in memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count, islice
 from typing import NamedTuple
@@ -77,7 +77,7 @@ _SLICE_ROWS = 20_000
 _IDLE_MS = 24 * 3_600_000
 """Without a message for so long a topic is idle: its schedule writes no snapshots, so retention does, whatever they cost."""
 _ENDED_AT_ONCE = 1_000
-"""Names of producers, in one write."""
+"""Names of producers that are looked at in one turn of the event loop, 1 ms, and what of them has ended in one write."""
 _SLICES = 100
 """Of one page that holds something: as many cached messages as a page may have twice."""
 
@@ -744,12 +744,14 @@ class TopicLog:
         """
         self._topic.check_open()
         before_ms = self._steady.now_ms() - self._limits.assigned_producer_ms
-        while idle := list(islice(self._unused(before_ms), _ENDED_AT_ONCE)):
-            await self.producers.end_all(idle)
+        names = iter(self.producers.names_of_rows())
+        while some := list(islice(names, _ENDED_AT_ONCE)):
+            idle = [name for name in self.producers.idle(some, before_ms) if not self._judge.transactions_of(name)]
+            if idle:
+                await self.producers.end_all(idle)
+            else:
+                await asyncio.sleep(0)
             self._topic.check_open()
-
-    def _unused(self, before_ms: int) -> Iterator[str]:
-        return (name for name in self.producers.idle(before_ms) if not self._judge.transactions_of(name))
 
     async def close(self, snapshot: bool = True) -> None:
         """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""

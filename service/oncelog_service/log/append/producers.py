@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -128,10 +128,15 @@ class Producers:
         self._check_open()
         await self.end_all([name])
 
-    def idle(self, before_ms: int) -> Iterator[str]:
-        """Assigned names under which nothing was opened or published since then."""
-        for name, row in self._rows.items():
-            if row.assigned_ms is not None and row.assigned_ms < before_ms:
+    def names_of_rows(self) -> list[str]:
+        """Of all producers that have a row now."""
+        return list(self._rows)
+
+    def idle(self, names: Iterable[str], before_ms: int) -> Iterator[str]:
+        """Those of the names that are assigned, live, and had nothing opened or published under them since then."""
+        for name in names:
+            row = self._rows.get(name)
+            if row is not None and row.assigned_ms is not None and row.assigned_ms < before_ms:
                 mark = self._dedup.last_pushed(name)
                 if mark is None or split_row_id(mark.message_id)[0] < before_ms:
                     yield name
