@@ -135,17 +135,7 @@ class TopicLog:
             transactions=transactions,
         )
         generations = Generations(prefix, row.generation, row.epoch_floor, store)
-        self.producers = Producers(
-            prefix,
-            generations,
-            recovered.producers,
-            self.dedup,
-            store,
-            writer,
-            clock,
-            self._end_transactions,
-            topic.check_open,
-        )
+        self.producers = Producers(topic, generations, recovered.producers, self._end_transactions)
         self.snapshots = Snapshots(
             prefix,
             recovered.snapshots,

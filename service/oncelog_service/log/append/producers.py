@@ -14,17 +14,16 @@ from typing import Any, Literal
 from oncelog.errors import InvalidRequest, ProducerEnded, ProducerFenced, ProducerNotFound
 from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
-from oncelog_dedup import MAX_SEQUENCE_ID, Deduplicator, Mark, Run
-from oncelog_service.clock import Clock
-from oncelog_service.group_commit import Writer
+from oncelog_dedup import MAX_SEQUENCE_ID, Mark, Run
 from oncelog_service.log.append.history import MOST_RECENT, walk
 from oncelog_service.log.assigned import counting, has_ended, is_assigned, new_name
 from oncelog_service.log.checks import check_producer_name, first_gap
 from oncelog_service.log.epochs import begun_by, remembering
 from oncelog_service.log.generations import Generations
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
-from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.rows import ProducerRow, encode_record
 
 
@@ -33,29 +32,24 @@ class Producers:
 
     def __init__(
         self,
-        prefix: bytes,
+        topic: OpenTopic,
         generations: Generations,
         rows: dict[str, ProducerRow],
-        dedup: Deduplicator,
-        store: Store,
-        writer: Writer,
-        clock: Clock,
         end_transactions: Callable[[str, bool], Coroutine[Any, Any, None]],
-        check_open: Callable[[], None],
     ) -> None:
-        """``end_transactions`` sees to those that a producer is in, by aborting them or not. ``check_open`` raises once the topic
-        takes nothing more: an epoch that was handed out behind that might come again in the next generation."""
-        self._prefix = prefix
+        """``end_transactions`` sees to those that a producer is in, by aborting them or not."""
+        self._prefix = topic.prefix
         self._generations = generations
-        self._check_open = check_open
+        # An epoch that was handed out once the topic takes nothing more might come again in the next generation.
+        self._check_open = topic.check_open
         self._end_transactions = end_transactions
         self._rows = rows
         self.counts_from = counting(rows)
         """The offset below which nothing of a producer counts."""
-        self._dedup = dedup
-        self._store = store
-        self._writer = writer
-        self._clock = clock
+        self._dedup = topic.dedup
+        self._store = topic.store
+        self._writer = topic.writer
+        self._clock = topic.clock
         self._sorted: list[str] = []
         """The names as they were at ``_sorted_at``."""
         self._sorted_at: tuple[int, tuple[int, int]] | None = None
