@@ -38,6 +38,8 @@ class OpenTopic:
     """None where the topic does not check expectations."""
     pointers: WritePointers
     transactions: Transactions
+    earliest_offset: int
+    """Retention has deleted what was before."""
     closed: bool = False
     """Whether the topic takes nothing more."""
 

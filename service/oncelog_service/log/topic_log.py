@@ -112,7 +112,6 @@ class TopicLog:
         ``participant`` is how the transaction service calls this generation."""
         self.prefix = prefix
         self.replayed = recovered.replayed
-        self.earliest_offset = recovered.earliest_offset
         self._trimmed_id = recovered.trimmed_id
         """Of the last message that retention has deleted; empty for none."""
         self.deduplication = deduplication
@@ -133,6 +132,7 @@ class TopicLog:
             keys=keys,
             pointers=pointers,
             transactions=transactions,
+            earliest_offset=recovered.earliest_offset,
         )
         generations = Generations(prefix, row.generation, row.epoch_floor, store)
         self.producers = Producers(topic, generations, recovered.producers, self._end_transactions)
@@ -190,17 +190,7 @@ class TopicLog:
             lambda: (self.position.last_message_id or b"")[:ROW_ID_SIZE],
             lambda: self._trimmed_id,
         )
-        self.ranges = Ranges(
-            prefix,
-            store,
-            self.dedup,
-            limits,
-            lambda: topic.row,
-            lambda: self.earliest_offset,
-            self.expiry,
-            topic.check_open,
-            scans or Scans(),
-        )
+        self.ranges = Ranges(topic, self.expiry, scans or Scans())
         self.subscriptions = Subscriptions(
             topic,
             generations,
@@ -234,6 +224,11 @@ class TopicLog:
     def row(self) -> TopicRow:
         """The topic's row, with the properties that hold now."""
         return self._topic.row
+
+    @property
+    def earliest_offset(self) -> int:
+        """Where the log begins, since retention has deleted what was before."""
+        return self._topic.earliest_offset
 
     @property
     def stands(self) -> bool:
@@ -724,7 +719,7 @@ class TopicLog:
         return len(rows)
 
     def _trimmed(self, earliest_offset: int, last_id: bytes) -> None:
-        self.earliest_offset = earliest_offset
+        self._topic.earliest_offset = earliest_offset
         self._trimmed_id = last_id
 
     async def end_idle_producers(self) -> None:

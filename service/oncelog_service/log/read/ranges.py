@@ -6,23 +6,23 @@ nothing is rolled back any more. What leaves it later is what expires.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 
 from oncelog.errors import InvalidRequest, MessagesExpired, OffsetOutOfRange, StaleMessageId
 from oncelog.wire.columns import encode_message_columns
 from oncelog.wire.models import TopicAsked, TopicOffsets
-from oncelog_dedup import Deduplicator, Run
+from oncelog_dedup import Run
 from oncelog_service.clock import Clock
 from oncelog_service.log.keep.expiry import Expiry, Living
-from oncelog_service.log.limits import Limits
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.arrivals import Arrivals
 from oncelog_service.log.read.columns import Range, end_within, read_columns
 from oncelog_service.log.scan import find_offset, rows_from
 from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_ROW_ID, timestamp_prefix
 from oncelog_service.storage.port import Store
-from oncelog_service.storage.rows import TopicRow, offset_of
+from oncelog_service.storage.rows import offset_of
 
 
 class Ranges:
@@ -30,25 +30,17 @@ class Ranges:
 
     def __init__(
         self,
-        prefix: bytes,
-        store: Store,
-        dedup: Deduplicator,
-        limits: Limits,
-        row: Callable[[], TopicRow],
-        earliest_offset: Callable[[], int],
+        topic: OpenTopic,
         expiry: Expiry,
-        check_open: Callable[[], None],
         scans: Scans,
     ) -> None:
-        """``earliest_offset``: where retention has been."""
-        self._prefix = prefix
-        self._store = store
-        self._dedup = dedup
-        self._limits = limits
-        self._row = row
-        self._earliest_offset = earliest_offset
+        self._topic = topic
+        self._prefix = topic.prefix
+        self._store = topic.store
+        self._dedup = topic.dedup
+        self._limits = topic.limits
         self._expiry = expiry
-        self.check_open = check_open
+        self.check_open = topic.check_open
         self._scans = scans
         self.arrivals = Arrivals()
         """Woken when more may be settled, or the topic is closed."""
@@ -71,12 +63,12 @@ class Ranges:
     @property
     def earliest_offset(self) -> int:
         """Where the log begins, since retention has deleted what was before."""
-        return self._earliest_offset()
+        return self._topic.earliest_offset
 
     @property
     def generation(self) -> int:
         """Of the topic."""
-        return self._row().generation
+        return self._topic.row.generation
 
     async def offsets(self, asked: TopicAsked) -> TopicOffsets:
         """Where the log begins, up to where it is settled, and what else is asked. Raises TopicDamaged."""
@@ -97,7 +89,7 @@ class Ranges:
                 else await self._scans.read(end_within, self._store, self._prefix, first, settled, most)
             )
         return TopicOffsets(
-            generation=self._row().generation, earliest=earliest, settled=settled, at_timestamp=at_timestamp, within=within
+            generation=self._topic.row.generation, earliest=earliest, settled=settled, at_timestamp=at_timestamp, within=within
         )
 
     async def _from(self, begin: bytes, settled: int) -> int:
@@ -168,13 +160,13 @@ class Ranges:
                 raise InvalidRequest(f"{name} is greater than 0, not {value}")
         if not 0 <= first <= upto:
             raise InvalidRequest(f"a range of offsets is from 0 on and rises, not {first} to {upto}")
-        present = self._row().generation
+        present = self._topic.row.generation
         if generation is not None and generation != present:
             raise StaleMessageId(
                 f"the offsets are of generation {generation} of the topic, which is of generation {present} now",
                 generation=present,
             )
-        settled, earliest = self.settled, self._earliest_offset()
+        settled, earliest = self.settled, self._topic.earliest_offset
         if upto > settled or first < earliest:
             what = f"end {upto} is not settled" if upto > settled else f"beginning {first} was deleted"
             raise OffsetOutOfRange(
