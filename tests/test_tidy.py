@@ -32,7 +32,6 @@ WIDER: Mapping[str, int] = {
     "service/oncelog_service/cli/pipeline.py:backfill": 10,
     "service/oncelog_service/cli/pipeline.py:flights": 9,
     "service/oncelog_service/cli/publish.py:publish": 11,
-    "service/oncelog_service/log/keep/expiry.py:Expiry.__init__": 9,
     "service/oncelog_service/log/keep/snapshots.py:Snapshots.__init__": 9,
     "service/oncelog_service/log/topic_log.py:TopicLog.__init__": 12,
     "service/oncelog_service/topics.py:Topics.__init__": 10,

@@ -16,6 +16,8 @@ from oncelog_service.group_commit import Writer
 from oncelog_service.log.groups.pointers import WritePointers
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.limits import Limits
+from oncelog_service.log.stamps import Stamps
+from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.rows import TopicRow
 from oncelog_service.transactions.port import Transactions
@@ -38,10 +40,19 @@ class OpenTopic:
     """None where the topic does not check expectations."""
     pointers: WritePointers
     transactions: Transactions
+    stamps: Stamps
+    """They know the highest id and offset that were handed out."""
     earliest_offset: int
     """Retention has deleted what was before."""
+    trimmed_id: bytes
+    """Id of the last message that retention has deleted; empty for none."""
     closed: bool = False
     """Whether the topic takes nothing more."""
+
+    @property
+    def last_row_id(self) -> bytes:
+        """Of the last row on disk; empty for none."""
+        return (self.dedup.fold.position.last_message_id or b"")[:ROW_ID_SIZE]
 
     def check_open(self) -> None:
         """Raises StorageUnavailable once the topic takes nothing more, or somebody else may serve it."""

@@ -112,12 +112,13 @@ class TopicLog:
         ``participant`` is how the transaction service calls this generation."""
         self.prefix = prefix
         self.replayed = recovered.replayed
-        self._trimmed_id = recovered.trimmed_id
-        """Of the last message that retention has deleted; empty for none."""
         self.deduplication = deduplication
         self.dedup = Deduplicator(recovered.fold)
         keys = self.keys = recovered.keys
         """None where the topic does not check expectations."""
+        last_id = self.position.last_message_id
+        floor = max(row.created, row.expired_before)
+        self._stamps = Stamps(floor, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
         pointers = WritePointers(
             transactions, participant, clock, limits.max_transaction_lifetime_ms, limits.foreign_write_pointers
         )
@@ -132,7 +133,9 @@ class TopicLog:
             keys=keys,
             pointers=pointers,
             transactions=transactions,
+            stamps=self._stamps,
             earliest_offset=recovered.earliest_offset,
+            trimmed_id=recovered.trimmed_id,
         )
         generations = Generations(prefix, row.generation, row.epoch_floor, store)
         self.producers = Producers(topic, generations, recovered.producers, self._end_transactions)
@@ -147,9 +150,6 @@ class TopicLog:
             None if keys is None else keys.snapshot,
             recovered.key_snapshots,
         )
-        last_id = self.position.last_message_id
-        floor = max(row.created, row.expired_before)
-        self._stamps = Stamps(floor, self.position.upcoming_offset, last_id and last_id[:ROW_ID_SIZE])
         groups = Groups(prefix, store, keys is not None)
         appearances = Appearances(prefix, clock, self.dedup, self._stamps, keys)
         self.expectations = Expectations(topic, lambda *ended: self.transactional.settle(*ended))
@@ -179,17 +179,7 @@ class TopicLog:
             self.expectations,
             self._published_group,
         )
-        self.expiry = Expiry(
-            prefix,
-            recovered.judgements,
-            store,
-            writer,
-            clock,
-            lambda: topic.row,
-            lambda: self._stamps.last_timestamp,
-            lambda: (self.position.last_message_id or b"")[:ROW_ID_SIZE],
-            lambda: self._trimmed_id,
-        )
+        self.expiry = Expiry(topic, recovered.judgements)
         self.ranges = Ranges(topic, self.expiry, scans or Scans())
         self.subscriptions = Subscriptions(
             topic,
@@ -698,7 +688,7 @@ class TopicLog:
         if self.keys is not None:
             settled = min(settled, self.keys.snapshot().position.upcoming_offset)
         rows = [row for row in rows if row.end <= settled]
-        if not rows or rows[0].last_id <= self._trimmed_id:
+        if not rows or rows[0].last_id <= self._topic.trimmed_id:
             return 0  # another round of retention was here first
         idle = self._clock.now_ms() - self._stamps.last_timestamp >= _IDLE_MS
         covered = await self.snapshots.cover(self.earliest_offset, rows[-1].end, idle)
@@ -720,7 +710,7 @@ class TopicLog:
 
     def _trimmed(self, earliest_offset: int, last_id: bytes) -> None:
         self._topic.earliest_offset = earliest_offset
-        self._trimmed_id = last_id
+        self._topic.trimmed_id = last_id
 
     async def end_idle_producers(self) -> None:
         """End assigned names that were not used for long, some at a time; what an open transaction holds is in use.

@@ -8,20 +8,18 @@ on disk has expired yet, the judgement behind it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from typing import NamedTuple
 
-from oncelog_service.clock import Clock
-from oncelog_service.group_commit import Writer
 from oncelog_service.log.judgements import Judgements, judged, judged_at
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import following, rows_from, stored_in
 from oncelog_service.properties import live_from
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import GROUP, ExpiryRow, T, TopicRow, encode_record, offset_of, write_pointer_of
+from oncelog_service.storage.rows import GROUP, ExpiryRow, T, encode_record, offset_of, write_pointer_of
 
 _PASSED_OVER = 10_000
 """Rows that were rolled back and are looked at, at most, for one behind them that was not."""
@@ -56,28 +54,13 @@ class Behind(NamedTuple):
 class Expiry:
     """Of one open topic. Works on the event loop that owns it."""
 
-    def __init__(
-        self,
-        prefix: bytes,
-        judgements: Judgements,
-        store: Store,
-        writer: Writer,
-        clock: Clock,
-        row: Callable[[], TopicRow],
-        last_timestamp: Callable[[], int],
-        last_row: Callable[[], bytes],
-        trimmed: Callable[[], bytes],
-    ) -> None:
-        """``judgements``: on disk. ``last_timestamp``: the highest that was handed out; ``last_row``: id of the last row on disk,
-        empty for none; ``trimmed``: id of the last message that retention has deleted, empty for none."""
-        self._prefix = prefix
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._row = row
-        self._last_timestamp = last_timestamp
-        self._last_row = last_row
-        self._trimmed = trimmed
+    def __init__(self, topic: OpenTopic, judgements: Judgements) -> None:
+        """``judgements``: on disk."""
+        self._topic = topic
+        self._prefix = topic.prefix
+        self._store = topic.store
+        self._writer = topic.writer
+        self._clock = topic.clock
         self._judgements = judgements
         self._durable = judgements
         self._oldest = b""
@@ -86,16 +69,16 @@ class Expiry:
     def living(self) -> Living:
         """What lives now."""
         # Not behind the last message: what was published at a time has been there at that time.
-        now_ms = max(self._clock.now_ms(), self._last_timestamp())
-        last_row = self._last_row()
+        now_ms = max(self._clock.now_ms(), self._topic.stamps.last_timestamp)
+        last_row = self._topic.last_row_id
         self._judgements = judged(self._judgements, now_ms, last_row and following(last_row))
         return Living(now_ms, self._begin(self._judgements, now_ms), self._judgements)
 
     def _begin(self, judgements: Judgements, now_ms: int) -> bytes:
         """Of these rows the first that lives by the topic's ttl."""
-        row = self._row()
+        row = self._topic.row
         begins = [min(each.upto, timestamp_prefix(live_from(row, each.ms))) for each in judgements]
-        trimmed = self._trimmed()
+        trimmed = self._topic.trimmed_id
         return max(trimmed and following(trimmed[:ROW_ID_SIZE]), timestamp_prefix(live_from(row, now_ms)), *begins)
 
     async def behind(self, start: bytes, living: Living, rolled_back: bool = False) -> Behind:
@@ -107,7 +90,7 @@ class Expiry:
         if start >= living.begin:
             return Behind(False, None, None, None)
         durable = self._begin(self._durable, 0)
-        found = await read(_behind, self._store, self._prefix, start, living.begin, durable, self._trimmed(), rolled_back)
+        found = await read(_behind, self._store, self._prefix, start, living.begin, durable, self._topic.trimmed_id, rolled_back)
         if found.oldest is not None and found.oldest < living.begin:
             await self.keep()
         elif found.oldest is not None:
@@ -116,7 +99,7 @@ class Expiry:
 
     async def hide(self, living: Living) -> None:
         """The same for whoever wants to know nothing of it."""
-        if self._oldest < living.begin and self._last_row() and self._begin(self._durable, 0) < living.begin:
+        if self._oldest < living.begin and self._topic.last_row_id and self._begin(self._durable, 0) < living.begin:
             await self.behind(FIRST_ROW_ID, living)
 
     async def passed_over(self, expired_at: int, last: bytes | None) -> None:
