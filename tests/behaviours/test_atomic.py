@@ -972,6 +972,41 @@ def test_a_topic_that_was_deleted_or_created_again_since_the_stage_refuses_the_c
         asyncio.run(scenario(anew))
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_commit_that_brings_messages_for_no_topic_ends_its_transaction(begun: bool) -> None:
+    """It was refused for good: a copy of it that comes late, when there is such a topic, stores nothing."""
+
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a")
+            if begun:
+                await house.begin("t")
+                await house.stage("t", "a", 0, messages("1"))
+            parts = {"a": messages("2"), "b": messages("2")}
+            assert isinstance(await refusal(house.commit("t", parts, group="g")), TopicNotFound)
+            await house.create("b")
+            assert isinstance(await refusal(house.commit("t", parts, group="g")), TopicNotFound)
+            outcome = await house.journal.show("t")
+            assert (outcome.state, outcome.reason) == ("aborted", "topic_not_found")
+            assert await house.shown("a") == await house.shown("b") == []
+            await house.dropped()
+            assert house.rows(Table.CHUNK) == house.rows(Table.PAYLOAD) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_was_made_before_is_a_duplicate_though_its_topic_is_gone() -> None:
+    async def scenario() -> None:
+        async with living(Disk()) as house:
+            await house.create("a")
+            numbered = {"group": "g", "producer": "p", "sequence_id": 1, "incarnation": "i"}
+            await house.commit("t", {"a": messages("1")}, **numbered)
+            await house.delete("a")
+            assert (await house.commit("u", {"a": messages("1")}, **numbered)).state == "duplicate"
+
+    asyncio.run(scenario())
+
+
 def test_a_topic_that_takes_transactional_messages_only_takes_no_atomic_commit() -> None:
     async def scenario() -> None:
         async with living(Disk()) as house:
@@ -979,7 +1014,7 @@ def test_a_topic_that_takes_transactional_messages_only_takes_no_atomic_commit()
             await house.begin("t")
             assert isinstance(await refusal(house.stage("t", "a", 0, messages("1"))), TransactionalMismatch)
             assert isinstance(await refusal(house.commit("t", {"a": messages("1")})), TransactionalMismatch)
-            assert (await house.journal.show("t")).state == "in_progress"
+            assert (await house.journal.show("t")).reason == "transactional_mismatch"
             with_pointer = PublishRequest([b"1"], write_pointer=5)
             await house.create("b")
             assert isinstance(await refusal(house.stage("t", "b", 0, with_pointer)), InvalidRequest)

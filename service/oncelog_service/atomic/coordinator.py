@@ -23,6 +23,8 @@ from oncelog.errors import (
     InvalidRequest,
     OncelogError,
     StorageFailed,
+    TopicNotFound,
+    TransactionalMismatch,
     TransactionExists,
     TransactionNotFound,
 )
@@ -199,7 +201,7 @@ class Journal:
             TransactionNotFound, TransactionExists, InvalidRequest: nothing was committed.
             TransactionNotInProgress: it was aborted, or timed out; or it is committed, and this request carries messages,
                 branches or a number that were not. A refusal that ended it is raised again as it was:
-            OffsetMismatch, ProducerFenced, SequenceGap, SequenceReused, TopicNotFound, …
+            OffsetMismatch, ProducerFenced, SequenceGap, SequenceReused, TopicNotFound, TransactionalMismatch, …
             BranchGone, ProducerInTransaction, KeyInTransaction, TopicDamaged, StorageUnavailable: it is in progress as before.
             StorageFailed: not definite; ask for the outcome.
         """
@@ -227,17 +229,25 @@ class Journal:
 
     async def _decide(self, id: str, number: int | None, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
         transaction = None if number is None else self._ledger.find(number)
-        brought = [await self._brought(part) for part in request.parts]
+        brought, refusal = await self._brought(request.parts)
         if transaction is None:
             assert request.group is not None  # checked
             number, _ = self._begin_now(id, request.group, None, None)
             transaction = self._ledger.find(number)
-        return await self._endings.decide(transaction, request, brought)
+        return await self._endings.decide(transaction, request, brought, refusal)
 
-    async def _brought(self, part: Part) -> Brought:
-        log = await self._topics.open(part.namespace, part.topic, claim=True)
-        log.check_staged(part.request)
-        return Brought(_ref(log, part.namespace, part.topic), log, part.request)
+    async def _brought(self, parts: Sequence[Part]) -> tuple[list[Brought], OncelogError | None]:
+        """What a commit brings; nothing, and why, where it names a topic that does not take it: that refuses the commit for good,
+        else a copy of it that comes late, when there is such a topic, would commit what its client was told is refused."""
+        brought: list[Brought] = []
+        for part in parts:
+            try:
+                log = await self._topics.open(part.namespace, part.topic, claim=True)
+                log.check_staged(part.request)
+            except (TopicNotFound, TransactionalMismatch) as refusal:
+                return [], refusal
+            brought.append(Brought(_ref(log, part.namespace, part.topic), log, part.request))
+        return brought, None
 
     # --- abort
 

@@ -101,8 +101,13 @@ class Endings:
 
     # --- commit
 
-    async def decide(self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought]) -> AtomicOutcome:
-        """Judge it; then it is committed on every topic, or nothing of it is on any. Raises the refusal."""
+    async def decide(
+        self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought], refusal: OncelogError | None = None
+    ) -> AtomicOutcome:
+        """Judge it; then it is committed on every topic, or nothing of it is on any. Raises the refusal.
+
+        ``refusal``: known before, of what it brings; it still may be a duplicate, or have ended.
+        """
         overtaken = await self._overtaken(transaction, request)
         if overtaken is not None:
             return overtaken
@@ -110,10 +115,15 @@ class Endings:
             await self.abort(transaction, TIMED_OUT, "it was not committed in time")
             return again(self._ledger.ended[transaction.id], request)
         with self._staging() as own:
-            return await self._decide(transaction, request, brought, own)
+            return await self._decide(transaction, request, brought, own, refusal)
 
     async def _decide(
-        self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought], own: dict[int, TopicRef]
+        self,
+        transaction: Transaction,
+        request: CommitRequest,
+        brought: Sequence[Brought],
+        own: dict[int, TopicRef],
+        known: OncelogError | None,
     ) -> AtomicOutcome:
         """``own``: numbers under which this commit has staged something, and where."""
         work: dict[TopicRef, _Work] = {}
@@ -127,6 +137,8 @@ class Endings:
                 original = self._ledger.original(transaction.group, request)
                 if original is not None:
                     return await self._duplicate(transaction, request, original, brought)
+                if known is not None:
+                    raise known
                 branches = self._branches(transaction, request)
                 holders = _holders(transaction, carried, branches)
                 self._ledger.check()
