@@ -140,14 +140,9 @@ class TopicLog:
         generations = Generations(prefix, row.generation, row.epoch_floor, store)
         self.producers = Producers(topic, generations, recovered.producers, self._end_transactions)
         self.snapshots = Snapshots(
-            prefix,
+            topic,
             recovered.snapshots,
             SnapshotSchedule(clock.monotonic(), limits.snapshot_messages, limits.snapshot_seconds, recovered.replayed),
-            writer,
-            clock,
-            lambda: self.dedup.fold.settled,
-            lambda: self.position.upcoming_offset - self.dedup.fold.settled.position.upcoming_offset,
-            None if keys is None else keys.snapshot,
             recovered.key_snapshots,
         )
         groups = Groups(prefix, store, keys is not None)
@@ -164,21 +159,8 @@ class TopicLog:
             self._more_settled,
         )
         self.participant = participant
-        self._judge = self.transactional.judge = Judge(
-            topic,
-            self.producers,
-            groups,
-            deduplication,
-            self.transactional.settle,
-        )
-        self.journaled = Journaled(
-            topic,
-            self.producers,
-            self._judge,
-            appearances,
-            self.expectations,
-            self._published_group,
-        )
+        self._judge = self.transactional.judge = Judge(topic, self.producers, groups, deduplication, self.transactional.settle)
+        self.journaled = Journaled(topic, self.producers, self._judge, appearances, self.expectations, self._published_group)
         self.expiry = Expiry(topic, recovered.judgements)
         self.ranges = Ranges(topic, self.expiry, scans or Scans())
         self.subscriptions = Subscriptions(

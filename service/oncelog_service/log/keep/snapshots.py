@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oncelog.errors import OncelogError
 from oncelog_dedup import Snapshot, SnapshotSchedule, frees_enough
-from oncelog_service.clock import Clock
-from oncelog_service.group_commit import Writer
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.pieces import put_pieces
 from oncelog_service.storage.port import Batch, Table
@@ -31,27 +30,20 @@ class Snapshots:
 
     def __init__(
         self,
-        prefix: bytes,
+        topic: OpenTopic,
         offsets: list[int | None],
         schedule: SnapshotSchedule,
-        writer: Writer,
-        clock: Clock,
-        current: Callable[[], Snapshot],
-        unsettled: Callable[[], int],
-        keys: Callable[[], Snapshot] | None = None,
         key_offsets: list[int | None] | None = None,
     ) -> None:
-        """``offsets``: upcoming offset of the snapshot in each slot; ``current``: the settled map and its position;
-        ``unsettled``: how many messages lie behind that position, which no snapshot may pass; ``keys`` and ``key_offsets``: the
-        same for the keys, where there is an index of them."""
-        self._prefix = prefix
+        """``offsets``: upcoming offset of the snapshot in each slot; ``key_offsets``: the same for the keys, where there is an
+        index of them."""
+        self._prefix = topic.prefix
         self._offsets = offsets
         self._schedule = schedule
-        self._writer = writer
-        self._clock = clock
-        self._current = current
-        self._unsettled = unsettled
-        self._keys = keys
+        self._writer = topic.writer
+        self._clock = topic.clock
+        self._fold = topic.dedup.fold
+        self._keys = topic.keys
         self._key_offsets: list[int | None] = list(offsets) if key_offsets is None else key_offsets
         """Without an index of keys: the same as the others."""
         self._ended_for_good = False
@@ -84,8 +76,16 @@ class Snapshots:
         if self._schedule.due(self._clock.monotonic(), self._entries(), self._unsettled()):
             self._begin()
 
+    def _current(self) -> list[Snapshot]:
+        """The settled map of the producers, and that of the keys where there is one, with their positions."""
+        return [self._fold.settled] if self._keys is None else [self._fold.settled, self._keys.snapshot()]
+
+    def _unsettled(self) -> int:
+        """How many messages lie behind what is settled, which no snapshot may pass."""
+        return self._fold.position.upcoming_offset - self._fold.settled.position.upcoming_offset
+
     def _entries(self) -> int:
-        return len(self._current().marks) + (0 if self._keys is None else len(self._keys().marks))
+        return sum(len(each.marks) for each in self._current())
 
     async def take(self) -> None:
         """Write a snapshot now and return when it is on disk. Raises StorageFailed or StorageUnavailable."""
@@ -113,7 +113,7 @@ class Snapshots:
             await asyncio.wait([self._running])
 
     def _begin(self) -> asyncio.Future[None]:
-        snapshots = [self._current()] if self._keys is None else [self._current(), self._keys()]
+        snapshots = self._current()
         covered = self._schedule.messages - self._unsettled()
         if sum(len(each.marks) for each in snapshots) <= _ENCODED_AT_ONCE:
             self._running = self._submit(_encoded(snapshots), snapshots, covered)
