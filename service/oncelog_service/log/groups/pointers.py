@@ -86,7 +86,9 @@ class WritePointers:
         try:
             yield
         except TransactionNotInProgress as refusal:
-            if (await self._transactions.states([pointer])).get(pointer) == "in_progress":
+            # A topic closes a pointer once it is told of the end, and it is told what is on disk.
+            told = pointer in self._closing
+            if not told and (await self._transactions.states([pointer])).get(pointer) == "in_progress":
                 raise StorageUnavailable("the end of the transaction was not stored; it goes on, try again") from refusal
             raise
 
