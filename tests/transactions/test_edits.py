@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.storage.checksum import with_checksum
 from oncelog_service.storage.keys import AFTER_NUMBERS, edit_key, outcome_key
 from oncelog_service.transactions.edits import (
     KINDS,
@@ -26,7 +27,6 @@ from oncelog_service.transactions.edits import (
     Started,
     decode_edit,
     encode_edit,
-    with_checksum,
 )
 from oncelog_service.transactions.outcomes import Outcome, decode_outcome, encode_outcome
 from oncelog_service.transactions.snapshot import decode_snapshot, encode_snapshot

@@ -22,9 +22,10 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
-from zlib import crc32
 
 from pydantic_core import to_json
+
+from oncelog_service.storage.checksum import SIZE, matches, with_checksum
 
 
 class TopicRef(NamedTuple):
@@ -81,8 +82,6 @@ KINDS: tuple[type[Record], ...] = (Begin, Enlist, Commit, Abort)
 
 VERSION = 1
 _HEAD = struct.Struct(">BBq")
-_RESIDUE = 0x2144DF1C
-"""The CRC-32 of any bytes followed by their own CRC-32, little-endian."""
 
 
 class RecordDamaged(ValueError):
@@ -93,7 +92,7 @@ def encode(position: int, record: Record) -> bytes:
     """The record in the layout above."""
     kind, fields = _ENCODE[type(record)]
     body = _HEAD.pack(VERSION, kind, position) + to_json(fields(record))
-    return body + crc32(body).to_bytes(4, "little")
+    return with_checksum(body)
 
 
 def decode(position: int, data: bytes) -> Record:
@@ -102,7 +101,7 @@ def decode(position: int, data: bytes) -> Record:
     Raises:
         RecordDamaged: whatever is wrong with the bytes, also when they belong to another position.
     """
-    if len(data) < _HEAD.size + 4 or crc32(data) != _RESIDUE:
+    if len(data) < _HEAD.size + SIZE or not matches(data):
         raise RecordDamaged(f"the checksum of {len(data)} bytes does not match them")
     version, kind, belongs_to = _HEAD.unpack_from(data)
     if version != VERSION or not 1 <= kind <= len(KINDS):

@@ -68,7 +68,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, TypeVar
-from zlib import crc32
 
 from pydantic_core import to_json
 
@@ -83,6 +82,7 @@ from oncelog.wire.avro_parts import (
     encode_string,
     encode_tails,
 )
+from oncelog_service.storage.checksum import all_match, matches, with_checksum
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE
 
 VERSION = 1
@@ -92,8 +92,6 @@ _HEAD = struct.Struct(">BBI")
 _POINTER = struct.Struct(">q")
 _ID_LENGTH = encode_length(20)
 _NO_PAYLOAD_ID = bytes(10)
-_RESIDUE = 0x2144DF1C
-"""The CRC-32 of any bytes followed by their own CRC-32, little-endian."""
 _ID_AND_LENGTH = 21
 
 WRITE_POINTER = slice(_HEAD.size, _HEAD.size + _POINTER.size)
@@ -281,7 +279,7 @@ def encode_rows(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -
                 payload,
             )
         )
-        append(body + crc32(body).to_bytes(4, "little"))
+        append(with_checksum(body))
     if columns.producer is not None or columns.write_pointer is not None:
         rows[0] = _with_previous(rows[0], columns.previous or FIRST_ROW_ID)
     return rows
@@ -308,11 +306,7 @@ def _tails(columns: Columns) -> tuple[Iterable[bytes], Iterable[int]]:
 def _with_previous(row: bytes, previous: bytes) -> bytes:
     version, flags, payload_at = _HEAD.unpack_from(row)
     at = _HEAD.size + (_POINTER.size if flags & T else 0)
-    return _sealed(_HEAD.pack(version, flags | PREVIOUS, payload_at) + row[_HEAD.size : at] + previous + row[at:-4])
-
-
-def _sealed(body: bytes) -> bytes:
-    return body + crc32(body).to_bytes(4, "little")
+    return with_checksum(_HEAD.pack(version, flags | PREVIOUS, payload_at) + row[_HEAD.size : at] + previous + row[at:-4])
 
 
 def rolled_back(row: bytes) -> bytes:
@@ -320,7 +314,7 @@ def rolled_back(row: bytes) -> bytes:
     (pointer,) = _POINTER.unpack_from(row, _HEAD.size)
     assert row[1] & T
     assert pointer > 0
-    return _sealed(row[: _HEAD.size] + _POINTER.pack(-pointer) + row[_HEAD.size + _POINTER.size : -4])
+    return with_checksum(row[: _HEAD.size] + _POINTER.pack(-pointer) + row[_HEAD.size + _POINTER.size : -4])
 
 
 def write_pointer_of(row: bytes) -> int:
@@ -331,12 +325,12 @@ def write_pointer_of(row: bytes) -> int:
 
 def intact(row: bytes) -> bool:
     """Whether the row's checksum holds and this version can read it."""
-    return crc32(row) == _RESIDUE and row[0] == VERSION and row[1] < 16
+    return matches(row) and row[0] == VERSION and row[1] < 16
 
 
 def all_intact(rows: Iterable[bytes]) -> bool:
     """Whether the checksum of every row holds; that this version can read them is for the caller to see."""
-    return set(map(crc32, rows)) <= {_RESIDUE}
+    return all_match(rows)
 
 
 def decode_row(row_id: bytes, row: bytes) -> Row:
@@ -516,7 +510,7 @@ def encode_group_row(row_id: bytes, offset: int, write_pointer: int | None, summ
     columns = Columns([b"".join(parts)], write_pointer=write_pointer)
     (row,) = encode_rows(columns, [row_id], offset)
     version, flags, payload_at = _HEAD.unpack_from(row)
-    return _sealed(_HEAD.pack(version, flags | GROUP, payload_at) + row[_HEAD.size : -4])
+    return with_checksum(_HEAD.pack(version, flags | GROUP, payload_at) + row[_HEAD.size : -4])
 
 
 def decode_summary(data: bytes, flags: int = T) -> GroupSummary:
@@ -545,7 +539,7 @@ def encode_payload_rows(columns: Columns, payload_ids: Sequence[bytes], first_pl
     ):
         fields = named + sequence_id + tail
         head = _PAYLOAD_HEAD.pack(VERSION, flag, _PAYLOAD_HEAD.size + len(fields), payload_id, place)
-        rows.append(_sealed(b"".join((head, fields, encode_length(len(payload)), payload))))
+        rows.append(with_checksum(b"".join((head, fields, encode_length(len(payload)), payload))))
     return rows
 
 
@@ -562,7 +556,7 @@ def decode_payload_row(payload_id: bytes, row: bytes) -> Payload:
 def moved_payload(row: bytes, payload_id: bytes, place: int) -> bytes:
     """The same message with another id and place."""
     version, flags, payload_at, _, _ = _PAYLOAD_HEAD.unpack_from(row)
-    return _sealed(_PAYLOAD_HEAD.pack(version, flags, payload_at, payload_id, place) + row[_PAYLOAD_HEAD.size : -4])
+    return with_checksum(_PAYLOAD_HEAD.pack(version, flags, payload_at, payload_id, place) + row[_PAYLOAD_HEAD.size : -4])
 
 
 def payload_id_of(row: bytes) -> bytes:

@@ -30,9 +30,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
-from zlib import crc32
 
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.storage.checksum import SIZE, matches, with_checksum
 
 
 class Started(NamedTuple):
@@ -122,8 +122,6 @@ _STARTED = struct.Struct(">Bq")
 _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
-_RESIDUE = 0x2144DF1C
-"""The CRC-32 of any bytes followed by their own CRC-32, little-endian."""
 
 
 class EditDamaged(ValueError):
@@ -177,14 +175,9 @@ def decode_edit(number: int, data: bytes) -> Edit:
 # --- the parts that the snapshot is made of, too
 
 
-def with_checksum(body: bytes) -> bytes:
-    """The bytes with their CRC-32 behind them."""
-    return body + crc32(body).to_bytes(4, "little")
-
-
 def check_checksum(data: bytes) -> None:
     """Raises EditDamaged unless the last four bytes are the CRC-32 of those before."""
-    if len(data) < 4 or crc32(data) != _RESIDUE:
+    if len(data) < SIZE or not matches(data):
         raise EditDamaged(f"the checksum of {len(data)} bytes does not match them")
 
 

@@ -17,9 +17,10 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from oncelog.wire.models import TransactionState
+from oncelog_service.storage.checksum import with_checksum
 from oncelog_service.storage.keys import outcome_key
 from oncelog_service.storage.port import Store, StoreDamaged, Table
-from oncelog_service.transactions.edits import EditDamaged, check_checksum, with_checksum
+from oncelog_service.transactions.edits import EditDamaged, check_checksum
 
 VERSION = 1
 _LAYOUT = struct.Struct(">BBqq")

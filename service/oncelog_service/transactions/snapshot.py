@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.storage.checksum import with_checksum
 from oncelog_service.transactions.edits import (
     EditDamaged,
     Source,
@@ -37,7 +38,6 @@ from oncelog_service.transactions.edits import (
     encode_keys,
     encode_pointers,
     encode_string,
-    with_checksum,
 )
 from oncelog_service.transactions.state import (
     CommittedChanges,
