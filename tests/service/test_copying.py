@@ -17,7 +17,8 @@ from rich.progress import Progress
 from sqlalchemy import update
 
 from oncelog.errors import OncelogError
-from oncelog_service.cli.verify_same import READ, compare, shown_key
+from oncelog_service.cli.rows import READ, shown_key
+from oncelog_service.cli.verify import compare
 from oncelog_service.cluster import unserved
 from oncelog_service.cluster.unserved import COPY, Kept, Served, Unserved
 from oncelog_service.storage import copying

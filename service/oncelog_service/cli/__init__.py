@@ -9,7 +9,7 @@ import typer
 import oncelog
 from oncelog_service.cli import (
     cluster,
-    copying,
+    copy,
     inspect,
     journal,
     namespace,
@@ -66,7 +66,7 @@ app.add_typer(outbox.group, name="outbox")
 app.add_typer(pipeline.group, name="pipeline")
 tx_serve.register(app)
 verify.register(app)
-copying.register(app)
+copy.register(app)
 salvaging.register(app)
 status.register(app)
 cluster.register(app)

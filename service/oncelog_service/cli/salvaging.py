@@ -108,8 +108,8 @@ def _begin(store: Store, source: str) -> bool:
 
 
 def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool) -> None:
+    from oncelog_service.cli.rows import ON_DISK, shown_key
     from oncelog_service.cli.stores import TELLING_ROWS
-    from oncelog_service.cli.verify_same import ON_DISK, shown_key
     from oncelog_service.storage.copying import SALVAGED, set_mark
     from oncelog_service.storage.end_file import ROW_KEY, number_of_row
     from oncelog_service.storage.open import shown
@@ -161,7 +161,7 @@ def _compare_ends(path: Path, number: int, found: Salvaged) -> None:
 
 
 def _telling(bar: Progress):  # type: ignore[no-untyped-def]
-    from oncelog_service.cli.copying import show
+    from oncelog_service.cli.stores import show
 
     task = bar.add_task("salvaging", total=None, rows=0, size="", rate=0.0)
     return lambda found: show(bar, task, found.size, found.rows)

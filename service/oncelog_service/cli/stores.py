@@ -1,20 +1,22 @@
-"""Stores that a command opens itself, while no service does: `oncelog copy`, `oncelog verify --store`."""
+"""Stores that a command opens itself, while no service does: what `verify`, `copy` and `salvage` share."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import typer
+from rich.filesize import decimal
+from rich.progress import Progress, TaskID
 
 from oncelog.errors import OncelogError
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.serve import data_of, why_not_open
 from oncelog_service.cli.session import ERROR
 from oncelog_service.cluster.unserved import Served
-from oncelog_service.storage.copying import CopyRefused
+from oncelog_service.storage.copying import TABLES, CopyRefused, pieces
 from oncelog_service.storage.open import path_of, store_opener
 from oncelog_service.storage.port import Store, StoreError
 from oncelog_service.storage.rows import RowDamaged
@@ -54,14 +56,21 @@ def _holds_a_store(path: Path, is_leveldb: bool) -> bool:
 
 
 @contextmanager
+def opening(url: str) -> Iterator[None]:
+    """Say why the store cannot be opened. Raises CannotOpen."""
+    try:
+        yield
+    except (StoreError, RowDamaged, OncelogError) as error:
+        raise CannotOpen(why_not_open(error, url)) from error
+
+
+@contextmanager
 def opened(url: str) -> Iterator[Store]:
     """The store, closed at the end. Raises CannotOpen."""
     # What the driver remarks beside the error that it raises would stand on stderr, where there is one sentence or JSON.
     logging.getLogger("psycopg").addHandler(logging.NullHandler())
-    try:
+    with opening(url):
         store = store_opener(url)()
-    except (StoreError, RowDamaged) as error:
-        raise CannotOpen(why_not_open(error, url)) from error
     try:
         yield store
     finally:
@@ -84,3 +93,34 @@ def ending(out: Output, verb: str, go_on: str = "") -> Iterator[None]:
     problem = {"title": f"Cannot {verb}", "code": f"cannot_{verb}", "detail": detail}
     out.failure(problem, f"error: {detail}")
     raise typer.Exit(ERROR)
+
+
+@contextmanager
+def served_named(which: str, go_on: str = "") -> Iterator[None]:
+    """Say which store others serve, and what to do then. Raises Served."""
+    try:
+        yield
+    except Served as error:
+        raise Served(f"{which}{error}{go_on}") from error
+
+
+def size_of(store: Store, bar: Progress) -> int | None:
+    """Bytes of all rows, for a bar that somebody sees; reading them takes far less time than writing them."""
+    if bar.disable:
+        return None
+    task = bar.add_task("counting", total=None, rows=0, size="", rate=0.0)
+    rows = size = 0
+    for table in TABLES:
+        with closing(pieces(store, table)) as found:  # type: ignore[type-var]
+            for piece in found:
+                rows, size = rows + len(piece.rows), size + piece.size
+                show(bar, task, size, rows)
+    bar.remove_task(task)
+    return size
+
+
+def show(bar: Progress, task: TaskID, size: int, rows: int) -> None:
+    """Move the bar on."""
+    if not bar.disable:
+        elapsed = bar.tasks[bar.task_ids.index(task)].elapsed or 0.001
+        bar.update(task, completed=size, rows=rows, size=decimal(size), rate=rows / max(elapsed, 0.001))

@@ -10,7 +10,7 @@ import pytest
 
 from oncelog import Client, Producer
 from oncelog_service.cli.output import progress_bar
-from oncelog_service.cli.verify_store import _in_store
+from oncelog_service.cli.verify import _in_store
 from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
 from oncelog_service.service import Service

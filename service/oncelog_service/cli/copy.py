@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
-from rich.progress import Progress, TaskID
 
 from oncelog_service.cli.output import Output, progress_bar
 from oncelog_service.cli.session import INTERRUPTED, Json
+from oncelog_service.storage.open import shown
 
 if TYPE_CHECKING:
     from oncelog_service.storage.copying import Copied
-    from oncelog_service.storage.port import Store
 
 GO_ON = "; the same command again goes on from there"
 
@@ -36,7 +35,6 @@ def copy(
     """Copy a store into another one, everything in it, byte for byte. No service may serve either meanwhile."""
     # Loaded here: no other command needs them.
     from oncelog_service.cli.stores import check_store, ending
-    from oncelog_service.storage.open import shown
 
     check_store(source, "FROM", there=True)
     check_store(target, "TO", there=False)
@@ -64,21 +62,20 @@ def copy(
 
 def _copied(source_url: str, target_url: str, as_json: bool) -> tuple[Copied, bool]:
     """What was copied, and whether a copy was gone on with."""
-    from oncelog_service.cli.stores import TELLING_ROWS, opened
+    from oncelog_service.cli.stores import TELLING_ROWS, opened, served_named, show, size_of
     from oncelog_service.cluster.unserved import Kept, Served, Unserved
     from oncelog_service.storage.copying import begin_copy, copy_rows, end_copy, forget_copy
-    from oncelog_service.storage.open import shown
 
     with ExitStack() as stack:
         source = stack.enter_context(opened(source_url))
         target = stack.enter_context(opened(target_url))
         unserved = Unserved(source)
-        with _named("FROM", Served):
+        with served_named("FROM: "):
             unserved.begin()
-        with _named("TO", Served):
+        with served_named("TO: "):
             kept = stack.enter_context(Kept(target))
         again = begin_copy(source, target, shown(source_url), kept.fence)
-        with _named("TO", Served):
+        with served_named("TO: "):
             try:
                 kept.check()
             except Served:
@@ -90,43 +87,10 @@ def _copied(source_url: str, target_url: str, as_json: bool) -> tuple[Copied, bo
             with closing(copy_rows(source, target, kept.fence)) as steps:  # type: ignore[type-var]
                 for copied in steps:
                     show(bar, task, copied.size, copied.rows)
-        with _named("FROM", Served, "; the copy is not finished, run the same command again"):
+        with served_named("FROM: ", "; the copy is not finished, run the same command again"):
             unserved.check()
         end_copy(target, kept.fence)
         return copied, again
-
-
-def size_of(store: Store, bar: Progress) -> int | None:
-    """Bytes of all rows, for a bar that somebody sees; reading them takes far less time than writing them."""
-    from oncelog_service.storage.copying import TABLES, pieces
-
-    if bar.disable:
-        return None
-    task = bar.add_task("counting", total=None, rows=0, size="", rate=0.0)
-    rows = size = 0
-    for table in TABLES:
-        with closing(pieces(store, table)) as found:  # type: ignore[type-var]
-            for piece in found:
-                rows, size = rows + len(piece.rows), size + piece.size
-                show(bar, task, size, rows)
-    bar.remove_task(task)
-    return size
-
-
-def show(bar: Progress, task: TaskID, size: int, rows: int) -> None:
-    """Move the bar on."""
-    if not bar.disable:
-        elapsed = bar.tasks[bar.task_ids.index(task)].elapsed or 0.001
-        bar.update(task, completed=size, rows=rows, size=decimal(size), rate=rows / max(elapsed, 0.001))
-
-
-@contextmanager
-def _named(which: str, served: type[Exception], go_on: str = "") -> Iterator[None]:
-    """Say of which of the two it is."""
-    try:
-        yield
-    except served as error:
-        raise served(f"{which}: {error}{go_on}") from error
 
 
 @contextmanager
