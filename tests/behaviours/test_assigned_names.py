@@ -162,10 +162,11 @@ def test_what_is_in_flight_at_the_end_is_stored_and_counts_for_nothing(deduplica
             assert not list(house.log.dedup.fold.items())
             assert not house.log.dedup.in_flight(producer.name)
             assert house.log.position.upcoming_offset >= 2
-            for each in (crashed(disk), disk):
-                async with opened(each, deduplication=deduplication, clean=False) as after:
-                    assert not list(after.log.dedup.fold.items())
-                    assert isinstance(await refusal(after.log.publish(request)), ProducerEnded)
+            left = crashed(disk)
+        for each in (left, disk):
+            async with opened(each, deduplication=deduplication, clean=False) as after:
+                assert not list(after.log.dedup.fold.items())
+                assert isinstance(await refusal(after.log.publish(request)), ProducerEnded)
 
     asyncio.run(scenario())
 
@@ -337,9 +338,15 @@ def test_a_store_that_waited_while_its_name_ended_stores_nothing() -> None:
             pointer = (await house.transactions.start(TransactionType.SHORT)).write_pointer
             first = PublishRequest([b"a"], producer.name, producer.epoch, [0], write_pointer=pointer)
             more = PublishRequest([b"a", b"b"], producer.name, producer.epoch, [0, 1], write_pointer=pointer)
-            disk.before_sync = lambda _: gate.wait(PATIENCE)
+            at_disk = threading.Event()
+
+            def before_sync(_: object) -> None:
+                at_disk.set()
+                gate.wait(PATIENCE)
+
+            disk.before_sync = before_sync
             storing = asyncio.ensure_future(house.log.store(first))
-            await turns()
+            await asyncio.to_thread(at_disk.wait, PATIENCE)
             waiting = asyncio.ensure_future(refusal(house.log.store(more)))
             await turns()
             ending = asyncio.ensure_future(house.log.producers.end(producer.name, producer.epoch))

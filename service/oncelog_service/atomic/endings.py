@@ -218,7 +218,10 @@ class Endings:
             known = before.get(topic)
             if known is None or known.log is not log or not known.is_all_of(holding):
                 staged = [await self._staged(log, each) for each in holding]
-                if not all(each.chunks for each in staged):
+                missing = [number for number, each in zip(holding, staged, strict=True) if not each.chunks]
+                if missing and not any(self._ledger.needs(number) for number in missing):
+                    continue  # they ended while that was read: whoever judges next is told so
+                if missing:
                     raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
                 known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
             work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, partial(self._allot, own, topic)))
