@@ -242,8 +242,14 @@ class TransactionManager:
         """The state of those that this service handed out and still knows."""
         self._check_open()
         found: dict[int, TransactionState] = {}
-        missing = [pointer for pointer in pointers if pointer not in self.state.roots and pointer not in self._recent]
-        stored = await read(read_outcomes, self._store, missing) if missing else {}
+        stored: dict[int, Outcome] = {}
+        asked: set[int] = set()
+        # What memory knows at first may have ended, and lie on disk alone, once the rest was read.
+        while missing := [
+            each for each in pointers if each not in asked and each not in self.state.roots and each not in self._recent
+        ]:
+            asked.update(missing)
+            stored.update(await read(read_outcomes, self._store, missing))
         for pointer in pointers:
             outcome = self._recent.get(pointer, stored.get(pointer))
             if pointer in self.state.roots:
