@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
+from oncelog_service.reading import read
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from oncelog_service.transactions import manager as manager_module
@@ -98,6 +100,26 @@ def test_an_aborted_transaction_is_seen_by_nobody_until_every_participant_has_se
             await manager.settled(further, BILLS)
             assert list((await manager.start(SHORT)).invalids) == []
             assert await manager.unsettled(0) == []
+
+    run(scenario())
+
+
+def test_the_states_of_several_name_one_that_is_settled_while_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        async with opened(disk, clean=False) as house:
+            committed, aborted = [(await house.manager.start(SHORT)).write_pointer for _ in range(2)]
+            await house.manager.enlist(aborted, ORDERS)
+            await house.manager.commit(committed)
+            await house.manager.abort(aborted)
+        async with opened(disk) as house:
+
+            async def read_late(*question: Any) -> Any:
+                await house.manager.settled(aborted, ORDERS)
+                return await read(*question)
+
+            monkeypatch.setattr(manager_module, "read", read_late)
+            assert await house.manager.states([committed, aborted]) == {committed: "committed", aborted: "aborted"}
 
     run(scenario())
 
