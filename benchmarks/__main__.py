@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +25,27 @@ from benchmarks.spark import spark_rates
 from benchmarks.sql import sql_rates
 from benchmarks.transactions import transaction_rates
 
-KINDS = ("publish", "sdk", "transactions", "conditional", "atomic", "sql", "cluster", "spark", "lag", "large")
 RESULTS = Path(__file__).with_name("results")
+
+
+NEED_WRK = ("publish", "sql", "cluster")
+
+
+def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
+    """What can be measured: what is said meanwhile, and the measurement."""
+    seconds, messages, large = args.seconds, args.messages, args.large
+    return {
+        "publish": ("publishing with wrk, oncelog and bare in turns", lambda: publish_rates(seconds)),
+        "sdk": (f"{messages:,} messages through the SDK", lambda: sdk_rates(messages)),
+        "transactions": ("transactions", lambda: transaction_rates(seconds)),
+        "conditional": ("conditional publish", lambda: conditional_rates(seconds)),
+        "atomic": ("atomic commits", lambda: atomic_rates(seconds)),
+        "sql": ("publishing into PostgreSQL, bare inserts in turns with it", lambda: sql_rates(seconds)),
+        "cluster": ("several instances over one PostgreSQL", lambda: cluster_rates(seconds)),
+        "spark": (f"{messages:,} messages through Spark", lambda: spark_rates(messages)),
+        "lag": ("small requests beside the largest ones", lag),
+        "large": (f"{large:,} messages, SIGKILL, open", lambda: ten_million(large)),
+    }
 
 
 def main() -> None:
@@ -34,47 +54,26 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=6, help="of load for each figure (default %(default)s)")
     parser.add_argument("--messages", type=int, default=1_000_000, help="through the SDK (default %(default)s)")
     parser.add_argument("--large", type=int, default=10_000_000, help="messages of the large topic (default %(default)s)")
-    parser.add_argument("--only", choices=list(KINDS), action="append")
+    parser.add_argument(
+        "--only", action="append", metavar="KIND", help="publish, sdk, transactions, …: several times for several"
+    )
     args = parser.parse_args()
     console = Console()
-    chosen = args.only or KINDS
+    kinds = _kinds(args)
+    chosen = args.only or list(kinds)
+    if unknown := set(chosen) - kinds.keys():
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(kinds)}")
     rows: list[Row] = []
     where = machine()
     if shutil.which("wrk") is None:
         console.print(
             "[yellow]wrk is not installed (Debian: apt-get install wrk); the rates of publish, sql and cluster are left out[/]"
         )
-        chosen = [kind for kind in chosen if kind not in ("publish", "sql", "cluster")]
-    if "publish" in chosen:
-        with console.status("publishing with wrk, oncelog and bare in turns"):
-            rows += publish_rates(args.seconds)
-    if "sdk" in chosen:
-        with console.status(f"{args.messages:,} messages through the SDK"):
-            rows += sdk_rates(args.messages)
-    if "transactions" in chosen:
-        with console.status("transactions"):
-            rows += transaction_rates(args.seconds)
-    if "conditional" in chosen:
-        with console.status("conditional publish"):
-            rows += conditional_rates(args.seconds)
-    if "atomic" in chosen:
-        with console.status("atomic commits"):
-            rows += atomic_rates(args.seconds)
-    if "sql" in chosen:
-        with console.status("publishing into PostgreSQL, bare inserts in turns with it"):
-            rows += sql_rates(args.seconds)
-    if "cluster" in chosen:
-        with console.status("several instances over one PostgreSQL"):
-            rows += cluster_rates(args.seconds)
-    if "spark" in chosen:
-        with console.status(f"{args.messages:,} messages through Spark"):
-            rows += spark_rates(args.messages)
-    if "lag" in chosen:
-        with console.status("small requests beside the largest ones"):
-            rows += lag()
-    if "large" in chosen:
-        with console.status(f"{args.large:,} messages, SIGKILL, open"):
-            rows += ten_million(args.large)
+        chosen = [kind for kind in chosen if kind not in NEED_WRK]
+    for kind in chosen:
+        status, measure = kinds[kind]
+        with console.status(status):
+            rows += measure()
     _print(console, rows, where)
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)

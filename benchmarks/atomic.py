@@ -104,7 +104,7 @@ def _commit(group: str) -> CommitRequest:
 
 
 def _atomically() -> Callable[[Caller], Awaitable[None]]:
-    head, tail = _request("/v1/journal/{}/commit", encode_commit_request(_commit("bench")))
+    head, tail = _request("/v1/atomic/{}/commit", encode_commit_request(_commit("bench")))
     numbers, run = itertools.count(), os.urandom(4).hex()
 
     async def once(caller: Caller) -> None:

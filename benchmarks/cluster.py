@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import statistics
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 from tests.postgres import PostgresServer
 
-from benchmarks.measure import PAYLOADS, Row, Server, free_port, wrk
+from benchmarks.measure import PAYLOADS, Row, Server, oncelog_server, wrk
 from oncelog import Client, Producer
 
 BATCH = 100
@@ -30,9 +29,8 @@ def cluster_rates(seconds: int) -> list[Row]:
 
 def _instances(store: str, how_many: int) -> list[Server]:
     started = []
-    for port in (free_port() for _ in range(how_many)):
-        command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(port), "--store", store]
-        started.append(Server(command, f"http://127.0.0.1:{port}", "/healthz"))
+    for _ in range(how_many):
+        started.append(oncelog_server(store))
         started[-1].start()
     return started
 

@@ -18,6 +18,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import requests
+from tests.world.service import free_port
 
 from oncelog import Client, Producer, Reader
 from oncelog.wire.codec import encode_consume_request
@@ -89,19 +90,10 @@ class Server:
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
-def free_port() -> int:
-    """A port nobody listens on just now."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def oncelog_server(data: Path) -> Server:
+def oncelog_server(store: str) -> Server:
+    """A service over the store of this URL."""
     port = free_port()
-    command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(port), "--store", f"leveldb://{data}"]
+    command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(port), "--store", store]
     return Server(command, f"http://127.0.0.1:{port}", "/healthz")
 
 
@@ -114,7 +106,7 @@ def bare_server(data: Path) -> Server:
 def running(kind: str) -> Iterator[Server]:
     """A fresh server, gone at the end with all it wrote."""
     home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
-    server = (oncelog_server if kind == "oncelog" else bare_server)(home / "data")
+    server = oncelog_server(f"leveldb://{home / 'data'}") if kind == "oncelog" else bare_server(home / "data")
     try:
         server.start()
         yield server
@@ -229,7 +221,7 @@ def _count(body: bytes) -> int:
 def ten_million(messages: int) -> list[Row]:
     """Opening a large topic after SIGKILL, and the memory of a service that holds it."""
     home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
-    server = oncelog_server(home / "data")
+    server = oncelog_server(f"leveldb://{home / 'data'}")
     try:
         server.start()
         with Client(server.url) as client:

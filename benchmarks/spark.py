@@ -19,7 +19,8 @@ from oncelog.spark.reading.offsets import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamReader, StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 _BATCH = 500_000
 """Messages of a micro-batch: the overhead of one is paid once."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from itertools import count
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from tests.postgres import PostgresServer
 
-from benchmarks.measure import Load, Row, Server, free_port, wrk
+from benchmarks.measure import Load, Row, oncelog_server, wrk
 from oncelog import Client
 
 BATCH = 1_000
@@ -79,9 +78,7 @@ def _published(server: PostgresServer, kind: str, connections: int, messages: in
 
 
 def _load(store: str, connections: int, messages: int, seconds: int) -> Load:
-    port = free_port()
-    command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(port), "--store", store]
-    service = Server(command, f"http://127.0.0.1:{port}", "/healthz")
+    service = oncelog_server(store)
     try:
         service.start()
         Client(service.url).create_topic("bench")

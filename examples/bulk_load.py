@@ -109,8 +109,10 @@ def load(
                 raise
             time.sleep(pause(failures, random.random()))
             failures += 1
+            sent = lines.offset
             _meet(client, topic, lines)
-            continue
+            if lines.offset == sent:
+                continue  # else the lost answer was that the batch is stored
         failures, last_success = 0, time.monotonic()
         yield lines.offset
 

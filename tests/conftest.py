@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.support import ManualClock, RunningService, running_service
+from tests.patience import PATIENCE
+from tests.world.clock import ManualClock
+from tests.world.service import RunningService, running_service
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
@@ -44,6 +49,24 @@ class _SparkOnOneWorker(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     return _SparkOnOneWorker(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a coroutine test on an event loop of its own; a fixture that is an asynchronous context is entered there."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    values = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            for name, value in values.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    values[name] = await stack.enter_async_context(value)
+            await pyfuncitem.obj(**values)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    return True
 
 
 WIDE = ("tests/scenarios/", "tests/cluster/")

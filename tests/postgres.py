@@ -156,7 +156,7 @@ class PostgresServer:
             self.start()
 
     def remove(self) -> None:
-        """End it and delete everything it has written. Twice is as once."""
+        """End it and delete everything it has written. Idempotent."""
         if self.running:
             assert self._process is not None
             self._process.send_signal(signal.SIGQUIT)  # at once, but not without giving back its shared memory

@@ -1,6 +1,6 @@
 """The core of oncelog: which message of a named producer is new, and how that survives a crash.
 
-No I/O, no clock, no lock. Everything here is told the time, is given the entries of the log, and returns verdicts. The ideas
+No I/O, no clock, no lock. Everything here is given the time and the entries of the log, and returns verdicts. The ideas
 are those of Pulsar's PIP-6 (guaranteed message deduplication); the differences are in docs/decisions/0004.
 """
 
@@ -8,7 +8,7 @@ from oncelog_dedup.deduplicator import Deduplicator, Verdict
 from oncelog_dedup.fold import Fold, ReplayError, Run
 from oncelog_dedup.replay import Entry, Replayed, replay
 from oncelog_dedup.schedule import SnapshotSchedule, frees_enough
-from oncelog_dedup.sequence_map import MAX_SEQUENCE_ID, Mark, SequenceMap
+from oncelog_dedup.sequence_map import MAX_SEQUENCE_ID, LastEntry, SequenceMap
 from oncelog_dedup.snapshot import START, Position, Snapshot, SnapshotDamaged
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "Deduplicator",
     "Entry",
     "Fold",
-    "Mark",
+    "LastEntry",
     "Position",
     "ReplayError",
     "Replayed",

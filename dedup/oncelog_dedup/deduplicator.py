@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from oncelog_dedup.fold import Fold, Run
-from oncelog_dedup.sequence_map import Mark
+from oncelog_dedup.sequence_map import LastEntry
 
 
 class Verdict(NamedTuple):
-    """How a request divides. Its sequence ids rise, so each kind is one contiguous stretch, in this order."""
+    """Says how a request divides. Its sequence ids rise, so each kind is one contiguous stretch, in this order."""
 
     persisted: int
     """How many are at or below *last persisted*: already there."""
@@ -35,34 +35,34 @@ class Deduplicator:
 
     def __init__(self, fold: Fold | None = None) -> None:
         self.fold = Fold() if fold is None else fold
-        """What is persisted. *Last persisted* is its live mark: it steps back when a transaction is rolled back."""
+        """What is persisted. *Last persisted* is its live entry: it steps back when a transaction is rolled back."""
         # Only producers with something in flight stand here; for every other one, last pushed *is* last persisted. That
         # keeps put_back a clear() and 100,000 idle producers at one entry each.
-        self._pushed: dict[str, Mark] = {}
+        self._pushed: dict[str, LastEntry] = {}
 
     def judge(self, producer: str, sequence_ids: Sequence[int]) -> Verdict:
         """Divide strictly rising ``sequence_ids`` into already persisted, in flight, and new. Changes nothing."""
-        mark = self.fold.get(producer)
-        persisted = 0 if mark is None else bisect_right(sequence_ids, mark.sequence_id)
+        last_entry = self.fold.get(producer)
+        persisted = 0 if last_entry is None else bisect_right(sequence_ids, last_entry.sequence_id)
         pushed = self._pushed.get(producer)
         known = persisted if pushed is None else bisect_right(sequence_ids, pushed.sequence_id)
         return Verdict(persisted, known - persisted, len(sequence_ids) - known)
 
-    def push(self, producer: str, mark: Mark) -> None:
-        """Note that everything of this producer up to ``mark`` is about to be written.
+    def push(self, producer: str, last_entry: LastEntry) -> None:
+        """Note that everything of this producer up to ``last_entry`` is about to be written.
 
-        A mark at or below the last pushed one changes nothing: with deduplication off a topic takes ids that do not rise.
+        An entry at or below the last pushed one changes nothing: with deduplication off a topic takes ids that do not rise.
         """
         present = self.last_pushed(producer)
-        if present is None or mark.sequence_id > present.sequence_id:
-            self._pushed[producer] = mark
+        if present is None or last_entry.sequence_id > present.sequence_id:
+            self._pushed[producer] = last_entry
 
     def persist(self, run: Run) -> None:
         """Note that the next run of the log is synced to disk. Raises ReplayError if it is not the next one."""
         self.fold.add(run)
-        for producer, mark in run.marks:
+        for producer, last_entry in run.last_entries:
             pushed = self._pushed.get(producer)
-            if pushed is not None and pushed.sequence_id <= mark.sequence_id:
+            if pushed is not None and pushed.sequence_id <= last_entry.sequence_id:
                 del self._pushed[producer]
 
     def put_back(self) -> None:
@@ -74,11 +74,11 @@ class Deduplicator:
         self.fold.forget(producer)
         self._pushed.pop(producer, None)
 
-    def last_pushed(self, producer: str) -> Mark | None:
+    def last_pushed(self, producer: str) -> LastEntry | None:
         """The newest message handed to the writer, synced or not yet, or None if there never was one."""
         return self._pushed.get(producer) or self.fold.get(producer)
 
-    def last_persisted(self, producer: str) -> Mark | None:
+    def last_persisted(self, producer: str) -> LastEntry | None:
         """The newest message of the producer that is synced to disk, or None."""
         return self.fold.get(producer)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
-from oncelog_dedup.sequence_map import Mark, SequenceMap, merged, newest
+from oncelog_dedup.sequence_map import LastEntry, SequenceMap, merged, newest
 from oncelog_dedup.snapshot import Position, Snapshot
 
 
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     """20-byte message id of its first row. It names the run: no other one of the log has it."""
     last_id: bytes
     """20-byte message id of its last message."""
-    marks: tuple[tuple[str, Mark], ...] = ()
+    last_entries: tuple[tuple[str, LastEntry], ...] = ()
     """The newest message of each named producer in it, each producer once."""
     write_pointer: int | None = None
     """None: not transactional, or settled already."""
@@ -46,19 +46,19 @@ class Run(NamedTuple):
 class _Segment:
     """An unsettled run and what was settled between it and the next one. The first segment, the head, has no run."""
 
-    __slots__ = ("before", "following", "marks", "previous", "run")
+    __slots__ = ("before", "following", "last_entries", "previous", "run")
 
-    def __init__(self, run: Run | None, before: bytes, marks: SequenceMap, previous: _Segment | None) -> None:
+    def __init__(self, run: Run | None, before: bytes, last_entries: SequenceMap, previous: _Segment | None) -> None:
         self.run = run
         self.before = before
         """Id of the last message before the run; empty when there is none."""
-        self.marks = marks
+        self.last_entries = last_entries
         self.previous = previous
         self.following: _Segment | None = None
 
 
 class _Unsettled(Mapping[int, tuple[Run, ...]]):
-    """What :attr:`Fold.unsettled` answers: a view, not a copy."""
+    """Shows the unsettled runs of a :class:`Fold`: a view, not a copy."""
 
     __slots__ = ("_segments",)
 
@@ -82,7 +82,7 @@ class Fold:
     """The map of one topic's log. Not thread-safe: one owner moves it, in log order.
 
     *Live* is every message that was not rolled back, settled or not. *Settled* is every plain message and those of committed
-    transactions. At equal sequence ids (deduplication was off) the message that came first is the producer's mark.
+    transactions. At equal sequence ids (deduplication was off) the message that came first is the producer's last entry.
     """
 
     __slots__ = ("_came_or_went", "_head", "_last", "_last_id", "_live", "_segments", "_settled", "_unsettled", "_upcoming")
@@ -91,17 +91,17 @@ class Fold:
         """Begin behind ``snapshot``, of which a copy is kept; None: before the first message of the topic's life."""
         self._upcoming = 0 if snapshot is None else snapshot.position.upcoming_offset
         self._last_id = b"" if snapshot is None else snapshot.position.last_message_id or b""
-        self._head = _Segment(None, b"", SequenceMap() if snapshot is None else snapshot.marks.copy(), None)
+        self._head = _Segment(None, b"", SequenceMap() if snapshot is None else snapshot.last_entries.copy(), None)
         self._last = self._head
         self._segments: dict[int, dict[bytes, _Segment]] = {}
         """Write pointer → first id of the run → its segment, in log order."""
-        self._unsettled: dict[str, dict[int, dict[_Segment, Mark]]] = {}
+        self._unsettled: dict[str, dict[int, dict[_Segment, LastEntry]]] = {}
         """Producer → write pointer → its unsettled runs of this producer."""
         # Both say only what differs from the head's map.
-        self._live: dict[str, Mark] = {}
-        self._settled: dict[str, Mark] = {}
+        self._live: dict[str, LastEntry] = {}
+        self._settled: dict[str, LastEntry] = {}
         self._came_or_went = 0
-        """How often a producer may have come or gone by anything but a new mark of the head."""
+        """How often a producer may have come or gone by anything but a new entry of the head."""
 
     # --- the log grows --------------------------------------------------------------------------------------------------
 
@@ -111,45 +111,45 @@ class Fold:
         Raises:
             ReplayError: it does not continue the position (offsets are dense, ids strictly rise). Nothing has changed.
         """
-        first_offset, count, first_id, last_id, marks, pointer = run
+        first_offset, count, first_id, last_id, last_entries, pointer = run
         if first_offset != self._upcoming or first_id <= self._last_id or last_id < first_id:
             self._refuse(first_offset, first_id, last_id)
         if pointer is not None:
             self._open(run, pointer)
         elif self._last is self._head:
-            for producer, mark in marks:
-                self._head.marks.raise_to(producer, mark)
+            for producer, last_entry in last_entries:
+                self._head.last_entries.raise_to(producer, last_entry)
         else:
-            for producer, mark in marks:
-                self._add_behind(producer, mark)
+            for producer, last_entry in last_entries:
+                self._add_behind(producer, last_entry)
         self._upcoming = first_offset + count
         self._last_id = last_id
 
     def add_row(self, offset: int, message_id: bytes, producer: str | None = None, sequence_id: int | None = None) -> None:
-        """The same for a single row that is not transactional, as a replay sees them. Raises ReplayError."""
+        """Add a single row that is not transactional, as a replay sees them. Raises ReplayError."""
         if offset != self._upcoming or message_id <= self._last_id:
             self._refuse(offset, message_id, message_id)
         if producer is not None and sequence_id is not None:
             if self._last is self._head:
-                self._head.marks.raise_to(producer, Mark(sequence_id, message_id, offset))
+                self._head.last_entries.raise_to(producer, LastEntry(sequence_id, message_id, offset))
             else:
-                self._add_behind(producer, Mark(sequence_id, message_id, offset))
+                self._add_behind(producer, LastEntry(sequence_id, message_id, offset))
         self._upcoming = offset + 1
         self._last_id = message_id
 
     def skip(self, run: Run) -> None:
         """The next run of the log was rolled back: it moves the position and nothing else. Raises ReplayError."""
-        self.add(run._replace(marks=(), write_pointer=None))
+        self.add(run._replace(last_entries=(), write_pointer=None))
 
     # --- transactions end -----------------------------------------------------------------------------------------------
 
     def commit(self, pointer: int) -> None:
         """The transaction's runs count for good. A pointer without unsettled runs changes nothing."""
         for segment in self._segments.pop(pointer, {}).values():
-            marks = SequenceMap(dict(self._close(segment, pointer)))
-            for producer, mark in marks.items():
-                self._override(self._settled, producer, mark)
-            segment.marks = merged(marks, segment.marks)
+            last_entries = SequenceMap(dict(self._close(segment, pointer)))
+            for producer, last_entry in last_entries.items():
+                self._override(self._settled, producer, last_entry)
+            segment.last_entries = merged(last_entries, segment.last_entries)
             self._merge_into_previous(segment)
 
     def roll_back(self, pointer: int, runs: Collection[Run] | None = None) -> frozenset[str]:
@@ -171,34 +171,61 @@ class Fold:
         return affected
 
     def forget(self, producer: str) -> None:
-        """What is known of the producer up to now never counts, however its transactions end. At an operator's word."""
+        """Drop what is known of the producer up to now, however its transactions end. At an operator's word."""
         segment: _Segment | None = self._head
         while segment is not None:
-            segment.marks.forget(producer)
+            segment.last_entries.forget(producer)
             segment = segment.following
         for segments in self._unsettled.pop(producer, {}).values():
             for each in segments:
                 assert each.run is not None  # only the head has none
-                each.run = each.run._replace(marks=tuple(mark for mark in each.run.marks if mark[0] != producer))
+                each.run = each.run._replace(
+                    last_entries=tuple(last_entry for last_entry in each.run.last_entries if last_entry[0] != producer)
+                )
         self._live.pop(producer, None)
         self._settled.pop(producer, None)
         self._came_or_went += 1
 
     # --- what is known --------------------------------------------------------------------------------------------------
 
-    def get(self, producer: str) -> Mark | None:
+    def get(self, producer: str) -> LastEntry | None:
         """The producer's newest live message, or None."""
-        return self._live.get(producer) or self._head.marks.get(producer)
+        return self._live.get(producer) or self._head.last_entries.get(producer)
 
-    def settled_mark(self, producer: str, besides: Collection[int] = ()) -> Mark | None:
+    def settled_entry(self, producer: str, besides: Collection[int] = ()) -> LastEntry | None:
         """The producer's newest message that is settled or belongs to one of the transactions ``besides``, or None."""
-        mark = self._settled.get(producer) or self._head.marks.get(producer)
+        last_entry = self._settled.get(producer) or self._head.last_entries.get(producer)
         present = self._unsettled.get(producer)
         if present is None:
-            return mark
+            return last_entry
         if all(pointer in besides for pointer in present):
             return self.get(producer)
-        return newest(mark, (each for pointer, runs in present.items() if pointer in besides for each in runs.values()))
+        return newest(last_entry, (each for pointer, runs in present.items() if pointer in besides for each in runs.values()))
+
+    def undecided_ranges(self, producer: str, besides: Collection[int] = ()) -> Iterator[tuple[int, int, int]]:
+        """Says of each unsettled run of the producer outside the transactions ``besides`` which sequence ids it may hold.
+
+        Yields (write pointer, floor, top), in log order: the ids are above ``floor``, which a message before the run has that is
+        settled or of ``besides``, and at most ``top``. It makes no difference what was settled behind the run.
+        """
+        present = self._unsettled.get(producer)
+        if present is None:
+            return
+        floor, segment = -1, self._head
+        while True:
+            settled = segment.last_entries.get(producer)
+            floor = floor if settled is None else max(floor, settled.sequence_id)
+            if segment.following is None:
+                return
+            segment = segment.following
+            assert segment.run is not None  # only the head has none
+            pointer = segment.run.write_pointer
+            assert pointer is not None  # it is unsettled
+            entry = present.get(pointer, {}).get(segment)
+            if entry is not None and pointer in besides:
+                floor = max(floor, entry.sequence_id)
+            elif entry is not None:
+                yield pointer, floor, entry.sequence_id
 
     def pointers_of(self, producer: str) -> Collection[int]:
         """The transactions with unsettled messages of the producer; as they are at this call."""
@@ -212,7 +239,7 @@ class Fold:
 
     @property
     def upcoming_offset(self) -> int:
-        """That of :attr:`position`."""
+        """The offset of :attr:`position`."""
         return self._upcoming
 
     @property
@@ -222,46 +249,46 @@ class Fold:
 
     @property
     def oldest_unsettled(self) -> Run | None:
-        """The first run of the log that nobody knows the end of, or None: what is settled ends before it."""
+        """The first unsettled run of the log, or None: what is settled ends before it."""
         first = self._head.following
         return None if first is None else first.run
 
     @property
-    def settled(self) -> Snapshot:
+    def stable(self) -> Snapshot:
         """The fold of exactly the messages before the first unsettled run: what a snapshot may hold.
 
-        Not a copy: whoever keeps it while the fold moves on copies its marks.
+        Not a copy: a caller that keeps it while the fold moves on copies its entries.
         """
         first = self._head.following
         if first is None or first.run is None:
-            return Snapshot(self._head.marks, self.position)
-        return Snapshot(self._head.marks, Position(first.run.first_offset, first.before or None))
+            return Snapshot(self._head.last_entries, self.position)
+        return Snapshot(self._head.last_entries, Position(first.run.first_offset, first.before or None))
 
-    def items(self) -> Iterator[tuple[str, Mark]]:
+    def items(self) -> Iterator[tuple[str, LastEntry]]:
         """Every (producer, newest live message), in no promised order."""
         yield from self._live.items()
-        for item in self._head.marks.items():
+        for item in self._head.last_entries.items():
             if item[0] not in self._live:
                 yield item
 
     @property
     def membership(self) -> tuple[int, int]:
-        """Says whether other producers have a live mark now than before: another value whenever they are others.
+        """Says whether other producers have a live entry now than before: another value whenever they are others.
 
         Seldom it is another one though they are the same. While nobody is forgotten the head only gains producers, so that
         their number says which they are; all else is counted.
         """
-        return len(self._head.marks), self._came_or_went
+        return len(self._head.last_entries), self._came_or_went
 
     def copy(self) -> SequenceMap:
         """The live map as it is now."""
         return SequenceMap(dict(self.items()))
 
     def __len__(self) -> int:
-        return len(self._head.marks) + sum(producer not in self._head.marks for producer in self._live)
+        return len(self._head.last_entries) + sum(producer not in self._head.last_entries for producer in self._live)
 
     def __contains__(self, producer: object) -> bool:
-        return producer in self._live or producer in self._head.marks
+        return producer in self._live or producer in self._head.last_entries
 
     # --- segments -------------------------------------------------------------------------------------------------------
 
@@ -276,44 +303,46 @@ class Fold:
         self._last.following = segment
         self._last = segment
         self._segments.setdefault(pointer, {})[run.first_id] = segment
-        for producer, mark in run.marks:
-            self._unsettled.setdefault(producer, {}).setdefault(pointer, {})[segment] = mark
-            self._override(self._live, producer, mark)
+        for producer, last_entry in run.last_entries:
+            self._unsettled.setdefault(producer, {}).setdefault(pointer, {})[segment] = last_entry
+            self._override(self._live, producer, last_entry)
 
-    def _add_behind(self, producer: str, mark: Mark) -> None:
+    def _add_behind(self, producer: str, last_entry: LastEntry) -> None:
         """A settled message behind an unsettled run."""
-        self._last.marks.raise_to(producer, mark)
-        self._override(self._settled, producer, mark)
-        self._override(self._live, producer, mark)
+        self._last.last_entries.raise_to(producer, last_entry)
+        self._override(self._settled, producer, last_entry)
+        self._override(self._live, producer, last_entry)
 
-    def _override(self, overlay: dict[str, Mark], producer: str, mark: Mark) -> None:
-        present = overlay.get(producer) or self._head.marks.get(producer)
-        if newest(present, (mark,)) is not present:
-            overlay[producer] = mark
+    def _override(self, overlay: dict[str, LastEntry], producer: str, last_entry: LastEntry) -> None:
+        present = overlay.get(producer) or self._head.last_entries.get(producer)
+        if newest(present, (last_entry,)) is not present:
+            overlay[producer] = last_entry
             self._came_or_went += present is None
 
-    def _close(self, segment: _Segment, pointer: int) -> tuple[tuple[str, Mark], ...]:
-        """The marks of its run, which is not unsettled any more."""
+    def _close(self, segment: _Segment, pointer: int) -> tuple[tuple[str, LastEntry], ...]:
+        """The last entries of its run, which is not unsettled any more."""
         assert segment.run is not None  # only the head has none
-        for producer, _ in segment.run.marks:
+        for producer, _ in segment.run.last_entries:
             pointers = self._unsettled[producer]
             del pointers[pointer][segment]
             if not pointers[pointer]:
                 del pointers[pointer]
             if not pointers:
                 del self._unsettled[producer]
-        return segment.run.marks
+        return segment.run.last_entries
 
     def _look_again(self, producer: str) -> None:
-        """Set the producer's live mark after some of its messages ceased to count."""
-        base = self._head.marks.get(producer)
+        """Set the producer's live entry after some of its messages ceased to count."""
+        base = self._head.last_entries.get(producer)
         unsettled = self._unsettled.get(producer, {}).values()
-        mark = newest(self._settled.get(producer) or base, (mark for runs in unsettled for mark in runs.values()))
-        if mark is None or mark == base:
+        last_entry = newest(
+            self._settled.get(producer) or base, (last_entry for runs in unsettled for last_entry in runs.values())
+        )
+        if last_entry is None or last_entry == base:
             self._live.pop(producer, None)
-            self._came_or_went += mark is None
+            self._came_or_went += last_entry is None
         else:
-            self._live[producer] = mark
+            self._live[producer] = last_entry
 
     def _merge_into_previous(self, segment: _Segment) -> None:
         previous = segment.previous
@@ -323,18 +352,18 @@ class Fold:
             self._last = previous
         else:
             segment.following.previous = previous
-        previous.marks = merged(previous.marks, segment.marks)
+        previous.last_entries = merged(previous.last_entries, segment.last_entries)
         if previous is self._head:
-            self._trim_overlays(segment.marks)
+            self._trim_overlays(segment.last_entries)
 
     def _trim_overlays(self, merged_in: SequenceMap) -> None:
-        """The head has the marks of these producers now: the overlays need not say any more what it says."""
+        """The head has the last entries of these producers now: the overlays need not say any more what it says."""
         if self._last is self._head:
             self._live.clear()
             self._settled.clear()
             return
         for producer in merged_in.producers():
-            base = self._head.marks.get(producer)
+            base = self._head.last_entries.get(producer)
             for overlay in (self._live, self._settled):
                 if overlay.get(producer) == base:
                     overlay.pop(producer, None)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from oncelog_dedup.fold import Fold, Run
-from oncelog_dedup.sequence_map import Mark
+from oncelog_dedup.sequence_map import LastEntry
 from oncelog_dedup.snapshot import Snapshot
 
 
 class Entry(NamedTuple):
-    """What the fold needs to know of one row of the log."""
+    """One row of the log, as far as the fold needs to know it."""
 
     offset: int
     message_id: bytes
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     """None: not transactional. Negative: rolled back; such a row moves the position only."""
     count: int = 1  # type: ignore[assignment]  # nobody counts the fields of an entry
     """Messages that the row stands for; 0 and more for the row of a stored group."""
-    marks: tuple[tuple[str, Mark], ...] = ()
+    last_entries: tuple[tuple[str, LastEntry], ...] = ()
     """Of a stored group: its named producers' newest messages. Other rows have ``producer`` and ``sequence_id`` instead."""
     last_id: bytes | None = None
     """Id of the last message of a stored group; None: ``message_id``."""
@@ -62,13 +62,13 @@ def replay(snapshot: Snapshot | None, entries: Iterable[Entry], counts_from: Cal
     begin = fold.position.upcoming_offset
     request: _Request | None = None
     for entry in entries:
-        offset, message_id, producer, sequence_id, write_pointer, count, marks, _, _ = entry
+        offset, message_id, producer, sequence_id, write_pointer, count, last_entries, _, _ = entry
         if request is not None:
             if request.take(entry, counts_from):
                 continue
             request.add_to(fold)
             request = None
-        if write_pointer is not None or count != 1 or marks:
+        if write_pointer is not None or count != 1 or last_entries:
             request = _Request(entry, counts_from)
         elif producer is None or offset >= counts_from(producer):
             fold.add_row(offset, message_id, producer, sequence_id)
@@ -81,28 +81,28 @@ def replay(snapshot: Snapshot | None, entries: Iterable[Entry], counts_from: Cal
 
 def _begin(snapshot: Snapshot | None, counts_from: Callable[[str], int]) -> Fold:
     fold = Fold(snapshot)
-    for producer in [name for name, mark in fold.items() if mark.offset < counts_from(name)]:
+    for producer in [name for name, last_entry in fold.items() if last_entry.offset < counts_from(name)]:
         fold.forget(producer)
     return fold
 
 
-def _marks_of(entry: Entry, counts_from: Callable[[str], int]) -> dict[str, Mark]:
-    marks = dict(entry.marks)
+def _last_entries_of(entry: Entry, counts_from: Callable[[str], int]) -> dict[str, LastEntry]:
+    last_entries = dict(entry.last_entries)
     if entry.producer is not None and entry.sequence_id is not None:
-        marks[entry.producer] = Mark(entry.sequence_id, entry.message_id, entry.offset)
-    return {name: mark for name, mark in marks.items() if mark.offset >= counts_from(name)}
+        last_entries[entry.producer] = LastEntry(entry.sequence_id, entry.message_id, entry.offset)
+    return {name: last_entry for name, last_entry in last_entries.items() if last_entry.offset >= counts_from(name)}
 
 
 class _Request:
     """The rows of one request of a transaction, as far as they were read: one run, as it was when they were stored."""
 
-    __slots__ = ("_end", "_first", "_last_id", "_marks")
+    __slots__ = ("_end", "_first", "_last_entries", "_last_id")
 
     def __init__(self, first: Entry, counts_from: Callable[[str], int]) -> None:
         self._first = first
         self._end = first.offset + first.count
         self._last_id = first.message_id if first.last_id is None else first.last_id
-        self._marks = _marks_of(first, counts_from)
+        self._last_entries = _last_entries_of(first, counts_from)
 
     def take(self, entry: Entry, counts_from: Callable[[str], int]) -> bool:
         """Take the next entry if it belongs to the same request. A hole ends the request, and what is behind it is refused."""
@@ -112,14 +112,14 @@ class _Request:
         if entry.offset != self._end or entry.message_id <= self._last_id:
             return False
         self._end, self._last_id = entry.offset + 1, entry.message_id
-        self._marks |= _marks_of(entry, counts_from)  # sequence ids rise within a request
+        self._last_entries |= _last_entries_of(entry, counts_from)  # sequence ids rise within a request
         return True
 
     def add_to(self, fold: Fold) -> None:
         """Add what was taken as one run."""
         first, pointer = self._first, self._first.write_pointer
-        marks = tuple(self._marks.items())
-        run = Run(first.offset, self._end - first.offset, first.message_id, self._last_id, marks, pointer)
+        last_entries = tuple(self._last_entries.items())
+        run = Run(first.offset, self._end - first.offset, first.message_id, self._last_id, last_entries, pointer)
         if pointer is not None and pointer < 0:
             fold.skip(run)
         else:

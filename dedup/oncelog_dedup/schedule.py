@@ -1,4 +1,4 @@
-"""When a snapshot is due. Told the time, never asking it.
+"""When a snapshot is due. It is given the time and never asks for it.
 
 Two rules. It is *wanted* after ``every_messages`` messages or after ``every_seconds`` seconds with at least one message. It is
 *affordable* when the messages since the last snapshot are at least as many as the producers it will hold: then snapshots write

@@ -1,6 +1,6 @@
 """The highest sequence id per producer. It only rises.
 
-"Never published" is the absence of a mark (None), never 0 or -1: 0 is a sequence id like any other (the Pulsar Python client
+"Never published" is the absence of an entry (None), never 0 or -1: 0 is a sequence id like any other (the Pulsar Python client
 treated 0 as "unset" and stored record 0 of a file twice).
 """
 
@@ -13,7 +13,7 @@ MAX_SEQUENCE_ID = 2**63 - 1
 """The largest sequence id: what a signed 64-bit integer holds, as on the wire and on disk."""
 
 
-class Mark(NamedTuple):
+class LastEntry(NamedTuple):
     """A producer's newest message: its sequence id, and where the message lies."""
 
     sequence_id: int
@@ -23,77 +23,77 @@ class Mark(NamedTuple):
 
 
 class SequenceMap:
-    """producer → :class:`Mark` of its highest sequence id."""
+    """producer → :class:`LastEntry` of its highest sequence id."""
 
-    __slots__ = ("_marks",)
+    __slots__ = ("_last_entries",)
 
-    def __init__(self, marks: dict[str, Mark] | None = None) -> None:
-        self._marks: dict[str, Mark] = {} if marks is None else dict(marks)
+    def __init__(self, last_entries: dict[str, LastEntry] | None = None) -> None:
+        self._last_entries: dict[str, LastEntry] = {} if last_entries is None else dict(last_entries)
 
-    def get(self, producer: str) -> Mark | None:
-        """The producer's mark, or None if it never published."""
-        return self._marks.get(producer)
+    def get(self, producer: str) -> LastEntry | None:
+        """The producer's last entry, or None if it never published."""
+        return self._last_entries.get(producer)
 
-    def raise_to(self, producer: str, mark: Mark) -> None:
-        """Move the producer up to ``mark``; a mark at or below the present one changes nothing."""
-        present = self._marks.get(producer)
-        if present is None or mark.sequence_id > present.sequence_id:
-            self._marks[producer] = mark
+    def raise_to(self, producer: str, last_entry: LastEntry) -> None:
+        """Move the producer up to ``last_entry``; an entry at or below the present one changes nothing."""
+        present = self._last_entries.get(producer)
+        if present is None or last_entry.sequence_id > present.sequence_id:
+            self._last_entries[producer] = last_entry
 
-    def precede(self, producer: str, mark: Mark) -> None:
+    def precede(self, producer: str, last_entry: LastEntry) -> None:
         """:meth:`raise_to` with a message that came before the present one: at equal sequence ids it is the first."""
-        present = self._marks.get(producer)
-        if present is None or mark.sequence_id >= present.sequence_id:
-            self._marks[producer] = mark
+        present = self._last_entries.get(producer)
+        if present is None or last_entry.sequence_id >= present.sequence_id:
+            self._last_entries[producer] = last_entry
 
     def forget(self, producer: str) -> None:
         """Drop the producer. Only an operator asks for this; nothing expires by itself."""
-        self._marks.pop(producer, None)
+        self._last_entries.pop(producer, None)
 
     def copy(self) -> SequenceMap:
-        """An independent map with the same marks, for a snapshot that is encoded while this one goes on rising."""
-        return SequenceMap(self._marks)
+        """An independent map with the same entries, for a snapshot that is encoded while this one goes on rising."""
+        return SequenceMap(self._last_entries)
 
-    def items(self) -> Iterator[tuple[str, Mark]]:
-        """Every (producer, mark), in no promised order."""
-        return iter(self._marks.items())
+    def items(self) -> Iterator[tuple[str, LastEntry]]:
+        """Every (producer, last entry), in no promised order."""
+        return iter(self._last_entries.items())
 
     def producers(self) -> Iterator[str]:
         """The name of every producer, in no promised order."""
-        return iter(self._marks)
+        return iter(self._last_entries)
 
     def __len__(self) -> int:
-        return len(self._marks)
+        return len(self._last_entries)
 
     def __contains__(self, producer: object) -> bool:
-        return producer in self._marks
+        return producer in self._last_entries
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SequenceMap) and self._marks == other._marks
+        return isinstance(other, SequenceMap) and self._last_entries == other._last_entries
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"SequenceMap({self._marks!r})"
+        return f"SequenceMap({self._last_entries!r})"
 
 
-def newest(mark: Mark | None, others: Iterable[Mark]) -> Mark | None:
+def newest(last_entry: LastEntry | None, others: Iterable[LastEntry]) -> LastEntry | None:
     """The one with the highest sequence id; at equal ones the one that came first, as if they had been raised in log order."""
     for each in others:
-        if mark is None or (each.sequence_id, -each.offset) > (mark.sequence_id, -mark.offset):
-            mark = each
-    return mark
+        if last_entry is None or (each.sequence_id, -each.offset) > (last_entry.sequence_id, -last_entry.offset):
+            last_entry = each
+    return last_entry
 
 
 def merged(earlier: SequenceMap, later: SequenceMap) -> SequenceMap:
-    """The highest marks of both, where all of ``earlier`` lies before all of ``later`` in the log.
+    """The highest entries of both, where all of ``earlier`` lies before all of ``later`` in the log.
 
     It is the larger one of the two, changed: the cost is that of the smaller one. Neither may be used as itself afterwards.
     """
     if len(later) <= len(earlier):
-        for producer, mark in later.items():
-            earlier.raise_to(producer, mark)
+        for producer, last_entry in later.items():
+            earlier.raise_to(producer, last_entry)
         return earlier
-    for producer, mark in earlier.items():
-        later.precede(producer, mark)
+    for producer, last_entry in earlier.items():
+        later.precede(producer, last_entry)
     return later

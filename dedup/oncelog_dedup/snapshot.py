@@ -21,7 +21,7 @@ import struct
 from typing import NamedTuple
 from zlib import crc32
 
-from oncelog_dedup.sequence_map import Mark, SequenceMap
+from oncelog_dedup.sequence_map import LastEntry, SequenceMap
 
 _MAGIC = b"OLSN"
 _VERSION = 1
@@ -49,19 +49,19 @@ START = Position(0, None)
 
 
 class Snapshot(NamedTuple):
-    """``marks`` is the fold of exactly the messages below ``position``."""
+    """``last_entries`` is the fold of exactly the messages below ``position``."""
 
-    marks: SequenceMap
+    last_entries: SequenceMap
     position: Position
 
     def to_bytes(self) -> bytes:
         """The snapshot in the layout above."""
         position = self.position
         last_id = _NO_ID if position.last_message_id is None else position.last_message_id
-        parts = [_HEAD.pack(_MAGIC, _VERSION, position.upcoming_offset, last_id, len(self.marks))]
-        for producer, mark in self.marks.items():
+        parts = [_HEAD.pack(_MAGIC, _VERSION, position.upcoming_offset, last_id, len(self.last_entries))]
+        for producer, last_entry in self.last_entries.items():
             name = producer.encode()
-            parts += (_NAME.pack(len(name)), name, _MARK.pack(*mark))
+            parts += (_NAME.pack(len(name)), name, _MARK.pack(*last_entry))
         body = b"".join(parts)
         return body + _CRC.pack(crc32(body))
 
@@ -81,22 +81,22 @@ class Snapshot(NamedTuple):
         if magic != _MAGIC or version != _VERSION:
             raise SnapshotDamaged(f"not a snapshot of layout version {_VERSION}: {magic!r} version {version}")
         try:
-            marks = _read_marks(body, count)
+            last_entries = _read_last_entries(body, count)
         except (struct.error, UnicodeDecodeError) as error:
             raise SnapshotDamaged(f"the producers of the snapshot cannot be read: {error}") from error
-        return cls(marks, Position(upcoming_offset, None if last_id == _NO_ID else last_id))
+        return cls(last_entries, Position(upcoming_offset, None if last_id == _NO_ID else last_id))
 
 
-def _read_marks(body: bytes, count: int) -> SequenceMap:
-    marks: dict[str, Mark] = {}
+def _read_last_entries(body: bytes, count: int) -> SequenceMap:
+    last_entries: dict[str, LastEntry] = {}
     at = _HEAD.size
     for _ in range(count):
         (length,) = _NAME.unpack_from(body, at)
         at += _NAME.size
         name = body[at : at + length].decode()
         at += length
-        marks[name] = Mark(*_MARK.unpack_from(body, at))
+        last_entries[name] = LastEntry(*_MARK.unpack_from(body, at))
         at += _MARK.size
-    if at != len(body) or len(marks) != count:
-        raise SnapshotDamaged(f"the snapshot says {count} producers in {len(body)} bytes and holds {len(marks)} in {at}")
-    return SequenceMap(marks)
+    if at != len(body) or len(last_entries) != count:
+        raise SnapshotDamaged(f"the snapshot says {count} producers in {len(body)} bytes and holds {len(last_entries)} in {at}")
+    return SequenceMap(last_entries)

@@ -1,1 +1,1 @@
-"""The parts of the demo: the flights themselves, a producer, a reader that keeps a table, and the proof at the end."""
+"""The parts of the demo: the flights, a producer, a reader that keeps a table, streams on Spark, and the proofs at the end."""

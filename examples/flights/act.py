@@ -18,7 +18,7 @@ STALLED_SECONDS = 60.0
 
 @dataclass
 class Story:
-    """What happened, told as it happens."""
+    """Prints what happens, as it happens."""
 
     console: Console
     begun: float = field(default_factory=time.monotonic)

@@ -93,7 +93,7 @@ class ActOne(Act):
 
     def _kill_reader(self) -> None:
         self.kill(self.reader)
-        self.story.tell(f"    its table and its position stand at {self._counted():,} flights; the next one goes on from there")
+        self.story.tell(f"    its table and its position are at {self._counted():,} flights; the next one goes on from there")
         self.reader = self.crew.reader("reader 2", self.batch)
 
     def _kill_service(self) -> None:

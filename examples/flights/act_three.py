@@ -1,8 +1,8 @@
 """Act three: streams on Spark, killed on the way, give what a batch over the same topics gives.
 
 1. A service, and a producer of flights and weather in the order of their hours.
-2. `oncelog pipeline flights`: delays by airport and hour, in windows with a watermark, into a topic through the exactly-once sink
-   and into files; a join of the flights with the weather of their hour, into files.
+2. A pipeline on Spark (`streams.py`): delays by airport and hour, in windows with a watermark, into a topic through the
+   exactly-once sink and into files; a join of the flights with the weather of their hour, into files.
 3. The pipeline is killed (SIGKILL, with its JVM) when a part of the delays is written, and started again from its checkpoints.
 4. The service is killed and restarted beneath it; its tasks ride it out.
 5. Topic and files are compared with a batch computation of the same queries: every row once, none else.
@@ -17,11 +17,9 @@ from typing import Any
 from rich.table import Table
 
 from flights.act import Act, Story
-from flights.data import TOPIC, WEATHER_TOPIC
+from flights.data import DELAYS_TOPIC, TOPIC, WEATHER_TOPIC
 from flights.processes import Crew
 from oncelog import Client
-
-DELAYS_TOPIC = "delays"
 
 
 class ActThree(Act):
@@ -49,7 +47,7 @@ class ActThree(Act):
         self.story.tell(f"service at {self.crew.url}; a producer, and Spark, which takes a while to start")
         producer = self.crew.producer_by_hour(self.rows)
         # Small batches, so that there is a middle to be killed in.
-        pipeline = self.crew.pipeline("pipeline 1", self.results, self.rows // 8, to_the_end=False)
+        pipeline = self.crew.streams("pipeline 1", self.results, self.rows // 8, to_the_end=False)
         self.wait(lambda: producer.exit_code is not None, self._flights)
         self.story.tell(
             f"{producer.report[TOPIC]:,} flights and {producer.report[WEATHER_TOPIC]:,} hours of weather are published"
@@ -58,7 +56,7 @@ class ActThree(Act):
         self.kill(pipeline)
         self.story.tell(f"    {self._delays():,} rows of delays are in the topic; the next one goes on from its checkpoints")
         begun = self._delays()
-        pipeline = self.crew.pipeline("pipeline 2", self.results, self.rows // 4, to_the_end=True)
+        pipeline = self.crew.streams("pipeline 2", self.results, self.rows // 4, to_the_end=True)
         self.wait(lambda: self._delays() > begun, self._delays)
         self.kill(service)
         began = time.monotonic()

@@ -51,7 +51,7 @@ class Flight(Base):
 
 
 class Booking(Base):
-    """Somebody's seats."""
+    """Seats that a passenger has."""
 
     __tablename__ = "bookings"
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

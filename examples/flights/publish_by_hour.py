@@ -1,7 +1,7 @@
 """Act three's producer: flights and weather, each in the order of their hours, as they would come if they came today.
 
 The file of flights goes by its months as text, 1, 10, 11, 12, 2: of no hour could one say that no flight of it comes any more.
-The place in that order is the sequence id.
+The index in that order is the sequence id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where act two's process stands still to be killed, in the real order of a transaction's calls.
+"""Where act two's process halts to be killed, in the real order of a transaction's calls.
 
     messages published ─▶ database commits ─▶ transaction commits at the service
                   published             decided            committing
@@ -20,7 +20,7 @@ from oncelog.wire.transaction import Transaction
 
 
 class StoppingParticipant(SqlParticipant):
-    """A SqlParticipant that reports, and stands still, in one of its transactions."""
+    """A SqlParticipant that reports, and halts, in one of its transactions."""
 
     def __init__(self, database: Session, resource: str, place: str, transaction: int) -> None:
         """``transaction``: which one of this participant, from 1."""

@@ -18,15 +18,14 @@ from oncelog.reading.reader import Reader
 from oncelog.transactions.atomic import AtomicBatch, AtomicBranch
 from oncelog.transactions.participants import TransactionAware
 from oncelog.transactions.transaction import TransactionContext
-from oncelog.transactions.transactional_dict import TransactionalDict
 from oncelog.values.expectation import UNCHECKED
 from oncelog.values.message import Message
 from oncelog.values.receipt import Receipt
 
 if TYPE_CHECKING:
     from oncelog.sql.checkpoint import Checkpoint
-    from oncelog.sql.outbox import Outbox
-    from oncelog.sql.outbox_relay import OutboxRelay
+    from oncelog.sql.outbox.outbox import Outbox
+    from oncelog.sql.outbox.relay import OutboxRelay
     from oncelog.sql.participant import SqlParticipant
 
 __version__ = "0.1.0"
@@ -49,14 +48,13 @@ __all__ = [
     "SqlParticipant",
     "TransactionAware",
     "TransactionContext",
-    "TransactionalDict",
     "errors",
 ]
 
 _NEEDS_SQL = {
     "Checkpoint": "oncelog.sql.checkpoint",
-    "Outbox": "oncelog.sql.outbox",
-    "OutboxRelay": "oncelog.sql.outbox_relay",
+    "Outbox": "oncelog.sql.outbox.outbox",
+    "OutboxRelay": "oncelog.sql.outbox.relay",
     "SqlParticipant": "oncelog.sql.participant",
 }
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Client(Api):
-    """A service, by its URL. Thread-safe; a context manager. In a forked child it has connections of its own.
+    """Calls a service, by its URL. Thread-safe; a context manager. In a forked child it has connections of its own.
 
     Every call tries again what is safe to try again, for ``retry`` seconds, and raises an OncelogError then.
     """
@@ -35,7 +35,7 @@ class Client(Api):
         timeout: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> TransactionContext:
-        """A transaction over topics and ``participants``, for a ``with`` statement; see :class:`oncelog.TransactionContext`."""
+        """Make a transaction over topics and ``participants``, for a ``with`` statement: :class:`oncelog.TransactionContext`."""
         return TransactionContext(self, *participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
 
     def run_in_transaction(
@@ -47,7 +47,7 @@ class Client(Api):
         timeout: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> T:
-        """What ``function(tx)`` returns, called in a transaction; after a conflict again in a new one, ``attempts`` times in all.
+        """Call ``function(tx)`` in a transaction and return what it does; after a conflict again, ``attempts`` times.
 
         Raises:
             TransactionConflict: the last attempt's. Whatever else fails is raised at once, as by :class:`TransactionContext`.
@@ -82,7 +82,7 @@ class Client(Api):
         checksum: str | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> AtomicBatch:
-        """Messages for several topics that are committed together, for a ``with`` statement; see :class:`oncelog.AtomicBatch`."""
+        """Gather messages for several topics and commit them together, in a ``with`` block; see :class:`oncelog.AtomicBatch`."""
         return AtomicBatch(
             self,
             group,
@@ -107,5 +107,5 @@ class Client(Api):
         namespace: str = DEFAULT_NAMESPACE,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> AtomicBranch:
-        """Messages staged for the atomic commit of id ``of``, for a ``with`` statement; see :class:`oncelog.AtomicBranch`."""
+        """Stage messages for the atomic commit of id ``of``, for a ``with`` statement; see :class:`oncelog.AtomicBranch`."""
         return AtomicBranch(self, of, group, id=id, timeout=timeout, namespace=namespace, buffer_bytes=buffer_bytes)

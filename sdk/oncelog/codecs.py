@@ -223,7 +223,7 @@ class AvroCodec(_Guarded):
 
 
 def _fingerprint(schema: Any) -> bytes:
-    """As it travels: fastavro's hex digits are those of its bytes, the lowest first."""
+    """The fingerprint as it travels: fastavro's hex digits are those of its bytes, the lowest first."""
     return bytes.fromhex(fastavro.schema.fingerprint(fastavro.schema.to_parsing_canonical_form(schema), "CRC-64-AVRO"))
 
 

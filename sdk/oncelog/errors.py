@@ -96,14 +96,14 @@ class StaleMessageId(InvalidRequest):
 
 
 class OffsetOutOfRange(InvalidRequest):
-    """The offset lies beyond the upcoming offset of the topic, or a range is not settled yet, or was deleted."""
+    """The offset lies beyond the upcoming offset of the topic, or a range is not stable yet, or was deleted."""
 
     code = "offset_out_of_range"
-    values = ("upcoming", "earliest", "settled")
+    values = ("upcoming", "earliest", "stable")
     upcoming: int
     earliest: int
-    """Of a refused range: where the topic begins; else None, as ``settled``."""
-    settled: int
+    """Of a refused range: where the topic begins; else None, as ``stable``."""
+    stable: int
 
 
 class MessagesExpired(OncelogError):
@@ -212,7 +212,7 @@ class TransactionNotFound(NotFound):
     values = ("write_pointer", "transaction")
     write_pointer: int
     transaction: str
-    """Of a journaled transaction: its id."""
+    """Of an atomic commit: its id."""
 
 
 class GroupProducerNotFound(NotFound):
@@ -264,9 +264,9 @@ class TransactionNotInProgress(OncelogError):
     write_pointer: int
     state: str
     transaction: str
-    """Of a journaled transaction: its id."""
+    """Of an atomic commit: its id."""
     reason: str
-    """Why a journaled transaction was aborted: an error's code, `timed_out`, `asked`, `not_named`."""
+    """Why an atomic commit was aborted: an error's code, `timed_out`, `asked`, `not_named`."""
 
 
 class TransactionPrepared(OncelogError):
@@ -354,7 +354,7 @@ class KeyInTransaction(OncelogError):
 
 
 class TransactionExists(OncelogError):
-    """A journaled transaction of this id was begun differently: in another group, or as a branch of another one."""
+    """An atomic commit of this id was begun differently: in another group, or as a branch of another one."""
 
     code = "transaction_exists"
     status = 409
@@ -625,7 +625,7 @@ class OutboxBusy(OncelogError):
 
 
 class DataLost(OncelogError):
-    """Messages that were to be read are not there any more, and this reader was told not to pass over them."""
+    """Messages that were to be read are not there any more, and this reader may not pass over them."""
 
     code = "data_lost"
     values = ("topic", "first", "earliest")
@@ -668,7 +668,7 @@ class TransactionInDoubt(OncelogError):
     values = ("write_pointer", "transaction")
     write_pointer: int
     transaction: str
-    """Of a journaled transaction: its id."""
+    """Of an atomic commit: its id."""
 
 
 def all_errors() -> list[type[OncelogError]]:

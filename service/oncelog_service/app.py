@@ -31,7 +31,7 @@ def build_service(
     open_store: Callable[[], Store] | None = None,
     url: str | None = None,
 ) -> Service:
-    """A service from its settings; tests hand in a clock or a store of their own. ``url``: where it listens."""
+    """Builds a service from its settings; tests hand in a clock or a store of their own. ``url``: where it listens."""
     return Service(settings, open_store or store_opener(settings.store), clock or SystemClock(), url)
 
 
@@ -42,7 +42,7 @@ def check_exposure(settings: Settings) -> None:
 
 
 async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
-    """Run until SIGINT or SIGTERM, then stop cleanly. ``on_ready`` is told the URL once requests are answered.
+    """Runs until SIGINT or SIGTERM, then stops cleanly. ``on_ready`` is told the URL once requests are answered.
 
     Raises:
         ValueError: check_exposure. StoreError: the store cannot be opened. OSError: the port is taken.
@@ -85,7 +85,7 @@ def _uvicorn_config(service: Service, settings: Settings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, told to stop by a signal without being killed by it a second time."""
+    """uvicorn's server, stopped by a signal that does not kill the process a second time."""
 
     before_shutdown: Callable[[], None] | None = None
 

@@ -1,6 +1,6 @@
-"""Keeps the tasks of the service going: an error that nobody foresaw ends none of them, and is seen.
+"""Keeps the tasks of the service going: an unforeseen error ends none of them, and is seen.
 
-A task that ends leaves its work undone until somebody restarts the service: expired rows fill the disk, transactions that have
+A task that ends leaves its work undone until the service is restarted: expired rows fill the disk, transactions that have
 ended are told to nobody, an atomic commit that is out of time holds its locks. What a task expects to fail, it deals with itself.
 """
 
@@ -26,7 +26,7 @@ class Background:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.failures = 0
-        """How often a task met an error that nobody foresaw."""
+        """How often a task met an unforeseen error."""
         self._failed: dict[str, float] = {}
         """Task → when it failed last."""
 

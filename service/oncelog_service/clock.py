@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux's CLOCK_MONOTONIC stands still while the machine is suspended; a lease does not."""
+"""Linux's CLOCK_MONOTONIC stops while the machine is suspended; a lease does not."""
 
 
 class Clock(Protocol):
@@ -17,7 +17,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that is not set, and goes on while this process, or the machine, stands still."""
+        """Seconds on a clock that is not set, and goes on while this process, or the machine, is stopped."""
         ...
 
 
@@ -36,7 +36,7 @@ class SystemClock:
 
 
 class SteadyClock:
-    """The time as it would be had nobody set the clock forward since this was made: for what must not end or age early."""
+    """The time as it would be had the clock not been set forward since this was made: for what must not end or age early."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class SteadyClock:
 
 
 class RunningClock:
-    """The time as it would be had nobody set the clock at all since this was made: for what must end neither early nor late."""
+    """The time as it would be had the clock not been set at all since this was made: for what must end neither early nor late."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

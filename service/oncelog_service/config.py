@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from oncelog_service.atomic.limits import JournalLimits
+from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.log.limits import Limits
 from oncelog_service.storage.open import store_opener
 from oncelog_service.transactions.limits import TransactionLimits
@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     """Whether topics that do not say so themselves (`check.expected.offsets`) check what a publish expects; it costs an index of
     message keys in memory."""
     cache_bytes: int = Field(default=64 * 2**20, ge=0)
-    """Recent messages kept in memory, over all topics."""
+    """Recent messages held in memory, over all topics."""
     max_request_bytes: int = Field(default=8 * 2**20, ge=1_024)
     """Largest request body."""
     max_inflight_bytes: int = Field(default=128 * 2**20, ge=1_024)
@@ -124,10 +124,10 @@ class Settings(BaseSettings):
         )
 
     @property
-    def journal_limits(self) -> JournalLimits:
+    def atomic_limits(self) -> AtomicLimits:
         """How long atomic commits may take."""
         longest_ms = round(self.max_atomic_timeout_seconds * 1000)
-        return JournalLimits(
+        return AtomicLimits(
             partitions=self.journal_partitions,
             default_timeout_ms=min(round(self.atomic_timeout_seconds * 1000), longest_ms),
             max_timeout_ms=longest_ms,
@@ -148,6 +148,7 @@ class Settings(BaseSettings):
             max_transaction_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
             foreign_write_pointers=self.foreign_write_pointers,
             assigned_producer_ms=round(self.assigned_producer_seconds * 1000),
+            deduplication=self.deduplication,
             check_expected_offsets=self.check_expected_offsets,
         )
 

@@ -3,7 +3,7 @@
 A synced write of one row costs about as much as one of 1,000, so under load the requests of many connections share a sync; it
 is LevelDB's own group commit one level up (its ``BuildBatchGroup``).
 
-The invariants everything stands on:
+The invariants on which everything depends:
 
 * Submissions become durable in the order in which they were submitted, and are reported in that order on the event loop.
 * After a failed write nothing is written any more. The submissions of that write may be on disk (not definite); those behind it
@@ -11,7 +11,7 @@ The invariants everything stands on:
 * What stands on a fence that is lost is not written, nor is anything behind it that shares a fence with what was not: it was
   decided on memory that has not come true. The rest goes on.
 * Handing over never raises. Whether it can be done is asked once, by :meth:`Writer.check`, before anything moves; what happens
-  later is told by the future, and memory that has moved by something which is not written is dropped and read back.
+  later is said by the future, and memory that has moved by something which is not written is dropped and read back.
 """
 
 from __future__ import annotations
@@ -79,20 +79,20 @@ class Writer:
         self._thread.start()
 
     def under(self, lease: Lease) -> Writer:
-        """The same writer for whoever may write as long as this lease stands."""
+        """A view of this writer that may write as long as this lease is valid."""
         view = copy(self)
         view._lease = lease
         return view
 
     def fence(self, batch: Batch) -> None:
-        """Have the batch, which somebody else submits, stand on the lease of this view too."""
+        """Have a batch that another view submits stand on the lease of this view too."""
         if self._lease is not None and self._lease.fence is not None:
             batch.fences.add(self._lease.fence)
 
     @property
-    def stands(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the lease of this view is known to stand: what it has written is the newest there is."""
-        return self._lease is None or self._lease.stands
+        return self._lease is None or self._lease.is_valid
 
     @property
     def shared(self) -> bool:
@@ -109,17 +109,17 @@ class Writer:
         """Submissions that those writes carried."""
         return self._state.submissions
 
-    def submit(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
+    def submit(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Queue a batch. ``on_written`` runs on the event loop once it is synced, in submission order, before anyone awakes.
 
-        Never raises: whoever calls it has moved memory, or is about to. The clock is not asked either; what keeps a late write
+        Never raises: the caller has moved memory, or is about to. The clock is not asked either; what keeps a late write
         out is its fence. The future raises StorageFailed (it may be on disk) or StorageUnavailable (it is not).
         """
         done = self._future()
         submission = self._submission(batch, on_written, done)
         if self._takes(done):
             self._state.last = done
-            self._flush_lazy()
+            self._flush_lazy()  # ahead of it: they were handed over before
             self._state.queue.put(submission)
         return done
 
@@ -143,17 +143,17 @@ class Writer:
             self._give_up(error)
             raise
 
-    def submit_lazily(self, batch: Batch, on_written: Callable[[], None]) -> asyncio.Future[None]:
-        """The same as :meth:`submit` for what nobody waits for: it joins the next write, or makes its own after a short while."""
+    def submit_lazily(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
+        """Queue a batch without waiting for it: it joins the next write, or makes its own after a short while."""
         done = self._future()
         if self._takes(done):
             self._state.lazy.append(self._submission(batch, on_written, done))
             self._loop.call_later(LAZY_SECONDS, self._flush_lazy)
         return done
 
-    async def settled(self) -> None:
+    async def drained(self) -> None:
         """Return when everything submitted before this call is on disk. Others have had a turn meanwhile, whatever was under way:
-        whoever asks again and again does not keep the event loop for itself.
+        a caller that asks again and again does not keep the event loop for itself.
 
         Raises StorageFailed if it may not be, or is not the newest there is, since the lease is lost.
         """
@@ -163,17 +163,19 @@ class Writer:
             await asyncio.wait([last])
         else:
             await asyncio.sleep(0)
-        if last is not None and last.cancelled():  # whoever waited for it has gone; it is written all the same
-            with suppress(OncelogError):
+        if last is not None and last.cancelled():  # its caller has gone; it is written all the same
+            try:
                 await self.synced()
+            except OncelogError as error:  # also at a stop, when nothing can be put behind it any more
+                raise StorageFailed(error.detail) from error
         if state.failure is not None:
             raise StorageFailed(f"the store failed: {state.failure}")
-        if not self.stands:
+        if not self.is_valid:
             raise StorageFailed(LOST)
 
     async def synced(self) -> None:
         """Return when everything handed over before this call, lazily too, is on disk. Raises as the future of a submission."""
-        await self.submit(Batch(), lambda: None)
+        await self.submit(Batch())
 
     async def close(self) -> None:
         """Write what is queued, then end the thread. Nothing may be submitted any more."""
@@ -186,7 +188,7 @@ class Writer:
         """The last question before memory moves. Raises StorageUnavailable if nothing can be written, or not under this lease."""
         if self._refusal is not None:
             raise self._refusal
-        if not self.stands:
+        if not self.is_valid:
             raise StorageUnavailable(LOST)
 
     @property
@@ -240,7 +242,7 @@ class Writer:
     def _write(self, group: list[_Submission], lost: set[Fence]) -> bool:
         """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.
 
-        All of it is reported at once: whoever waits for the last submission must find those before it written, not under way.
+        All of it is reported at once: a caller that waits for the last submission must find those before it written.
         """
         failure: Exception | None = None
         while standing := _standing(group, lost):
@@ -264,7 +266,7 @@ class Writer:
     def _report(self, call: Callable[..., None], *args: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:  # the loop was closed under us: nobody is left who waits for an answer
+        except RuntimeError:  # the loop was closed under us: no caller is left
             return
 
     # --- back on the event loop
@@ -302,14 +304,14 @@ class Writer:
             submission.done.set_result(None)
 
     def _give_up(self, error: BaseException) -> None:
-        """Nothing is written any more, and nothing in memory is believed. Told once, before anybody who waits hears of it."""
+        """Nothing is written any more, and nothing in memory is believed."""
         if self._state.failure is not None:
             return
         failure = error if isinstance(error, Exception) else RuntimeError(f"interrupted: {error!r}")
         if not isinstance(error, StoreError):
             _log.error("memory could not follow what is written; everything is read back", exc_info=error)
         self._state.failure = failure
-        self._on_failure(failure)
+        self._on_failure(failure)  # before any waiting caller hears of it
         for lazy in self._state.lazy:
             _fail(lazy.done, _unwritten())
         self._state.lazy.clear()
@@ -347,6 +349,6 @@ def _fail(done: asyncio.Future[None], error: OncelogError) -> None:
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:
-    """A failure that nobody awaits (a snapshot's) is no unhandled exception: on_failure has told of it."""
+    """A failure that is not awaited (a snapshot's) is no unhandled exception: on_failure has reported it."""
     if not done.cancelled():
         done.exception()

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Mapping
 
 from oncelog.errors import InvalidRequest, TransactionalMismatch
-from oncelog_service.storage.rows import TopicRow
+from oncelog_service.storage.records import TopicRow
 
 TTL = "ttl"
 """Seconds that messages live, a whole number from 1; default a week, as in the TMS page."""

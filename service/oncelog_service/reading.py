@@ -1,4 +1,4 @@
-"""Reads of the store off the event loop, its failures turned into what a client is told."""
+"""Reads of the store off the event loop, its failures turned into what a client is answered."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SCANNING = 3
 class Scans:
     """Threads of their own for reads that look at much: who checks, refolds or cleans up a log does not hold up who polls.
 
-    Whoever has more to read than a few thousand rows comes again for the next ones, so that all get their turns, and so that it
-    ends when nobody waits for it any more, or the store is closed.
+    A caller with more to read than a few thousand rows comes again for the next ones, so that all get their turns, and so that it
+    ends when no caller waits for it any more, or the store is closed.
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_SCANNING, "oncelog-scan")
 
     async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """As :func:`read`. A call that has not begun when nobody waits for it any more never does."""
+        """As :func:`read`. A call that has not begun when no caller waits for it any more never does."""
         whole = partial(read_at_once, call, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, whole)
 
@@ -41,7 +41,7 @@ async def read(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 def read_at_once(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """The same here and now: on the event loop for what needs no disk, as a key that is not there does not (bloom filters)."""
+    """``call(...)`` on the event loop, for what needs no disk: a key that is not there does not (bloom filters)."""
     try:
         return call(*args, **kwargs)
     except StoreDamaged as damage:

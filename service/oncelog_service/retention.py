@@ -1,4 +1,4 @@
-"""Deletes what has expired, and what is left of deleted topics, in slices that hold up nobody.
+"""Deletes what has expired, and what is left of deleted topics, in slices that hold up no request.
 
 Expired messages are invisible from the first millisecond whether they are deleted or not; this only frees the space.
 """
@@ -30,7 +30,7 @@ from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, topic_key
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import TopicRow
+from oncelog_service.storage.records import TopicRow
 from oncelog_service.topics import TopicName, Topics
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class _Old:
     """What is left of older generations of a topic."""
 
     below: int
-    """The first generation that is kept."""
+    """The first generation that stays."""
     since: float
     """When this process first saw that those before it are deleted."""
     tables: list[Table]
@@ -103,7 +103,7 @@ class Retention:
         deleted = 0
         for log in list(self._topics.opened.values()):
             log.snapshots.begin_if_due()
-            await self._end_outlived(log)
+            await self._end_expired(log)
         with_payloads = await self._with_payloads()
         for name, row in await self._topics.scans.read(lambda: list(self._topics.rows())):
             if not self._topics.belongs_here(name):
@@ -114,7 +114,7 @@ class Retention:
                     deleted += await self._expired(name, row)
                     deleted += await self._payloads(name, row, with_payloads)
             except NotServedHere:
-                continue  # whoever serves it sees to it
+                continue  # the process that serves it sees to it
             except OncelogError as error:
                 _log.warning("retention of %s/%s failed and will be tried again: %s", *name, error)
             except Exception:
@@ -122,16 +122,16 @@ class Retention:
         return deleted
 
     async def _with_payloads(self) -> set[bytes] | None:
-        """Of which generations of topics payloads are to be looked at; None: of all, as nobody can say which have some."""
+        """Of which generations of topics payloads are to be looked at; None: of all, as it is not known which have some."""
         try:
             return await self._topics.scans.read(generations_with_payloads, self._store)
         except OncelogError:
             return None
 
-    async def _end_outlived(self, log: TopicLog) -> None:
+    async def _end_expired(self, log: TopicLog) -> None:
         try:
             await log.end_idle_producers()
-            await log.settle_outlived()
+            await log.settling.settle_expired()
         except OncelogError as error:
             _log.warning("old transactions and names of producers cannot be ended now and will be: %s", error)
 
@@ -171,11 +171,11 @@ class Retention:
     async def _is_left_over(self, name: TopicName, prefix: bytes, number: int) -> bool:
         """Whether what was staged under the number will never be copied, nor has been since it was looked at.
 
-        Asked in this order: once nobody needs it, its commit has been handed over, if there was one, and is seen on disk.
+        Asked in this order: once nothing needs it, its commit has been handed over, if there was one, and is seen on disk.
         """
         if self._needs(number):
             return False
-        await (await self._topics.writer(name)).settled()
+        await (await self._topics.writer(name)).drained()
         return await self._topics.scans.read(read_group_row, self._store, prefix, -number) is None
 
     async def _expire_stored(self, name: TopicName, prefix: bytes, group: Outdated) -> bool:
@@ -216,6 +216,6 @@ class Retention:
             batch = Batch()
             for table, key in keys:
                 batch.delete(table, key)
-            await (await self._topics.writer(name)).submit(batch, lambda: None)
+            await (await self._topics.writer(name)).submit(batch)
             deleted += len(keys)
         return deleted

@@ -14,11 +14,11 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
-from oncelog_service.atomic.coordinator import Journal
+from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import Background
 from oncelog_service.clock import Clock
-from oncelog_service.cluster.leases import JOURNAL, SETUP, TRANSACTIONS, Alone, Lease, Leases, topic_of
-from oncelog_service.cluster.led import Led
+from oncelog_service.cluster.leader import Component, Leader
+from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, Alone, Lease, Leases, topic_of
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.group_commit import Writer
@@ -29,12 +29,13 @@ from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.port import Fence, Store, StoreDamaged, StoreError
 from oncelog_service.topics import Topics
-from oncelog_service.transactions.instance import find_instance, instance_of
 from oncelog_service.transactions.leased import LeasedTransactions
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
+from oncelog_service.transactions.store_id import find_store_id, store_id_of
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Component)
 
 _log = logging.getLogger(__name__)
 
@@ -49,76 +50,74 @@ _ANYWHERE = ("0.0.0.0", "::", None)
 
 
 def _is_here(url: str) -> bool:
-    """Whether what is at the URL is on this machine; one that names no host is."""
+    """Tells whether a URL leads to this machine; one that names no host does."""
     return urlsplit(url).hostname in (*LOOPBACK, None)
 
 
+def _present(leader: Leader[C] | None) -> C | None:
+    return None if leader is None else leader.present
+
+
 class _Opened:
-    """What belongs to one opening of the store."""
+    """Holds what belongs to one opening of the store."""
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self.store = store
         self.writer = writer
         self.leases: Leases = Alone()
         self.topics: Topics | None = None
-        self.led_transactions: Led[TransactionManager] | None = None
+        self.led_transactions: Leader[TransactionManager] | None = None
         self.remote: RemoteTransactions | LeasedTransactions | None = None
-        self.journal: Led[Journal] | None = None
+        self.atomic: Leader[AtomicCommits] | None = None
 
     @property
     def transactions(self) -> TransactionManager | RemoteTransactions | LeasedTransactions | None:
-        """What knows how transactions ended, here or elsewhere."""
+        """Knows how transactions ended, here or elsewhere."""
         if self.remote is not None:
             return self.remote
-        return None if self.led_transactions is None else self.led_transactions.present
+        return _present(self.led_transactions)
 
     async def close(self) -> None:
-        """Finish what is in hand, leave snapshots, let the others take over, close the store."""
+        """Finishes what is in hand, leaves snapshots, lets the others take over, closes the store."""
         try:
-            if self.journal is not None and self.journal.present is not None:
-                await self.journal.present.close()
-            if self.topics is not None:
-                await self.topics.close()
-            if self.led_transactions is not None and self.led_transactions.present is not None:
-                await self.led_transactions.present.close()
-            if self.remote is not None:
-                await self.remote.close()
+            for part in (_present(self.atomic), self.topics, _present(self.led_transactions), self.remote):
+                if part is not None:
+                    await part.close()
         finally:
             await self.let_go()
 
     async def let_go(self) -> None:
-        """Write what is queued, let the others take over, close the store; nothing else, since what is known may not be so."""
+        """Writes what is queued, lets the others take over, closes the store; nothing else, since memory may be wrong."""
         await self.writer.close()
         await self.leases.leave()  # else we, under our next name, would have to wait for our last one to expire
         await asyncio.to_thread(self.store.close)
 
     def release(self) -> None:
-        """Before a stop: whoever waits for a message or a transaction is told at once to try again."""
+        """Tells readers and callers that wait, before a stop, to try again at once."""
         if self.topics is not None:
             for log in self.topics.opened.values():
                 log.release()
-        if self.led_transactions is not None:
-            self.led_transactions.release()
-        if self.remote is not None:
-            self.remote.release()
+        for part in (self.led_transactions, self.remote):
+            if part is not None:
+                part.release()
 
     def abandon(self) -> None:
-        """After the store has failed: whoever waits for something is told."""
+        """Tells callers that wait that the store has failed."""
         if self.topics is not None:
             self.topics.abandon()
-        for led in (self.led_transactions, self.journal):
-            if led is not None:
-                led.end()
+        for leader in (self.led_transactions, self.atomic):
+            if leader is not None:
+                leader.end()
         if self.remote is not None:
             self.remote.release()
         self.leases.abandon()
 
 
 class Service:
-    """One service over one store. Everything runs on the event loop that :meth:`start` was called on."""
+    """Serves one store. Everything runs on the event loop that :meth:`start` was called on."""
 
     def __init__(self, settings: Settings, open_store: Callable[[], Store], clock: Clock, url: str | None = None) -> None:
-        """``url``: where the other processes over the same store, and their clients, find this one."""
+        """``url``: the address at which other processes over the same store, and clients, find this one."""
         self.settings = settings
         self.url = url or settings.advertised_url or f"http://{settings.host}:{settings.port}"
         self.clock = clock
@@ -137,16 +136,16 @@ class Service:
         self._reason = "the store is not open yet"
 
     async def start(self) -> None:
-        """Open the store. Raises StoreError if that does not work; then nothing is left open."""
+        """Opens the store. Raises StoreError if that does not work; then nothing is left open."""
         await self._open()
 
     def release(self) -> None:
-        """Before a stop: whoever waits for a message is told at once to try again; else the stop would wait for every reader."""
+        """Tells callers that wait, before a stop, to try again at once; else the stop would wait for every reader."""
         if self._opened is not None:
             self._opened.release()
 
     async def stop(self) -> None:
-        """Finish what is in hand, leave a snapshot of every open topic, close the store."""
+        """Finishes what is in hand, leaves a snapshot of every open topic, closes the store."""
         self._reason = "the service is stopping"
         for task in (self._reopening, *self._running):
             if task is not None:
@@ -158,12 +157,12 @@ class Service:
 
     @property
     def topics(self) -> Topics:
-        """The topics. Raises StorageUnavailable while the store is not open."""
+        """Returns the topics. Raises StorageUnavailable while the store is not open."""
         return self._there(self._present.topics)
 
     @property
     def transactions(self) -> TransactionManager | RemoteTransactions:
-        """The transaction service, as it answers its addresses here.
+        """Returns the transaction service, as it answers its addresses here.
 
         Raises StorageUnavailable while the store is not open; NotServedHere: another process serves it.
         """
@@ -173,13 +172,13 @@ class Service:
         return transactions.here if isinstance(transactions, LeasedTransactions) else transactions
 
     @property
-    def journal(self) -> Journal:
-        """The coordinator of atomic commits. Raises StorageUnavailable while the store is not open; NotServedHere."""
-        return self._there(self._present.journal).here
+    def atomic(self) -> AtomicCommits:
+        """Returns the coordinator of atomic commits. Raises StorageUnavailable while the store is not open; NotServedHere."""
+        return self._there(self._present.atomic).here
 
     @property
     def membership(self) -> Membership:
-        """This process among those over the same store. Raises NotSupported: it has the store for itself. StorageUnavailable."""
+        """Returns this process's membership. Raises NotSupported: it has the store for itself. StorageUnavailable."""
         leases = self._present.leases
         if not isinstance(leases, Membership):
             raise NotSupported("this service has its store for itself; several can share one on PostgreSQL")
@@ -191,23 +190,23 @@ class Service:
 
     @property
     def damaged(self) -> bool:
-        """Whether writes fail again and again since what is stored is damaged."""
+        """Tells whether writes fail again and again since rows are damaged."""
         held = self._opened is not None and self.clock.monotonic() - self._opened_at > _HELD_SECONDS
         return self._damages > 0 and not held
 
     @property
     def leases_held(self) -> int:
-        """How many leases of a shared store this process holds."""
+        """Counts the leases of a shared store that this process holds."""
         return 0 if self._opened is None else self._opened.leases.held
 
     @property
     def writer(self) -> Writer:
-        """The writer. Raises StorageUnavailable while the store is not open."""
+        """Returns the writer. Raises StorageUnavailable while the store is not open."""
         return self._present.writer
 
     @property
     def store(self) -> Store:
-        """The store, for reading. Raises StorageUnavailable while it is not open."""
+        """Returns the store, for reading. Raises StorageUnavailable while it is not open."""
         return self._present.store
 
     @property
@@ -221,13 +220,13 @@ class Service:
 
     @property
     def retention(self) -> Retention:
-        """A retention over the present store, to run a round by hand."""
+        """Returns a retention over the present store, to run a round by hand."""
         settings, opened = self.settings, self._present
         lifetime_ms = settings.limits.max_transaction_lifetime_ms
 
         def needs(number: int) -> bool:
-            present = None if opened.journal is None else opened.journal.present
-            return present is None or present.needs(number)
+            journal = _present(opened.atomic)
+            return journal is None or journal.needs(number)
 
         return Retention(self.topics, needs, opened.store, self.clock, settings.retention_seconds, lifetime_ms)
 
@@ -241,10 +240,10 @@ class Service:
         opened = _Opened(store, Writer(store, self._on_failure, on_fenced))
         try:
             leases = opened.leases = await self._join(store)
-            await asyncio.to_thread(check_whole, store)  # after joining: whoever begins a copy looks for us behind its mark
-            instance = await self._instance(store, leases)
+            await asyncio.to_thread(check_whole, store)  # after joining: who begins a copy looks for us behind its mark
+            store_id = await self._store_id(store, leases)
             self.cache = RecentMessages(settings.cache_bytes)
-            transactions = await self._open_transactions(opened, instance)
+            transactions = await self._open_transactions(opened, store_id)
             topics = opened.topics = await asyncio.to_thread(
                 Topics,
                 store,
@@ -252,18 +251,17 @@ class Service:
                 self.clock,
                 self.cache,
                 settings.limits,
-                settings.deduplication,
                 transactions,
-                instance,
-                leases,
-                self.scans,
+                store_id,
+                leases=leases,
+                scans=self.scans,
             )
 
-            async def recover_journal(lease: Lease) -> Journal:
-                return await Journal.recover(store, opened.writer.under(lease), topics, self.clock, settings.journal_limits)
+            async def recover_atomic(lease: Lease) -> AtomicCommits:
+                return await AtomicCommits.recover(store, opened.writer.under(lease), topics, self.clock, settings.atomic_limits)
 
-            journal = opened.journal = Led(JOURNAL, leases, recover_journal, self.background)
-            await journal.begin()
+            atomic = opened.atomic = Leader(ATOMIC_COMMITS, leases, recover_atomic, self.background)
+            await atomic.begin()
             if leases.death is not None:
                 raise StoreError(str(leases.death))
             opened.writer.check()  # nobody else would: until here there is nothing that a failure could be told of
@@ -273,11 +271,12 @@ class Service:
             if isinstance(error, (StorageUnavailable, StorageFailed)):
                 raise StoreError(error.detail) from error
             raise
+        # Last: from here on requests are answered, and every part of what is opened must be there.
         self._opened = opened
         self._opened_at = self.clock.monotonic()
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "retention": self.retention.run,
-            "serving the journal": journal.run,
+            "serving atomic commits": atomic.run,
             "serving transactions": transactions.run if opened.led_transactions is None else opened.led_transactions.run,
             "forgetting old outcomes": partial(self._forget_outcomes, opened),
             "settlement": SettlementTask(topics, transactions, self.clock).run,
@@ -293,7 +292,7 @@ class Service:
             return Alone()
         if urlsplit(self.url).hostname in _ANYWHERE:
             raise StoreError(
-                f"several can share this store, and nobody finds this service at {self.url}: name its address, --advertised-url"
+                f"several can share this store, and none is found at {self.url}: name this service's address, --advertised-url"
             )
         if _is_here(self.url) and settings.advertised_url is None and not _is_here(settings.store):
             _log.warning(
@@ -307,43 +306,43 @@ class Service:
         await membership.join()
         return membership
 
-    async def _instance(self, store: Store, leases: Leases) -> str:
-        """The store's name, drawn by one process where there is none yet."""
+    async def _store_id(self, store: Store, leases: Leases) -> str:
+        """Returns the store's name, drawn by one process where there is none yet."""
         while True:
             try:
                 lease = await leases.take(SETUP)
             except NotServedHere:
-                name = await asyncio.to_thread(find_instance, store)
+                name = await asyncio.to_thread(find_store_id, store)
                 if name is not None:
                     return name
                 await asyncio.sleep(0.1)
             else:
-                name = await asyncio.to_thread(instance_of, store, lease.fence)
+                name = await asyncio.to_thread(store_id_of, store, lease.fence)
                 await leases.pass_on(SETUP, None)
                 return name
 
     async def _open_transactions(
-        self, opened: _Opened, instance: str
+        self, opened: _Opened, store_id: str
     ) -> TransactionManager | RemoteTransactions | LeasedTransactions:
         settings = self.settings
         if settings.transactions_url is not None:
             token = settings.transactions_token or settings.token
-            remote = opened.remote = RemoteTransactions(settings.transactions_url, token, instance, self.clock)
+            remote = opened.remote = RemoteTransactions(settings.transactions_url, token, store_id, self.clock)
             return remote
 
         async def recover(lease: Lease) -> TransactionManager:
             writer = opened.writer.under(lease)
-            return await TransactionManager.recover(opened.store, writer, self.clock, settings.transaction_limits, instance)
+            return await TransactionManager.recover(opened.store, writer, self.clock, settings.transaction_limits, store_id)
 
-        led = opened.led_transactions = Led(TRANSACTIONS, opened.leases, recover, self.background)
-        await led.begin()
+        leader = opened.led_transactions = Leader(TRANSACTIONS, opened.leases, recover, self.background)
+        await leader.begin()
         if opened.leases.alive is None:
-            return led.here
-        leased = opened.remote = LeasedTransactions(led, settings.token, instance, self.clock)
+            return leader.here
+        leased = opened.remote = LeasedTransactions(leader, settings.token, store_id, self.clock)
         return leased
 
     async def _keep_house(self, leases: Leases, topics: Topics) -> None:
-        """What several processes have to tell each other now and then, until cancelled."""
+        """Reads the others' policies again and moves topics to where they belong, now and then, until cancelled."""
         while True:
             await asyncio.sleep(self.settings.lease_seconds / 4)
             try:
@@ -358,13 +357,10 @@ class Service:
     async def _forget_outcomes(self, opened: _Opened) -> None:
         while True:
             await asyncio.sleep(self.settings.retention_seconds)
-            transactions = None if opened.led_transactions is None else opened.led_transactions.present
-            journal = None if opened.journal is None else opened.journal.present
             try:
-                while transactions is not None and await transactions.forget_outcomes():
-                    pass
-                while journal is not None and await journal.forget_outcomes():
-                    pass
+                for part in (_present(opened.led_transactions), _present(opened.atomic)):
+                    while part is not None and await part.forget_outcomes():
+                        pass
             except OncelogError as error:
                 _log.warning("outcomes of old transactions are forgotten later: %s", error)
 
@@ -376,7 +372,7 @@ class Service:
             topics.drop(name)
 
     def _on_failure(self, error: Exception) -> None:
-        """A write failed, or others may have taken everything over: from this moment nothing is answered from memory."""
+        """Stops answering from memory, since a write failed, or others may have taken everything over."""
         _log.error("the store failed and is closed until it has been read back: %s", error)
         self.failures += 1
         self._reason = f"the store failed and is being reopened: {error}"
@@ -391,11 +387,12 @@ class Service:
             task.cancel()
         opened, self._opened = self._opened, None
         if opened is not None:
+            # Now, and not in the task: a caller that waits must hear of the failure before anything is read back.
             opened.abandon()
             self._reopening = asyncio.ensure_future(self._reopen(opened))
 
     def _pause(self, attempt: int) -> float:
-        """Seconds before the next attempt to reopen the store."""
+        """Returns the seconds before the next attempt to reopen the store."""
         pause = _REOPEN_SECONDS[min(attempt, len(_REOPEN_SECONDS) - 1)]
         if not self.damaged:
             return pause

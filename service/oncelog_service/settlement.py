@@ -1,8 +1,8 @@
 """Tells topics how their transactions ended: the background task of one opening of the store.
 
 A transaction that was aborted, invalidated or timed out must have its rows marked also when its client is gone, and a committed
-one must be settled so that snapshots go further. The transaction service keeps every participant until it was told; so this may
-die at any point and begin again. Telling twice is as once.
+one must be settled so that snapshots go further. The transaction service keeps every participant until it has acknowledged the
+end; so this may die at any point and begin again: telling is idempotent.
 
 What cannot be settled now – its topic is damaged, or another instance serves it – is not asked for again for a moment, and holds
 up nothing else.
@@ -25,19 +25,19 @@ _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 1.0
 """How long to wait for something to settle before looking again."""
 _GATHER_SECONDS = 0.02
-"""Between two rounds: a few ended transactions are dealt with together. Nobody waits for it; whoever must know sooner asks."""
+"""Between two rounds: a few ended transactions are dealt with together. A request that must know sooner asks."""
 _PAUSE_SECONDS = 1.0
-"""After a failure of the transaction service; and before a participant is asked for again that could not be told."""
+"""After a failure of the transaction service; and before a participant is asked for again that could not be notified."""
 _ELSEWHERE_SECONDS = 5.0
 """The same of one that another instance serves: where topics belong has changed, and it has not been moved yet."""
 _BUG_SECONDS = 30.0
-"""The same of one whose topic met an error that nobody foresaw; each time costs a traceback in the log."""
+"""The same of one whose topic met an unforeseen error; each time costs a traceback in the log."""
 _AT_ONCE = 8
-"""Topics that are told, and answers that are under way, at the same time."""
+"""Topics that are notified, and answers that are under way, at the same time."""
 
 
 class SettlementTask:
-    """Works on the event loop of the topics."""
+    """Settles what is served here, again and again. Belongs to the event loop of the topics."""
 
     def __init__(self, topics: Topics, transactions: Transactions, clock: Clock) -> None:
         self._topics = topics
@@ -48,44 +48,44 @@ class SettlementTask:
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """Settle what there is again and again, until cancelled."""
+        """Settles what there is again and again, until cancelled."""
         while True:
             pause = _GATHER_SECONDS
             try:
                 await self.once(_WAIT_SECONDS)
             except (StorageUnavailable, TransactionsUnavailable):
-                pause = _PAUSE_SECONDS  # a stop, or a failure that is told elsewhere
+                pause = _PAUSE_SECONDS  # a stop, or a failure that is reported elsewhere
             except OncelogError as error:
                 _log.warning("transactions cannot be settled now; they will be: %s", error)
                 pause = _PAUSE_SECONDS
             await asyncio.sleep(pause)
 
     async def once(self, wait_seconds: float = 0.0) -> int:
-        """Settle everything that is served here and waits for it; how much was settled. Raises TransactionsUnavailable."""
+        """Settles everything that is served here and waits for it; returns how much. Raises TransactionsUnavailable."""
         now = self._clock.monotonic()
         self._later = {participant: until for participant, until in self._later.items() if until > now}
-        found = await self._transactions.unsettled(wait_seconds, wanted=self._topics.wanted(frozenset(self._later)))
+        found = await self._transactions.unacknowledged(wait_seconds, wanted=self._topics.wanted(frozenset(self._later)))
         by_participant: dict[str, list[Settlement]] = {}
         for each in found:
             by_participant.setdefault(each.participant, []).append(each)
         return sum(await asyncio.gather(*map(self._settle_all, by_participant.values())))
 
     async def _settle_all(self, of_one: Sequence[Settlement]) -> int:
-        """Settle what one participant is to be told, in this order; how much of it was."""
+        """Settles what one participant is to be notified of, in this order; returns how much of it was."""
         async with self._room:
             settled = []
             for each in of_one:
                 if not await self._settle(each):
                     break
                 settled.append(each)
-            await asyncio.gather(*(self._transactions.settled(each.write_pointer, each.participant) for each in settled))
+            await asyncio.gather(*(self._transactions.acknowledge(each.write_pointer, each.participant) for each in settled))
             return len(settled)
 
     async def _settle(self, each: Settlement) -> bool:
         try:
             await self._topics.settle(each.participant, each.write_pointer, each.state == "committed")
         except NotServedHere:
-            self._later[each.participant] = self._clock.monotonic() + _ELSEWHERE_SECONDS  # whoever serves the topic asks too
+            self._later[each.participant] = self._clock.monotonic() + _ELSEWHERE_SECONDS  # the other instance asks too
             return False
         except OncelogError as error:
             self._later[each.participant] = self._clock.monotonic() + _PAUSE_SECONDS

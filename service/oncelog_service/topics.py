@@ -10,31 +10,33 @@ import logging
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 from oncelog.errors import (
     InvalidRequest,
     StorageUnavailable,
-    TopicDamaged,
     TopicExists,
     TopicNotFound,
     TransactionsUnavailable,
 )
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic, TransactionState
 from oncelog_service.clock import Clock
-from oncelog_service.cluster.leases import SETUP, Alone, Leases, held_briefly, topic_resource
+from oncelog_service.cluster.leases import SETUP, Leases, held_briefly, topic_resource
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
-from oncelog_service.log.generations import highest_epoch
 from oncelog_service.log.keep.recovery import last_timestamp, read_judgements, recover
 from oncelog_service.log.limits import Limits
+from oncelog_service.log.names.generations import highest_epoch
+from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.log.scan import read_back
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import check_properties, checks_expectations, deduplicates, expired_before, shown_properties
 from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, prefix_end, split_topic_key, topic_key
-from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
-from oncelog_service.storage.rows import NamespaceRow, RowDamaged, TopicRow, decode_record, encode_record
+from oncelog_service.storage.port import Batch, RowDamaged, Store, StoreDamaged, Table
+from oncelog_service.storage.records import NamespaceRow, TopicRow, decode_record, encode_record
 from oncelog_service.transactions.port import Transactions
 from oncelog_service.transactions.wanted import Wanted, topic_of_participant
 
@@ -60,9 +62,9 @@ def check_topic_name(namespace: str, topic: str) -> None:
         raise InvalidRequest(f"a topic is 1 to 249 of the characters A-Z a-z 0-9 _ . -, but not . or .., not {topic[:100]!r}")
 
 
-def participant(instance: str, namespace: str, topic: str, generation: int) -> str:
+def participant(store_id: str, namespace: str, topic: str, generation: int) -> str:
     """What a generation of a topic is called by the transaction service."""
-    return f"{instance}:{namespace}/{topic}/{generation}"
+    return f"{store_id}:{namespace}/{topic}/{generation}"
 
 
 class Topics:
@@ -75,24 +77,22 @@ class Topics:
         clock: Clock,
         cache: RecentMessages,
         limits: Limits,
-        deduplication: bool,
         transactions: Transactions,
-        instance: str,
-        leases: Leases | None = None,
-        scans: Scans | None = None,
+        store_id: str,
+        *,
+        leases: Leases,
+        scans: Scans,
     ) -> None:
-        """``deduplication``: what holds where neither topic nor namespace says. ``instance``: this store among those that share a
-        transaction service. ``leases``: who serves which topic; without them this process serves all."""
+        """``store_id``: this store among those that share a transaction service. ``leases``: which process serves which topic."""
         self._store = store
         self._writer = writer
         self._clock = clock
         self._cache = cache
         self._limits = limits
-        self._deduplication = deduplication
         self._transactions = transactions
-        self._instance = instance
-        self._leases = leases or Alone()
-        self.scans = scans or Scans()
+        self._store_id = store_id
+        self._leases = leases
+        self.scans = scans
         self._policies = _read_policies(store)
         self._setting_policies = asyncio.Lock()
         self._opening: dict[tuple[TopicName, bool], asyncio.Task[TopicLog]] = {}
@@ -145,8 +145,11 @@ class Topics:
     def _checks_expectations(self, row: TopicRow) -> bool:
         return checks_expectations(row.properties, self._limits.check_expected_offsets)
 
+    def _deduplicates(self, namespace: str, row: TopicRow) -> bool:
+        return deduplicates(row.properties, self._policies.get(namespace), self._limits.deduplication)
+
     async def _close(self, name: TopicName) -> None:
-        """Let go of a topic's log, whose lock is held: whoever asks next recovers it."""
+        """Let go of a topic's log, whose lock is held: the next request recovers it."""
         log = self._open.pop(name, None)
         if log is not None:
             await log.close()
@@ -199,7 +202,7 @@ class Topics:
         """
         name = (namespace, topic)
         log = self._open.get(name)
-        if log is not None and log.stands:
+        if log is not None and log.is_valid:
             if claim:
                 self._leases.keep(topic_resource(topic_key(*name)))
             return log
@@ -217,24 +220,23 @@ class Topics:
             present = self._open.get(name)
             if present is not None:
                 return present
-            row = await self._existing(*name)  # as whoever served it before has left it
+            row = await self._existing(*name)  # as the process that served it before has left it
             prefix = generation_key(topic_key(*name), row.generation)
             recovered = await self.scans.read(recover, self._store, prefix, self._checks_expectations(row))
-            log = TopicLog(
-                prefix,
-                row,
-                recovered,
-                self._store,
-                writer,
-                self._cache.topic(),
-                self._clock,
-                self._limits,
-                lambda: deduplicates(log.row.properties, self._policies.get(name[0]), self._deduplication),
-                self._transactions,
-                participant(self._instance, *name, row.generation),
-                scans=self.scans,
+            topic = OpenTopic(
+                prefix=prefix,
+                row=row,
+                store=self._store,
+                writer=writer,
+                clock=self._clock,
+                limits=self._limits,
+                transactions=self._transactions,
+                participant=participant(self._store_id, *name, row.generation),
+                deduplication=partial(self._deduplicates, name[0]),
+                cache=self._cache.topic(),
+                recovered=recovered,
             )
-            self._open[name] = log
+            log = self._open[name] = TopicLog(topic, recovered, self.scans)
         await self._settle_ended(log)
         return log
 
@@ -242,7 +244,7 @@ class Topics:
         """What writes to the topic, whose lock is held, as long as it is served here. A log of an earlier lease is let go of."""
         lease = await self._leases.take(topic_resource(topic_key(*name)), claim=claim)
         log = self._open.get(name)
-        if log is not None and not log.stands:
+        if log is not None and not log.is_valid:
             self.drop(name)
         return self._writer.under(lease)
 
@@ -256,7 +258,7 @@ class Topics:
         return self._leases.belongs_here(topic_resource(topic_key(*name)))
 
     def drop(self, name: TopicName) -> None:
-        """Let go of a topic that is served elsewhere now; whoever waits for something of it is told to ask again."""
+        """Let go of a topic that is served elsewhere now; all who wait for something of it are asked to try again."""
         log = self._open.pop(name, None)
         if log is not None:
             log.release()
@@ -273,7 +275,7 @@ class Topics:
         """Tell it how the transactions ended that it found unsettled; if their service does not answer soon, it learns later."""
         if not log.dedup.fold.unsettled:
             return
-        task = asyncio.ensure_future(log.settle_ended())
+        task = asyncio.ensure_future(log.settling.settle_all_ended())
         self._settling.add(task)
         task.add_done_callback(self._settled)
         await asyncio.wait([task], timeout=_PATIENCE_SECONDS)
@@ -285,7 +287,7 @@ class Topics:
             _log.warning("transactions of a topic that was opened are not settled yet: %s", error)
 
     def wanted(self, without: frozenset[str]) -> Wanted:
-        """Which participants this process wants to be told of: those that it serves, ``without`` some."""
+        """Of which participants' ends this process wants to be notified: those that it serves, ``without`` some."""
         alive = self._leases.alive
         if alive is None:
             return Wanted(without=without)
@@ -320,7 +322,7 @@ class Topics:
     # --- policies of namespaces
 
     async def reread_policies(self) -> None:
-        """As other processes have set them. Raises StorageUnavailable, TopicDamaged."""
+        """Read the policies as other processes have set them. Raises StorageUnavailable, TopicDamaged."""
         before = self._policies
         policies = await read(_read_policies, self._store)
         if self._policies is before:  # else some were set here meanwhile; the next time is soon
@@ -362,11 +364,11 @@ class Topics:
         """Every topic name there ever was, with its row. Reads the store; not for the event loop."""
         with closing(self._store.scan(Table.TOPIC, b"", b"\xff")) as found:
             for key, data in found:
-                yield split_topic_key(key), _topic_row(data)
+                yield split_topic_key(key), read_back(decode_record, TopicRow, data)
 
     async def close(self) -> None:
         """Close every open topic with a snapshot; all of them share a few writes."""
-        await asyncio.gather(*(log.close() for log in self._open.values() if log.stands))
+        await asyncio.gather(*(log.close() for log in self._open.values() if log.is_valid))
 
     def abandon(self) -> None:
         """After the store has failed."""
@@ -377,7 +379,7 @@ class Topics:
     def _names(self, namespace: str) -> list[str]:
         prefix = f"{namespace}:".encode()
         with closing(self._store.scan(Table.TOPIC, prefix, prefix_end(prefix))) as rows:
-            return sorted(split_topic_key(key)[1] for key, data in rows if not _topic_row(data).deleted)
+            return sorted(split_topic_key(key)[1] for key, data in rows if not read_back(decode_record, TopicRow, data).deleted)
 
     def _all_names(self) -> list[TopicName]:
         return [name for name, row in self.rows() if not row.deleted]
@@ -391,12 +393,12 @@ class Topics:
 
     async def _row(self, namespace: str, topic: str) -> TopicRow | None:
         data = await read(self._store.get, Table.TOPIC, topic_key(namespace, topic))
-        return None if data is None else _topic_row(data)
+        return None if data is None else read_back(decode_record, TopicRow, data)
 
     async def _write(self, writer: Writer, namespace: str, topic: str, row: TopicRow) -> None:
         batch = Batch()
         batch.put(Table.TOPIC, topic_key(namespace, topic), encode_record(row))
-        await writer.submit(batch, lambda: None)
+        await writer.submit(batch)
 
     @asynccontextmanager
     async def _locked(self, name: TopicName) -> AsyncIterator[None]:
@@ -416,13 +418,6 @@ def _next(deleted: TopicRow, now_ms: int, properties: dict[str, str]) -> TopicRo
     """The generation after a deleted one."""
     created = max(now_ms, deleted.last_timestamp + 1)
     return TopicRow(deleted.generation + 1, created, properties, epoch_floor=deleted.epoch_floor)
-
-
-def _topic_row(data: bytes) -> TopicRow:
-    try:
-        return decode_record(TopicRow, data)
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage
 
 
 def _read_policies(store: Store) -> dict[str, bool | None]:

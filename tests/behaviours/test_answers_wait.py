@@ -30,12 +30,13 @@ from oncelog.errors import (
     TransactionConflict,
     TransactionNotInProgress,
 )
-from oncelog.wire.models import Acknowledge, OpenSubscription, Place, ReceiveMessages, SeekSubscription
-from oncelog.wire.requests import PublishRequest
+from oncelog.wire.models import Acknowledge, NamespacePolicies, OpenSubscription, ReceiveMessages, SeekSubscription, StartPosition
+from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.log.read.pages import AS_ONCELOG
+from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.memory import Disk
-from tests.behaviours.atomics import CHECKED, House, Stalling, living, messages
+from tests.atomic.house import CHECKED, House, Stalling, living, messages
 from tests.patience import PATIENCE
 
 Call = Callable[[House, Any], Awaitable[Any]]
@@ -64,41 +65,31 @@ def publish(request: PublishRequest) -> Call:
     return lambda house, _: house.publish("t", request)
 
 
-def opens(nonce: str, gaps: Any = "allow") -> Call:
-    async def call(house: House, _: Any) -> Any:
-        return await (await house.topic("t")).producers.open("p", nonce, gaps)
+def on_topic(act: Callable[[TopicLog, Any], Awaitable[Any]]) -> Call:
+    """A call of the topic's log, with what the row was given before."""
+
+    async def call(house: House, given: Any) -> Any:
+        return await act(await house.topic("t"), given)
 
     return call
 
 
-async def forget(house: House, _: Any) -> Any:
-    return await (await house.topic("t")).producers.forget("p")
+def opens(nonce: str, gaps: Any = "allow") -> Call:
+    return on_topic(lambda log, _: log.producers.open("p", nonce, gaps))
 
 
-async def opens_without_a_name(house: House, _: Any) -> Any:
-    return await (await house.topic("t")).producers.open(None, "n", "allow")
-
-
-async def ends(house: House, opened: Any) -> Any:
-    return await (await house.topic("t")).producers.end(opened.name, opened.epoch)
-
-
-async def publishes_late(house: House, opened: Any) -> Any:
-    return await house.publish("t", one(opened.name, epoch=opened.epoch))
-
-
-async def looks(house: House, _: Any) -> Any:
-    return await (await house.topic("t")).producers.shown("p")
+forget = on_topic(lambda log, _: log.producers.forget("p"))
+opens_without_a_name = on_topic(lambda log, _: log.producers.open(None, "n", "allow"))
+ends = on_topic(lambda log, opened: log.producers.end(opened.name, opened.epoch))
+publishes_late = on_topic(lambda log, opened: log.publish(one(opened.name, epoch=opened.epoch)))
+looks = on_topic(lambda log, _: log.producers.shown("p"))
 
 
 # --- subscriptions
 
 
 def subscribes(nonce: str) -> Call:
-    async def call(house: House, _: Any) -> Any:
-        return await (await house.topic("t")).subscriptions.open(OpenSubscription(name="s", nonce=nonce))
-
-    return call
+    return on_topic(lambda log, _: log.subscriptions.open(OpenSubscription(name="s", nonce=nonce)))
 
 
 async def subscribed(house: House, _: Any) -> Any:
@@ -106,37 +97,29 @@ async def subscribed(house: House, _: Any) -> Any:
     return await subscribes("n")(house, None)
 
 
-async def acknowledges(house: House, opened: Any) -> Any:
-    asked = Acknowledge(epoch=opened.epoch, generation=1, offset=0)
-    return await (await house.topic("t")).subscriptions.acknowledge("s", asked)
+def about(asked: type[Any], **fields: Any) -> Callable[[Any], Any]:
+    """A request of the consumer that was opened before."""
+    return lambda opened: asked(epoch=opened.epoch, **fields)
 
 
-async def receives(house: House, opened: Any) -> Any:
-    return await (await house.topic("t")).subscriptions.receive("s", ReceiveMessages(epoch=opened.epoch), AS_ONCELOG)
-
-
-async def seeks(house: House, opened: Any) -> Any:
-    asked = SeekSubscription(to=Place(offset=1), nonce="sought", epoch=opened.epoch)
-    return await (await house.topic("t")).subscriptions.seek("s", asked)
-
-
-async def unsubscribes(house: House, _: Any) -> Any:
-    await (await house.topic("t")).subscriptions.delete("s")
-
-
-async def looks_at(house: House, _: Any) -> Any:
-    return await (await house.topic("t")).subscriptions.show("s")
+acknowledge, receive = about(Acknowledge, generation=1, offset=0), about(ReceiveMessages)
+seek = about(SeekSubscription, to=StartPosition(offset=1), nonce="sought")
+acknowledges = on_topic(lambda log, opened: log.subscriptions.acknowledge("s", acknowledge(opened)))
+receives = on_topic(lambda log, opened: log.subscriptions.receive("s", receive(opened), AS_ONCELOG))
+seeks = on_topic(lambda log, opened: log.subscriptions.seek("s", seek(opened)))
+unsubscribes = on_topic(lambda log, _: log.subscriptions.delete("s"))
+looks_at = on_topic(lambda log, _: log.subscriptions.show("s"))
 
 
 # --- atomic commits
 
 
-def commits(id: str = "a", **fields: Any) -> Call:  # noqa: A002
-    return lambda house, _: house.commit(id, {"t": messages("x")}, group="g", **fields)
+def commits(id: str = "a", expected_offset: int | None = None, **fields: Any) -> Call:  # noqa: A002
+    return lambda house, _: house.commit(id, {"t": messages("x", expected_offset=expected_offset)}, group="g", **fields)
 
 
-def begins(id: str = "a") -> Call:  # noqa: A002
-    return lambda house, _: house.begin(id)
+def begins(id: str = "a", of: str | None = None) -> Call:  # noqa: A002
+    return lambda house, _: house.begin(id, of=of)
 
 
 def stages(chunk: int = 0, request: PublishRequest | None = None) -> Call:
@@ -157,7 +140,7 @@ def both(*calls: Call) -> Call:
 
 
 def journal(name: str, *arguments: Any) -> Call:
-    return lambda house, _: getattr(house.journal, name)(*arguments)
+    return lambda house, _: getattr(house.atomic, name)(*arguments)
 
 
 # --- transactions
@@ -184,6 +167,16 @@ async def all_invalid(house: House, _: Any) -> Any:
     return [each.state for each in await house.service.transactions.list("invalid", 0, 10)]
 
 
+async def invalidated(house: House, _: Any) -> Any:
+    pointer = await starts()(house, None)
+    await house.service.transactions.invalidate(pointer)
+    return pointer
+
+
+async def prunes(house: House, pointer: Any) -> Any:
+    return await house.service.transactions.prune([pointer], None)
+
+
 async def states_of(house: House, pointer: Any) -> Any:
     return (await house.service.transactions.states([pointer]))[pointer]
 
@@ -193,8 +186,7 @@ async def snapshot(house: House, pointer: Any) -> Any:
     return pointer <= begun.read_pointer and pointer not in begun.in_progress
 
 
-async def stores(house: House, pointer: Any) -> Any:
-    return await (await house.topic("t")).store(one("p", 0, write_pointer=pointer))
+stores = on_topic(lambda log, pointer: log.store(one("p", 0, write_pointer=pointer)))
 
 
 async def stored(house: House, _: Any) -> Any:
@@ -203,8 +195,21 @@ async def stored(house: House, _: Any) -> Any:
     return pointer
 
 
-async def publishes_stored(house: House, pointer: Any) -> Any:
-    return await house.publish("t", PublishRequest([], "p", write_pointer=pointer))
+publishes_stored = on_topic(lambda log, pointer: log.publish(PublishRequest([], "p", write_pointer=pointer)))
+
+
+async def published(house: House, _: Any) -> Rollback:
+    pointer = await starts()(house, None)
+    answer = await house.publish("t", one("p", 0, 1, write_pointer=pointer))
+    return Rollback(pointer, (answer.start_timestamp, answer.start_sequence_id), (answer.end_timestamp, answer.end_sequence_id))
+
+
+async def sets_a_policy(house: House, _: Any) -> Any:
+    await house.service.topics.set_policies("default", NamespacePolicies(deduplication=True))
+
+
+async def rolls_back(house: House, given: Any) -> Any:
+    return await (await house.topic("t")).roll_back(given)
 
 
 def topics(name: str, *arguments: Any) -> Call:
@@ -245,6 +250,8 @@ TABLE = [
     Row("an abort, again", begins(), journal("abort", "a"), journal("abort", "a"), "aborted"),
     Row("a commit of what is aborted", begins(), journal("abort", "a"), commits(), TransactionNotInProgress),
     Row("a branch that is gone", both(begins(), begins("b")), journal("abort", "b"), commits("a", branches=["b"]), BranchGone),
+    Row("a branch that was begun", begins(), begins("b", "a"), commits("a", branches=["b"]), "committed"),
+    Row("a commit's expected offset", nothing, publish(one()), commits(expected_offset=0), OffsetMismatch),
     Row(
         "how far a group's producer has come", nothing, commits(producer="p", sequence_id=1), journal("producer", "g", "p"), None
     ),
@@ -281,6 +288,11 @@ TABLE = [
     Row("a stored message, again", starts(), stores, stores, "duplicate"),
     Row("a stored group, published again", stored, publishes_stored, publishes_stored, "duplicate"),
     Row("a store behind its publish", stored, publishes_stored, stores, StoredGroupPublished),
+    Row("a checkpoint, and another", starts(), service("checkpoint"), service("checkpoint"), None),
+    Row("invalid ones that are pruned", invalidated, prunes, prunes, 0),
+    Row("two begins without an id", nothing, journal("begin", None, "g", None, None), begins(), "in_progress"),
+    Row("a rollback, again", published, rolls_back, rolls_back, None),
+    Row("a policy, again", nothing, sets_a_policy, sets_a_policy, None),
     # Of the topics themselves nothing is in memory: they are read from the disk, under a lock.
     Row("a topic, again", nothing, topics("create", "u", {}), topics("create", "u", {}), TopicExists),
     Row("a topic that is deleted", nothing, topics("delete", "t"), topics("delete", "t"), TopicNotFound),
@@ -311,27 +323,25 @@ CASES = [pytest.param(row, False, id=row.name) for row in TABLE] + [
 
 
 @pytest.mark.parametrize(("row", "gave_up"), CASES)
-def test_an_answer_waits_until_what_it_depends_on_is_on_disk(row: Row, gave_up: bool) -> None:
-    async def scenario() -> None:
-        store = Stalling(Disk())
-        async with living(None, store=store) as house:
-            await house.create("t", **CHECKED)
-            given = await row.before(house, None)
-            store.stall()
-            try:
-                moving = asyncio.ensure_future(row.moves(house, given))  # type: ignore[arg-type]
-                assert await asyncio.to_thread(store.entered.wait, PATIENCE)
-                if gave_up:
-                    moving.cancel()
-                    await asyncio.wait([moving])
-                asking = asyncio.ensure_future(answered(row.asks(house, given)))
-                await asyncio.wait([asking], timeout=0.05)
-                early = asking.done()
-            finally:
-                store.goes.set()
-            await asyncio.wait([moving])
-            answer = await asyncio.wait_for(asking, PATIENCE)
-            assert told(answer) == row.said
-            assert not early, f"answered before it was synced: {answer!r}"
-
-    asyncio.run(scenario())
+async def test_an_answer_waits_until_what_it_depends_on_is_on_disk(row: Row, gave_up: bool) -> None:
+    store = Stalling(Disk())
+    async with living(None, store=store) as house:
+        await house.create("t", **CHECKED)
+        given = await row.before(house, None)
+        store.stall()
+        try:
+            moving = asyncio.ensure_future(row.moves(house, given))  # type: ignore[arg-type]
+            assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+            if gave_up:
+                moving.cancel()
+                await asyncio.wait([moving])
+            asking = asyncio.ensure_future(answered(row.asks(house, given)))
+            await asyncio.wait([asking], timeout=0.05)
+            early = asking.done()
+            assert gave_up or not moving.done(), "nor is what it depends on answered before it is on disk"
+        finally:
+            store.goes.set()
+        await asyncio.wait([moving])
+        answer = await asyncio.wait_for(asking, PATIENCE)
+        assert told(answer) == row.said
+        assert not early, f"answered before it was synced: {answer!r}"

@@ -1,100 +1,161 @@
-"""Rows say their write pointer and what became of it: in JSON polls, to `oncelog read` and to whoever inspects a topic."""
+"""What became of rows, and what a topic holds back, is said wherever somebody asks or is stopped; an operator can end it."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import requests
 
-from oncelog import Client
-from oncelog.errors import OffsetOutOfRange
+from oncelog.errors import OffsetOutOfRange, TransactionNotFound, TransactionNotInProgress, UnknownWritePointer
+from oncelog.wire.columns import unpack
+from oncelog.wire.models import TopicAsked
 from oncelog.wire.requests import PublishRequest
+from oncelog.wire.transaction import POINTERS_PER_MS
 from tests.behaviours.cli.support import run, value
-from tests.behaviours.conftest import Machine
-from tests.patience import until
-from tests.rest.talk import TIMEOUT
-from tests.support import RunningService
+from tests.patience import PATIENCE, until
+from tests.world.house import House
+
+STATES = [None, "committed", "rolled_back", "invalid", "committed", "committed", "in_progress", None]
+"""Of the messages of :func:`written`; the two of the group are one row."""
+ROWS = (0, 1, 2, 3, 4, 6, 7)
 
 
-class Written:
-    """A topic with a row of each kind."""
-
-    def __init__(self, service: RunningService, client: Client) -> None:
-        self.url = service.url
-        client.create_topic("t")
-        begin = [client.start_transaction(timeout=600).write_pointer for _ in range(5)]
-        self.committed, self.aborted, self.invalid, self.open, self.group = begin
-        client.publish("t", PublishRequest([b"plain"]))
-        for pointer, payload in zip(begin[:3], (b"committed", b"aborted", b"invalid"), strict=True):
-            client.publish("t", PublishRequest([payload], write_pointer=pointer))
-        client.store("t", PublishRequest([b"s1", b"s2"], write_pointer=self.group))
-        client.publish_transactional("t", PublishRequest([], write_pointer=self.group))
-        client.commit_transaction(self.committed)
-        client.commit_transaction(self.group)
-        client.abort_transaction(self.aborted)
-        client.invalidate_transaction(self.invalid)
-        client.publish("t", PublishRequest([b"open"], write_pointer=self.open))
-        client.publish("t", PublishRequest([b"behind"]))
-        until(lambda: len(client.held_on("t")) == 1)
-        self.pointers = [None, self.committed, self.aborted, self.invalid, self.group, self.group, self.open, None]
-        self.states = [None, "committed", "rolled_back", "invalid", "committed", "committed", "in_progress", None]
+@pytest.fixture
+def written(house: House) -> list[int | None]:
+    """A topic with a row of each kind; the write pointer of each message."""
+    house.make()
+    client = house.client
+    committed, aborted, invalid, undecided, group = (client.start_transaction(timeout=600).write_pointer for _ in range(5))
+    pointers = [None, committed, aborted, invalid, group, group, undecided, None]
+    client.publish("t", PublishRequest([b"plain"]))
+    for pointer, payload in ((committed, b"committed"), (aborted, b"aborted"), (invalid, b"invalid")):
+        client.publish("t", PublishRequest([payload], write_pointer=pointer))
+    client.store("t", PublishRequest([b"s1", b"s2"], write_pointer=group))
+    client.publish_transactional("t", PublishRequest([], write_pointer=group))
+    for pointer, how in ((committed, "commit"), (group, "commit"), (aborted, "abort"), (invalid, "invalidate")):
+        house.end(pointer, how)
+    client.publish("t", PublishRequest([b"open"], write_pointer=undecided))
+    client.publish("t", PublishRequest([b"behind"]))
+    until(lambda: len(client.held_on("t")) == 1)
+    return pointers
 
 
-def test_rows_say_their_pointer_and_what_became_of_it_from_memory_and_from_disk(machine: Machine) -> None:
-    with machine.run() as service, Client(service.url) as client:
-        written = Written(service, client)
-        rows = client.inspect_rows("t")
-        assert [each.offset for each in rows] == [0, 1, 2, 3, 4, 6, 7]
-        assert [each.write_pointer for each in rows] == [written.pointers[at] for at in (0, 1, 2, 3, 4, 6, 7)]
-        assert [each.state for each in rows] == [written.states[at] for at in (0, 1, 2, 3, 4, 6, 7)]
+def test_rows_say_their_pointer_and_what_became_of_it_from_memory_and_from_disk(house: House, written: list[int | None]) -> None:
+    for _ in house.lives():
+        rows = house.client.inspect_rows("t")
+        expected = [(at, written[at], STATES[at]) for at in ROWS]
+        assert [(each.offset, each.write_pointer, each.state) for each in rows] == expected
         assert [(each.group, each.messages) for each in rows if each.messages != 1] == [(True, 2)]
-        assert [each.payload for each in client.inspect_rows("t", 2, 1)] == ["aborted"]
-        (group,) = client.inspect_groups("t")
-        assert (group.write_pointer, group.messages, group.state) == (written.group, 2, "committed")
-        assert group.published == rows[4].message_id
-        assert [each.payload for each in client.inspect_payloads("t", written.group)] == ["s1", "s2"]
-        with pytest.raises(OffsetOutOfRange):
-            client.inspect_rows("t", 100)
-    with machine.run() as service, Client(service.url) as client:
-        assert client.inspect_rows("t") == rows
+        polled = [(each.get("writePointer", {}).get("long"), each.get("state", {}).get("string")) for each in house.topic.read()]
+        nobody_asked = ["rolled_back" if each == "invalid" else each for each in STATES]
+        assert polled == list(zip(written, nobody_asked, strict=True))
+    assert [each.payload for each in house.client.inspect_rows("t", 2, 1)] == ["aborted"]
+    (group,) = house.client.inspect_groups("t")
+    assert (group.write_pointer, group.messages, group.state) == (written[4], 2, "committed")
+    assert group.published == rows[4].message_id
+    assert [each.payload for each in house.client.inspect_payloads("t", written[4] or 0)] == ["s1", "s2"]
+    with pytest.raises(OffsetOutOfRange):
+        house.client.inspect_rows("t", 100)
 
 
-def test_a_json_poll_says_the_pointer_and_the_state_of_each_message_of_a_transaction(machine: Machine) -> None:
-    with machine.run() as service, Client(service.url) as client:
-        written = Written(service, client)
-        from_memory = polled(service)
-    with machine.run() as service:
-        assert polled(service) == from_memory
-    nobody_asked = ["rolled_back" if each == "invalid" else each for each in written.states]
-    assert from_memory == list(zip(written.pointers, nobody_asked, strict=True))
+def test_reading_shows_only_what_is_committed_and_nothing_behind_what_is_undecided(
+    house: House, written: list[int | None]
+) -> None:
+    url = house.service.url
+    lines = [json.loads(line) for line in run("read", "t", "--json", url=url).stdout.splitlines()]
+    assert [(each["write_pointer"], each["state"]) for each in lines] == list(zip(written, STATES, strict=True))
+    assert run("read", "t", "--committed", url=url).stdout.split() == ["plain", "committed", "s1", "s2"]
+    house.end(written[6] or 0, "abort")
+    shown = run("read", "t", "--committed", "--limit", "5", url=url).stdout.split()
+    assert shown == ["plain", "committed", "s1", "s2", "behind"]
 
 
-def polled(service: RunningService) -> list[tuple[int | None, str | None]]:
-    answer = requests.post(f"{service.url}/v1/namespaces/default/topics/t/poll", json={}, timeout=TIMEOUT)
-    return [(each.get("writePointer", {}).get("long"), each.get("state", {}).get("string")) for each in answer.json()]
+def test_the_debugger_prints_rows_groups_and_payloads(house: House, written: list[int | None]) -> None:
+    url = house.service.url
+    rows = value(run("inspect", "rows", "t", "--from", "1", "--limit", "2", "--json", url=url))
+    assert [(each["write_pointer"], each["state"]) for each in rows] == [(written[at], STATES[at]) for at in (1, 2)]
+    (group,) = value(run("inspect", "groups", "t", "--json", url=url))
+    assert group["write_pointer"] == written[4]
+    assert "s2" in run("inspect", "payloads", "t", str(written[4]), url=url).stdout
 
 
-def test_reading_shows_only_what_is_committed_and_nothing_behind_what_is_undecided(machine: Machine) -> None:
-    with machine.run() as service, Client(service.url) as client:
-        written = Written(service, client)
-        lines = [json.loads(line) for line in run("read", "t", "--json", url=service.url).stdout.splitlines()]
-        assert [each["write_pointer"] for each in lines] == written.pointers
-        assert [each["state"] for each in lines] == written.states
-        assert run("read", "t", "--committed", url=service.url).stdout.split() == ["plain", "committed", "s1", "s2"]
-        client.abort_transaction(written.open)
-        shown = run("read", "t", "--committed", "--limit", "5", url=service.url).stdout.split()
-        assert shown == ["plain", "committed", "s1", "s2", "behind"]
+# --- what a topic holds back
 
 
-def test_the_debugger_prints_rows_groups_and_payloads(machine: Machine) -> None:
-    with machine.run() as service, Client(service.url) as client:
-        written = Written(service, client)
-        rows = value(run("inspect", "rows", "t", "--from", "1", "--limit", "2", "--json", url=service.url))
-        assert [(each["write_pointer"], each["state"]) for each in rows] == [
-            (written.committed, "committed"),
-            (written.aborted, "rolled_back"),
-        ]
-        (group,) = value(run("inspect", "groups", "t", "--json", url=service.url))
-        assert group["write_pointer"] == written.group
-        assert "s2" in run("inspect", "payloads", "t", str(written.group), url=service.url).stdout
+def publish(house: House, pointer: int | None, *payloads: bytes, producer: str | None = None) -> None:
+    ids = None if producer is None else list(range(len(payloads)))
+    house.client.publish("t", PublishRequest(list(payloads), producer, sequence_ids=ids, write_pointer=pointer))
+
+
+@pytest.fixture
+def foreign(house: House) -> int:
+    """A write pointer of another transaction service, which is in use."""
+    house.restart(foreign_write_pointers=True)
+    house.make()
+    return house.clock.ms * POINTERS_PER_MS + 500
+
+
+def test_a_pointer_that_was_never_handed_out_stops_nobody_also_after_a_restart(house: House) -> None:
+    house.make()
+    ours = house.start()
+    for pointer in ((house.clock.ms + 5) * POINTERS_PER_MS, ours + 1, 7):
+        with pytest.raises(UnknownWritePointer):
+            publish(house, pointer, b"never")
+    publish(house, ours, b"ours")
+    house.end(ours, "commit")
+    house.restart()
+    with pytest.raises(TransactionNotInProgress):  # it was handed out, and has ended
+        publish(house, ours, b"late")
+    with pytest.raises(UnknownWritePointer):
+        publish(house, ours + 1, b"never")
+    with pytest.raises(UnknownWritePointer):
+        house.client.store("t", PublishRequest([b"never"], write_pointer=ours + 1))
+    assert house.client.held() == []
+    assert house.client.stats("t").upcoming_offset == 1
+
+
+def test_what_a_topic_holds_back_is_seen_wherever_it_stops_somebody(house: House, foreign: int) -> None:
+    client, since = house.client, house.clock.ms
+    client.open_subscription("t", "s")
+    publish(house, None, b"before")
+    publish(house, foreign, b"1", b"2", producer="writer")
+    house.clock.advance(60_000)
+    ours = client.start_transaction(timeout=600).write_pointer
+    publish(house, ours, b"3")
+
+    (first, second) = client.held_on("t")
+    assert (first.write_pointer, first.first_offset, first.messages, first.producers) == (foreign, 1, 2, ["writer"])
+    assert (first.since_ms, first.state) == (since, None)
+    assert (second.write_pointer, second.messages, second.state) == (ours, 1, "in_progress")
+    assert [(each.topic, each.write_pointer) for each in client.held()] == [("t", foreign), ("t", ours)]
+    stats = client.stats("t")
+    assert (stats.held_messages, stats.held_write_pointers) == (3, 2)
+    (shown,) = client.subscriptions("t")
+    assert (shown.stable_offset, shown.held_by, shown.held_since_ms) == (1, foreign, since)
+    metrics = requests.get(house.service.url + "/metrics", timeout=PATIENCE).text
+    assert re.search(r"^oncelog_held_topics 1\.0$", metrics, re.M)
+    assert re.search(r"^oncelog_held_seconds 60\.0$", metrics, re.M)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_operator_ends_a_foreign_pointer_and_nothing_comes_under_it_any_more(
+    house: House, foreign: int, committed: bool
+) -> None:
+    client, ours = house.client, house.start()
+    publish(house, foreign, b"held")
+    publish(house, None, b"behind")
+    client.end_held("t", foreign, committed=committed)
+    assert client.held() == []
+    assert client.stats("t").held_messages == 0
+    upto = client.offsets({"t": TopicAsked()})["t"].stable
+    assert list(unpack(client.read_columns("t", 0, upto).values)) == ([b"held", b"behind"] if committed else [b"behind"])
+    with pytest.raises(TransactionNotInProgress):
+        publish(house, foreign, b"zombie")
+    with pytest.raises(TransactionNotFound):
+        client.end_held("t", foreign, committed=committed)
+    publish(house, ours, b"ours")
+    with pytest.raises(TransactionNotInProgress) as refusal:  # one of our own is not ended topic by topic
+        client.end_held("t", ours, committed=True)
+    assert refusal.value.state == "in_progress"

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from oncelog.errors import ConsumerFenced, OffsetOutOfRange, SubscriptionNotFound
 from oncelog.message_id import MessageId
-from oncelog.wire.codec import decode_consume_response, encode_consume_response
+from oncelog.wire.codec import decode_polled, encode_consume_response
 from oncelog.wire.media import ONCELOG_AVRO
-from oncelog.wire.models import Acknowledge, OpenSubscription, Place, ReceiveMessages, SeekSubscription
+from oncelog.wire.models import Acknowledge, OpenSubscription, ReceiveMessages, SeekSubscription, StartPosition
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, crashed, opened
-from tests.support import ManualClock
+from tests.world.clock import ManualClock
 
 NAMES = ("a", "b")
 
@@ -59,11 +59,11 @@ class Model:
     consumers: list[Taken] = field(default_factory=list)
 
     @property
-    def settled(self) -> int:
+    def stable(self) -> int:
         return next((offset for offset, each in enumerate(self.log) if each.pointer in self.undecided), len(self.log))
 
-    def deliverable(self, first: int, settled: int) -> list[int]:
-        return [offset for offset in range(first, settled) if self.log[offset].pointer not in self.rolled_back]
+    def deliverable(self, first: int, stable: int) -> list[int]:
+        return [offset for offset in range(first, stable) if self.log[offset].pointer not in self.rolled_back]
 
     def holds(self, consumer: Taken) -> bool:
         return consumer.name in self.cursors and self.epochs[consumer.name] == consumer.epoch
@@ -162,13 +162,13 @@ class Run:
             await fenced(self._house.log.subscriptions.receive(consumer.name, asked, AS_ONCELOG))
             return
         page = await self._house.log.subscriptions.receive(consumer.name, asked, AS_ONCELOG)
-        records, _ = decode_consume_response(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
-        # After a restart nobody may have said yet how transactions ended: less is settled then than could be.
-        settled = self._house.log.ranges.settled
-        assert settled <= self.model.settled
+        records, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+        # After a restart nobody may have said yet how transactions ended: less is stable then than could be.
+        stable = self._house.log.ranges.stable
+        assert stable <= self.model.stable
         first = consumer.given[-1] + 1 if consumer.given else max(consumer.start, self.model.cursors[consumer.name])
         offsets = [record["offset"] for record in records]
-        assert offsets == self.model.deliverable(first, settled)[:limit]
+        assert offsets == self.model.deliverable(first, stable)[:limit]
         assert [record["id"] for record in records] == [self.model.log[offset].id for offset in offsets]
         consumer.given += offsets
         self.delivered += len(offsets)
@@ -196,10 +196,10 @@ class Run:
         consumer = self._consumer(at)
         if consumer is None or not self.model.holds(consumer):
             return
-        asked = Acknowledge(epoch=consumer.epoch, generation=1, offset=self.model.settled + beyond)
+        asked = Acknowledge(epoch=consumer.epoch, generation=1, offset=self.model.stable + beyond)
         with pytest.raises(OffsetOutOfRange) as refused:
             await self._house.log.subscriptions.acknowledge(consumer.name, asked)
-        assert (refused.value.settled or 0) <= self.model.settled
+        assert (refused.value.stable or 0) <= self.model.stable
 
     async def _seek(self, at: int, place: int, operator: bool) -> None:
         consumer = self._consumer(at)
@@ -207,7 +207,7 @@ class Run:
             return
         to, model = place % (len(self.model.log) + 1), self.model
         nonce = self._nonce()
-        asked = SeekSubscription(to=Place(offset=to), nonce=nonce, epoch=None if operator else consumer.epoch)
+        asked = SeekSubscription(to=StartPosition(offset=to), nonce=nonce, epoch=None if operator else consumer.epoch)
         if consumer.name not in model.cursors if operator else not model.holds(consumer):
             await fenced(self._house.log.subscriptions.seek(consumer.name, asked))
             return
@@ -249,7 +249,7 @@ steps = st.one_of(
     st.tuples(st.just("delete"), st.sampled_from(NAMES)),
 )
 lives = st.tuples(st.lists(steps, max_size=25), st.sampled_from(["stop", "crash"])).map(lambda life: [*life[0], life[1]])
-BEGIN = [("publish", 3, False), ("publish", 2, True), ("publish", 1, False), ("open", "a", 7), "crash"]
+BEGIN = [("publish", 3, False), ("publish", 2, True), ("publish", 1, False), ("open", "a", 7), ("overreach", 0, 0), "crash"]
 
 
 @settings(max_examples=40)

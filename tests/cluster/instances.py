@@ -24,7 +24,7 @@ from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.keys import topic_key
 from tests import patience
 from tests.patience import PATIENCE
-from tests.support import ServiceProcess
+from tests.world.service import ServiceProcess
 
 T = TypeVar("T")
 
@@ -180,7 +180,7 @@ class Instances:
         return next(each for each in self.all if each.url == url)
 
     def holder(self, resource: str) -> Instance | None:
-        """Who has a topic, the "transactions" or the "journal", and is alive."""
+        """Who has a topic, the "transactions" or the "atomic", and is alive."""
         for lease in self.seen().leases:
             if lease.url is not None and (lease.topic or lease.resource) == resource:
                 return self.at(lease.url)
@@ -193,16 +193,20 @@ class Instances:
         return found
 
     def _asked_for(self, resource: str) -> None:
-        if resource not in ("journal", "transactions"):
+        if resource not in ("atomic", "transactions"):
             with self.client(retry=0) as client:
                 client.stats(resource)
+
+    def preferred(self, topic: str) -> Instance:
+        """Where a topic belongs, as long as these are there."""
+        ids = {each.id: each.url for each in self.seen().instances}
+        return self.at(ids[preferred(topic_resource(topic_key("default", topic)), ids) or ""])
 
     def topic_at(self, instance: Instance, client: Client, **properties: str) -> str:
         """A new topic that is served by this one, as long as all are there."""
         while True:
-            ids = {each.id: each.url for each in self.seen().instances}
             name = f"t{next(self._names)}"
-            if ids[preferred(topic_resource(topic_key("default", name)), ids)] == instance.url:  # type: ignore[index]
+            if self.preferred(name) is instance:
                 client.create_topic(name, properties)
                 # Whoever has not heard of it yet may have taken the topic, and hands it over.
                 with suppress(AssertionError):  # one of them was cut off for a while, and has another id since

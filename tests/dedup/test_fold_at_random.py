@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from oncelog_dedup import Fold, Mark, Position, Run, SequenceMap, Snapshot
-from tests.dedup.marks import message_id
+from oncelog_dedup import Fold, LastEntry, Position, Run, SequenceMap, Snapshot
+from tests.dedup.last_entries import message_id
 
 OPEN, SETTLED, GONE = "open", "settled", "gone"
 POINTERS = (1, 2, 3)
@@ -29,12 +29,12 @@ class History:
         return [run for run, each in self.log if each == state and run.write_pointer in pointers]
 
     def newest(self, runs: list[Run]) -> SequenceMap:
-        marks = SequenceMap()
+        last_entries = SequenceMap()
         for run in sorted(runs, key=lambda run: run.first_id):
-            for producer, mark in run.marks:
-                if mark.offset >= self.forgotten.get(producer, 0):
-                    marks.raise_to(producer, mark)
-        return marks
+            for producer, last_entry in run.last_entries:
+                if last_entry.offset >= self.forgotten.get(producer, 0):
+                    last_entries.raise_to(producer, last_entry)
+        return last_entries
 
     def step(self) -> None:
         """Something happens; mostly something is added."""
@@ -45,7 +45,7 @@ class History:
         pointer = random.choice([None, None, *POINTERS])
         count = random.randint(0 if pointer else 1, 3)
         names = random.sample("abc", random.randint(0, min(count, 2)))
-        run = Run(offset, count, at, at, tuple((name, Mark(random.randint(0, 9), at, offset)) for name in names), pointer)
+        run = Run(offset, count, at, at, tuple((name, LastEntry(random.randint(0, 9), at, offset)) for name in names), pointer)
         gone = pointer is not None and random.random() < 0.1
         (self.fold.skip if gone else self.fold.add)(run)
         self.log.append((run, GONE if gone else OPEN if pointer else SETTLED))
@@ -82,9 +82,22 @@ class History:
         assert all((fold.get(name), name in fold) == (live.get(name), name in live) for name in "abc")
         for besides in [(), (1,), (1, 2), POINTERS]:
             visible = self.newest(self.runs(SETTLED) + self.runs(OPEN, besides))
-            assert all(fold.settled_mark(name, besides) == visible.get(name) for name in "abc")
+            assert all(fold.settled_entry(name, besides) == visible.get(name) for name in "abc")
+            assert all(list(fold.undecided_ranges(name, besides)) == self.undecided(name, besides) for name in "abc")
         self.check_snapshot()
         self.check_unsettled()
+
+    def undecided(self, name: str, besides: Collection[int]) -> list[tuple[int | None, int, int]]:
+        found, floor = [], -1
+        for run, state in self.log:
+            entry = None if state == GONE else self.newest([run]).get(name)
+            if entry is None:
+                continue
+            if state == SETTLED or run.write_pointer in besides:
+                floor = max(floor, entry.sequence_id)
+            else:
+                found.append((run.write_pointer, floor, entry.sequence_id))
+        return found
 
     def check_snapshot(self) -> None:
         states = [state for _, state in self.log]
@@ -92,7 +105,7 @@ class History:
         before = [run for run, _ in self.log[:until]]
         settled = self.newest([run for run, state in self.log[:until] if state == SETTLED])
         position = Position(before[-1].first_offset + before[-1].count, before[-1].last_id) if before else Position(0, None)
-        assert self.fold.settled == Snapshot(settled, position)
+        assert self.fold.stable == Snapshot(settled, position)
 
     def check_unsettled(self) -> None:
         for pointer in POINTERS:

@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from oncelog_dedup import Deduplicator, Entry, Mark, Position, Run, SequenceMap, Snapshot, SnapshotDamaged, Verdict, replay
-from tests.dedup.marks import message_id
+from oncelog_dedup import Deduplicator, Entry, LastEntry, Position, Run, SequenceMap, Snapshot, SnapshotDamaged, Verdict, replay
+from tests.dedup.last_entries import message_id
 
 PRODUCERS = ("a", "b", "c")
 producers = st.sampled_from(PRODUCERS)
@@ -45,29 +45,32 @@ class Disk:
         pointer = request[0].write_pointer
         return pointer is not None and pointer > 0 and pointer not in self.committed
 
-    def marks_in(self, requests: Iterable[Request]) -> list[tuple[str, Mark]]:
+    def marks_in(self, requests: Iterable[Request]) -> list[tuple[str, LastEntry]]:
         """Every named message that was neither rolled back nor forgotten."""
         rows = [row for row in chain.from_iterable(requests) if (row.write_pointer or 0) >= 0]
-        marks = [mark for row in rows for mark in row.marks]
-        marks += [
-            (row.producer, Mark(row.sequence_id, row.message_id, row.offset))
+        last_entries = [last_entry for row in rows for last_entry in row.last_entries]
+        last_entries += [
+            (row.producer, LastEntry(row.sequence_id, row.message_id, row.offset))
             for row in rows
             if row.producer and row.sequence_id is not None
         ]
-        return [(name, mark) for name, mark in marks if mark.offset >= self.forgotten.get(name, 0)]
+        return [(name, last_entry) for name, last_entry in last_entries if last_entry.offset >= self.forgotten.get(name, 0)]
 
-    def newest(self, requests: Iterable[Request]) -> dict[str, Mark]:
+    def newest(self, requests: Iterable[Request]) -> dict[str, LastEntry]:
         found = self.marks_in(requests)
         return {
-            producer: min((mark for name, mark in found if name == producer), key=lambda mark: (-mark.sequence_id, mark.offset))
+            producer: min(
+                (last_entry for name, last_entry in found if name == producer),
+                key=lambda last_entry: (-last_entry.sequence_id, last_entry.offset),
+            )
             for producer in {name for name, _ in found}
         }
 
     def run_of(self, request: Request) -> Run:
         first, last = request[0], request[-1]
-        count, marks = sum(row.count for row in request), self.newest([request])
+        count, last_entries = sum(row.count for row in request), self.newest([request])
         pointer = first.write_pointer
-        return Run(first.offset, count, first.message_id, last.last_id or last.message_id, tuple(marks.items()), pointer)
+        return Run(first.offset, count, first.message_id, last.last_id or last.message_id, tuple(last_entries.items()), pointer)
 
     def position(self, requests: list[Request]) -> Position:
         if not requests:
@@ -78,7 +81,7 @@ class Disk:
 
 def comparable(run: Run) -> Run:
     """Without the order of its producers, which nothing depends on."""
-    return run._replace(marks=tuple(sorted(run.marks)))
+    return run._replace(last_entries=tuple(sorted(run.last_entries)))
 
 
 class Core(RuleBasedStateMachine):
@@ -89,6 +92,8 @@ class Core(RuleBasedStateMachine):
         self.disk = Disk()
         self.in_flight: list[Request] = []
         self.dedup = Deduplicator()
+        self.memberships: dict[tuple[int, int], set[str]] = {}
+        """What this fold has said of who is in it → who was."""
         self.always_judged = always_judged
         self.open = [1, 2, 3]
 
@@ -148,16 +153,16 @@ class Core(RuleBasedStateMachine):
         offset, number = self.end()
         row_id = message_id(number)
         ids = [row_id[:10] + bytes([at + 1]) * 10 for at in range(len(highest) + unnamed)]
-        marks = tuple(
-            (name, Mark(sequence_id, ids[at], offset + at))
+        last_entries = tuple(
+            (name, LastEntry(sequence_id, ids[at], offset + at))
             for at, (name, sequence_id) in enumerate(highest.items())
             if self.dedup.judge(name, [sequence_id]).new or not self.always_judged
         )
-        self.send([Entry(offset, row_id, None, None, self.open[place], len(ids), marks, ids[-1] if ids else None)])
+        self.send([Entry(offset, row_id, None, None, self.open[place], len(ids), last_entries, ids[-1] if ids else None)])
 
     def send(self, request: Request) -> None:
-        for producer, mark in self.disk.newest([request]).items():
-            self.dedup.push(producer, mark)
+        for producer, last_entry in self.disk.newest([request]).items():
+            self.dedup.push(producer, last_entry)
         self.in_flight.append(request)
 
     @precondition(lambda self: self.in_flight)
@@ -220,7 +225,7 @@ class Core(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, 1))
     def a_snapshot_is_written(self, slot: int) -> None:
-        self.disk.slots[slot] = self.dedup.fold.settled.to_bytes()
+        self.disk.slots[slot] = self.dedup.fold.stable.to_bytes()
 
     @rule(slot=st.integers(0, 1), bit=st.integers(0, 10_000))
     def a_snapshot_is_damaged(self, slot: int, bit: int) -> None:
@@ -244,6 +249,7 @@ class Core(RuleBasedStateMachine):
         for pointer in set(replayed.fold.unsettled) & self.disk.committed:
             replayed.fold.commit(pointer)
         self.dedup = Deduplicator(replayed.fold)
+        self.memberships.clear()
 
     def read(self, data: bytes | None) -> Snapshot | None:
         try:
@@ -264,6 +270,12 @@ class Core(RuleBasedStateMachine):
             assert (producer in self.dedup.fold) == (producer in persisted)
         assert (self.dedup.fold.copy(), len(self.dedup.fold)) == (SequenceMap(persisted), len(persisted))
         assert self.dedup.fold.position == self.disk.position(self.disk.log)
+        assert self.dedup.fold.upcoming_offset == self.dedup.fold.position.upcoming_offset
+
+    @invariant()
+    def its_membership_is_another_one_whenever_producers_come_or_go(self) -> None:
+        present = set(self.disk.newest(self.disk.log))
+        assert self.memberships.setdefault(self.dedup.fold.membership, present) == present
 
     @invariant()
     def the_live_map_is_the_fold_of_the_log(self) -> None:
@@ -273,7 +285,7 @@ class Core(RuleBasedStateMachine):
     @invariant()
     def a_snapshot_holds_exactly_what_lies_before_the_first_unsettled_message(self) -> None:
         before = list(takewhile(lambda each: not self.disk.unsettled(each), self.disk.log))
-        assert self.dedup.fold.settled == Snapshot(SequenceMap(self.disk.newest(before)), self.disk.position(before))
+        assert self.dedup.fold.stable == Snapshot(SequenceMap(self.disk.newest(before)), self.disk.position(before))
 
     @invariant()
     def each_unsettled_run_is_known_with_its_producers(self) -> None:
@@ -281,26 +293,31 @@ class Core(RuleBasedStateMachine):
         for request in filter(self.disk.unsettled, self.disk.log):
             expected.setdefault(request[0].write_pointer or 0, []).append(comparable(self.disk.run_of(request)))
         assert {pointer: list(map(comparable, runs)) for pointer, runs in self.dedup.fold.unsettled.items()} == expected
+        assert len(self.dedup.fold.unsettled) == len(expected)
+        assert [pointer in self.dedup.fold.unsettled for pointer in self.open] == [pointer in expected for pointer in self.open]
+        oldest = min(chain.from_iterable(expected.values()), key=lambda each: each.first_id, default=None)
+        found = self.dedup.fold.oldest_unsettled
+        assert (None if found is None else comparable(found)) == oldest
         for producer in PRODUCERS:
-            pointers = {pointer for pointer, runs in expected.items() if any(producer in dict(run.marks) for run in runs)}
+            pointers = {pointer for pointer, runs in expected.items() if any(producer in dict(run.last_entries) for run in runs)}
             assert set(self.dedup.fold.pointers_of(producer)) == pointers
 
     @invariant()
     def a_transaction_may_leave_the_others_out(self) -> None:
         for besides in [(), self.open[:1], self.open[1:]]:
             visible = [each for each in self.disk.log if not self.disk.unsettled(each) or each[0].write_pointer in besides]
-            marks = self.disk.newest(visible)
+            last_entries = self.disk.newest(visible)
             for producer in PRODUCERS:
-                assert self.dedup.fold.settled_mark(producer, besides) == marks.get(producer)
+                assert self.dedup.fold.settled_entry(producer, besides) == last_entries.get(producer)
 
     @precondition(lambda self: self.always_judged)
     @invariant()
     def no_sequence_id_is_stored_twice_and_they_rise(self) -> None:
-        marks = sorted(self.disk.marks_in(self.everything()), key=lambda each: each[1].offset)
+        last_entries = sorted(self.disk.marks_in(self.everything()), key=lambda each: each[1].offset)
         for producer in PRODUCERS:
-            stored = [mark.sequence_id for name, mark in marks if name == producer]
+            stored = [last_entry.sequence_id for name, last_entry in last_entries if name == producer]
             assert all(before < behind for before, behind in pairwise(stored))
 
 
 TestCore = Core.TestCase
-TestCore.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestCore.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

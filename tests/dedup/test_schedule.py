@@ -9,38 +9,27 @@ from hypothesis import strategies as st
 from oncelog_dedup import SnapshotSchedule, frees_enough
 
 
-def test_a_snapshot_is_due_after_a_thousand_messages() -> None:
-    schedule = SnapshotSchedule(0.0)
-    schedule.count(999)
-    assert not schedule.due(0.0, producers=1)
-    schedule.count(1)
-    assert schedule.due(0.0, producers=1)
-
-
-def test_a_snapshot_is_due_after_two_minutes_with_a_message() -> None:
-    schedule = SnapshotSchedule(0.0)
-    schedule.count(1)
-    assert not schedule.due(119.9, producers=1)
-    assert schedule.due(120.0, producers=1)
-
-
-def test_a_topic_without_new_messages_needs_no_snapshot() -> None:
-    schedule = SnapshotSchedule(0.0)
-    assert not schedule.due(1e9, producers=0)
-
-
-def test_a_large_map_waits_for_as_many_messages_as_it_has_producers() -> None:
-    schedule = SnapshotSchedule(0.0)
-    schedule.count(99_999)
-    assert not schedule.due(1e9, producers=100_000)
-    schedule.count(1)
-    assert schedule.due(0.0, producers=100_000)
-
-
-def test_replayed_messages_count_towards_the_next_snapshot() -> None:
-    schedule = SnapshotSchedule(0.0, already=1_000)
-    assert schedule.messages == 1_000
-    assert schedule.due(0.0, producers=1)
+@pytest.mark.parametrize(
+    ("messages", "now", "producers", "held_back", "due"),
+    [
+        (999, 0.0, 1, 0, False),
+        (1_000, 0.0, 1, 0, True),
+        (1, 119.9, 1, 0, False),
+        (1, 120.0, 1, 0, True),
+        (0, 1e9, 0, 0, False),
+        (99_999, 1e9, 100_000, 0, False),  # a large map waits for as many messages as it has producers
+        (100_000, 0.0, 100_000, 0, True),
+        (1_030, 0.0, 1, 31, False),  # those that a snapshot could not hold do not make it due
+        (1_030, 0.0, 1, 30, True),
+        (1_030, 1e9, 1, 1_030, False),
+        (1_030, 1e9, 11, 1_020, False),
+    ],
+)
+def test_when_a_snapshot_is_due(messages: int, now: float, producers: int, held_back: int, due: bool) -> None:
+    replayed, counted = SnapshotSchedule(0.0, already=messages), SnapshotSchedule(0.0)
+    counted.count(messages)
+    assert replayed.due(now, producers, held_back) == counted.due(now, producers, held_back) == due
+    assert replayed.messages == counted.messages == messages
 
 
 def test_both_clocks_begin_anew_when_a_snapshot_is_written() -> None:
@@ -86,16 +75,6 @@ def test_snapshots_never_write_more_entries_than_there_were_messages(
             schedule.done(now)
         assert entries <= messages
         assert schedule.messages < max(every_messages, producers), "replay is bounded by the same number"
-
-
-def test_messages_that_a_snapshot_could_not_hold_do_not_make_it_due() -> None:
-    schedule = SnapshotSchedule(0.0, every_messages=10, every_seconds=60)
-    schedule.count(30)
-    assert not schedule.due(0.0, producers=1, held_back=25)
-    assert not schedule.due(1_000.0, producers=1, held_back=30)
-    assert schedule.due(1_000.0, producers=1, held_back=25)
-    assert schedule.due(0.0, producers=1, held_back=20)
-    assert not schedule.due(0.0, producers=11, held_back=20)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import PAGES, ROOT, Block, blocks, named
+from tests.docs.quick_command import quick_command
 from tests.patience import PATIENCE
-from tests.support import running_service
+from tests.world.service import running_service
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 NOT_RUN = {
@@ -33,9 +34,8 @@ NOT_RUN = {
 SHOWN_ONLY = {"text", "json", "ini"}
 """Languages of blocks that show something. JSON right behind a command is held against what the command prints."""
 RUN_ELSEWHERE = {
-    "docs/cli.md": "tests/behaviours/cli/test_documented.py",
     "docs/benchmarks.md": "benchmarks",
-    **dict.fromkeys(("README.md", "docs/spark.md"), "tests/spark/test_pages.py"),
+    "docs/spark.md": "tests/spark/test_pages.py",
 }
 """Pages that are kept true by something else, and by what."""
 
@@ -63,7 +63,7 @@ def run_python(block: Block, variables: dict[str, Any], url: str) -> None:
 
 def run_shell(block: Block, url: str) -> str:
     """Run the block; what it prints."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(quick_command()), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["sh", "-eu", "-c", block.text.replace(DEFAULT_URL, url)],
         env={**os.environ, "PATH": path, "ONCELOG_URL": url},
@@ -135,13 +135,3 @@ def test_every_make_target_in_the_documentation_exists() -> None:
     for page in PAGES:
         named_targets = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE))
         assert named_targets <= targets, f"{named(page)} names targets that do not exist"
-
-
-def test_every_option_of_serve_in_the_documentation_exists() -> None:
-    from oncelog_service.config import Settings
-
-    options = {"--" + name.replace("_", "-") for name in Settings.model_fields} | {"--json"}
-    for page in PAGES:
-        for command in re.findall(r"(?:^|`)oncelog serve([^`\n]*)", page.read_text("utf-8"), re.MULTILINE):
-            used = set(re.findall(r"--[a-z-]+", command))
-            assert used <= options, f"{named(page)}: oncelog serve has no {used - options}"

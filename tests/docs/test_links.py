@@ -57,3 +57,18 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     names = re.findall(r"`([a-z_/]+(?:\.py|/))`", (ROOT / "ARCHITECTURE.md").read_text("utf-8"))
     assert names
     assert [name for name in names if not any(f"/{path}".endswith("/" + name.rstrip("/")) for path in tree)] == []
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    terms = re.findall(r"^- \*\*(.+?)\*\*: ", (ROOT / "docs/glossary.md").read_text("utf-8"), re.MULTILINE)
+    assert len(terms) > 50
+    assert terms == sorted(terms)
+
+
+def test_every_folder_of_the_product_is_named_in_the_architecture() -> None:
+    names = ["oncelog_dedup", *re.findall(r"`([a-z_/]+)/`", (ROOT / "ARCHITECTURE.md").read_text("utf-8"))]
+    folders = {
+        path.parent.relative_to(ROOT) for part in ("sdk", "service", "dedup") for path in (ROOT / part).rglob("__init__.py")
+    }
+    assert len(folders) > 20
+    assert [str(each) for each in sorted(folders) if not any(f"/{each}".endswith("/" + name) for name in names)] == []

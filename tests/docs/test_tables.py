@@ -9,6 +9,7 @@ import runpy
 from dataclasses import fields
 from pathlib import Path
 from textwrap import dedent
+from typing import get_args
 
 import pytest
 import requests
@@ -28,7 +29,6 @@ from oncelog import (
     Reader,
     Receipt,
     SqlParticipant,
-    TransactionalDict,
     TransactionAware,
     TransactionContext,
 )
@@ -36,26 +36,12 @@ from oncelog.wire.media import AVRO, JSON, NDJSON, ONCELOG_AVRO, PROBLEM, THRIFT
 from oncelog_service.properties import CHECK_EXPECTED_OFFSETS, DEDUPLICATION, GENERATION, TRANSACTIONAL, TTL
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import (
-    ChunkRow,
-    CopyRow,
-    ExpiryRow,
-    GroupProducerRow,
-    GroupRow,
-    JournalMetaRow,
-    NamespaceRow,
-    ProducerRow,
-    SubscriptionRow,
-    TopicRow,
-    TrimRow,
-)
+from oncelog_service.storage.records import Record
 from tests.docs.pages import ROOT
-from tests.support import RunningService
+from tests.world.service import RunningService
 
 DOCS = ROOT / "docs"
 TABLES = runpy.run_path(str(DOCS / "tables.py"))
-PARTICIPANTS = (SqlParticipant, TransactionalDict)
-OUTBOX = (Outbox, OutboxRelay)
 
 
 @pytest.mark.parametrize("name", TABLES["TABLES"])
@@ -75,20 +61,13 @@ def test_every_public_name_is_documented() -> None:
     assert [name for name in oncelog.__all__ if not re.search(rf"^##+ {name}$", text, re.MULTILINE | re.IGNORECASE)] == []
 
 
-TABLED = (
-    Producer,
-    Reader,
-    Consumer,
-    Checkpoint,
-    Client,
-    Receipt,
-    Message,
-    TransactionContext,
-    AtomicBatch,
-    AtomicBranch,
-    *PARTICIPANTS,
-    *OUTBOX,
+MADE = (
+    *(Producer, Reader, Consumer, Checkpoint, Client, TransactionContext, AtomicBatch, AtomicBranch),
+    *(SqlParticipant, Outbox, OutboxRelay),
 )
+"""Whose arguments are shown."""
+TABLED = (*MADE, Receipt, Message)
+"""Whose members are in a table."""
 TOLD = (MessageId, TransactionAware)
 """Whose members are told in sentences."""
 
@@ -139,11 +118,7 @@ def test_the_members_that_are_told_are_those_there_are(kind: type) -> None:
     assert {name for name in re.findall(rf"`{kind.__name__}\.(\w+)", said) if not hasattr(kind, name)} == set()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [Producer, Reader, Consumer, Checkpoint, Client, TransactionContext, AtomicBatch, AtomicBranch, *PARTICIPANTS, *OUTBOX],
-    ids=lambda kind: kind.__name__,
-)
+@pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
 def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
     """Names, order and defaults. Values that are constants are compared; the rest only by name."""
     text = (DOCS / "python.md").read_text("utf-8")
@@ -158,23 +133,7 @@ def test_the_arguments_of_a_class_are_as_documented(kind: type) -> None:
     assert actual == expected
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        TopicRow,
-        NamespaceRow,
-        ProducerRow,
-        TrimRow,
-        ExpiryRow,
-        GroupRow,
-        ChunkRow,
-        JournalMetaRow,
-        GroupProducerRow,
-        SubscriptionRow,
-        CopyRow,
-    ],
-    ids=lambda row: row.__name__,
-)
+@pytest.mark.parametrize("row", get_args(Record), ids=lambda row: row.__name__)
 def test_the_small_tables_are_drawn_as_they_are_written(row: type) -> None:
     text = (DOCS / "formats.md").read_text("utf-8")
     table = re.sub("(?<!^)(?=[A-Z])", "_", row.__name__.removesuffix("Row")).upper()
@@ -185,26 +144,26 @@ def test_the_small_tables_are_drawn_as_they_are_written(row: type) -> None:
     assert members == {field.name for field in fields(row)}
 
 
-def test_every_media_type_is_documented() -> None:
-    text = (DOCS / "formats.md").read_text("utf-8")
-    assert [media for media in (AVRO, ONCELOG_AVRO, JSON, PROBLEM, NDJSON, THRIFT) if media not in text] == []
-
-
 def test_every_address_is_documented() -> None:
     documented = set(re.findall(r"^\| `([A-Z]+) (/[^`]*)`", (DOCS / "http.md").read_text("utf-8"), re.MULTILINE))
     answered = {(route.method, route.path) for route in ROUTES} | {("GET", "/openapi.json"), ("GET", "/docs")}
     assert documented == answered
 
 
-def test_every_property_of_a_topic_is_documented() -> None:
-    text = (DOCS / "http.md").read_text("utf-8")
-    names = (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, GENERATION)
-    assert [name for name in names if f"| `{name}`" not in text] == []
+NAMED: dict[str, list[str]] = {
+    "formats.md": [
+        *(AVRO, ONCELOG_AVRO, JSON, PROBLEM, NDJSON, THRIFT),
+        *(f"`{table.name}` | `{table.value.decode()}`" for table in Table),
+    ],
+    "http.md": [f"| `{name}`" for name in (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, GENERATION)],
+}
+"""Page → what it must name: media types and tables on disk, properties of a topic."""
 
 
-def test_every_table_on_disk_is_documented() -> None:
-    text = (DOCS / "formats.md").read_text("utf-8")
-    assert [table.name for table in Table if f"`{table.name}` | `{table.value.decode()}`" not in text] == []
+@pytest.mark.parametrize("page", NAMED)
+def test_everything_there_is_is_named(page: str) -> None:
+    text = (DOCS / page).read_text("utf-8")
+    assert [name for name in NAMED[page] if name not in text] == []
 
 
 def test_the_schemas_on_the_wire_are_shown_as_they_are() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rest.talk import Topic
-from tests.support import RunningService, running_service
+from tests.world.service import RunningService, running_service
 
 SMALL = {"max_request_bytes": 100_000, "max_messages": 100, "max_wait_ms": 1_000}
 """Its limits."""

@@ -17,6 +17,11 @@ from oncelog.wire.transaction import Transaction
 
 TIMEOUT = 60
 
+GOLDEN = bytes.fromhex(
+    "0a000100000000000000030a000200000000000000030f00030a000000000f00040a0000000100000000000000020a0005000000000000000208"
+    "0006000000010a000700000000000000030f00080a000000000800090000000100"
+)
+"""A transaction as Tephra writes it."""
 
 ANY = {
     "namespace": "default",
@@ -32,20 +37,37 @@ ANY = {
 """Something good for each name in an address."""
 
 
-class Topic:
+def done(answer: requests.Response) -> requests.Response:
+    """It has succeeded."""
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+class Calls:
+    """What a running service answers below an address."""
+
+    def __init__(self, base: str, path: str) -> None:
+        self.base = base
+        self.url = base + path
+        self.session = requests.Session()
+        self.session.trust_env = False
+
+    def request(self, method: str, path: str = "", **options: Any) -> requests.Response:
+        return self.session.request(method, self.url + path, timeout=TIMEOUT, **options)
+
+    def good(self, method: str, path: str = "", **options: Any) -> Any:
+        """The JSON of a call that must succeed."""
+        return done(self.request(method, path, **options)).json()
+
+
+class Topic(Calls):
     """One topic of a running service."""
 
     def __init__(self, url: str, name: str = "t", namespace: str = "default", create: bool = True, **properties: str) -> None:
-        self.base = url
-        self.url = f"{url}/v1/namespaces/{namespace}/topics/{name}"
-        self.session = requests.Session()
-        self.session.trust_env = False
+        super().__init__(url, f"/v1/namespaces/{namespace}/topics/{name}")
         if create:
             answer = self.request("PUT", "", json=properties)
             assert answer.status_code in (200, 409), answer.text
-
-    def request(self, method: str, path: str, **options: Any) -> requests.Response:
-        return self.session.request(method, self.url + path, timeout=TIMEOUT, **options)
 
     def post(self, path: str, body: bytes, media: str = JSON) -> requests.Response:
         return self.request("POST", path, data=body, headers={"content-type": media})
@@ -56,17 +78,13 @@ class Topic:
     def send(self, producer: str, *sequence_ids: int, payload: str = "m{}", **fields: Any) -> list[dict[str, Any]]:
         """Publish one message per sequence id, which must succeed; one receipt per message."""
         messages = [payload.format(sequence_id) for sequence_id in sequence_ids]
-        answer = self.publish(*messages, producer=producer, sequenceIds=list(sequence_ids), **fields)
-        assert answer.status_code == 200, answer.text
-        return receipts(answer)
+        return receipts(done(self.publish(*messages, producer=producer, sequenceIds=list(sequence_ids), **fields)))
 
     def poll(self, **fields: Any) -> requests.Response:
         return self.request("POST", "/poll", json=fields)
 
     def read(self, **fields: Any) -> list[dict[str, Any]]:
-        answer = self.poll(**fields)
-        assert answer.status_code == 200, answer.text
-        messages: list[dict[str, Any]] = answer.json()
+        messages: list[dict[str, Any]] = done(self.poll(**fields)).json()
         return messages
 
     def payloads(self, **fields: Any) -> list[str]:
@@ -76,18 +94,14 @@ class Topic:
 
     def publish_under(self, pointer: int, *messages: str, **fields: Any) -> requests.Response:
         """Publish within a transaction, which must succeed; the answer rolls it back. Without messages: what is stored."""
-        answer = self.publish(*messages, transactionWritePointer=pointer, **fields)
-        assert answer.status_code == 200, answer.text
-        return answer
+        return done(self.publish(*messages, transactionWritePointer=pointer, **fields))
 
     def store(self, pointer: int | None, *messages: str, **fields: Any) -> requests.Response:
         return self.request("POST", "/store", json={"transactionWritePointer": pointer, "messages": list(messages), **fields})
 
     def store_under(self, pointer: int, *messages: str, **fields: Any) -> requests.Response:
         """Store, which must succeed."""
-        answer = self.store(pointer, *messages, **fields)
-        assert answer.status_code == 200, answer.text
-        return answer
+        return done(self.store(pointer, *messages, **fields))
 
     def roll_back(self, published: requests.Response) -> requests.Response:
         """Send the answer of a publish back as it came."""
@@ -104,27 +118,19 @@ class Topic:
     # --- what is known of it
 
     def producer(self, name: str) -> dict[str, Any]:
-        answer = self.request("GET", f"/producers/{name}")
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
+        found: dict[str, Any] = self.good("GET", f"/producers/{name}")
         return found
 
     def stats(self) -> dict[str, Any]:
-        answer = self.request("GET", "/stats")
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
+        found: dict[str, Any] = self.good("GET", "/stats")
         return found
 
     def open_producer(self, name: str | None, nonce: str, gaps: str = "allow") -> dict[str, Any]:
-        answer = self.request("POST", "/producers", json={"name": name, "nonce": nonce, "gaps": gaps})
-        assert answer.status_code == 200, answer.text
-        opened: dict[str, Any] = answer.json()
+        opened: dict[str, Any] = self.good("POST", "/producers", json={"name": name, "nonce": nonce, "gaps": gaps})
         return opened
 
     def verify(self) -> dict[str, Any]:
-        answer = self.request("POST", "/verify")
-        assert answer.status_code == 200, answer.text
-        last: dict[str, Any] = json.loads(answer.content.splitlines()[-1])
+        last: dict[str, Any] = json.loads(done(self.request("POST", "/verify")).content.splitlines()[-1])
         return last
 
 
@@ -157,10 +163,11 @@ def without_status(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def assert_problem(answer: requests.Response, status: int, code: str, definite: bool = True) -> dict[str, Any]:
     """The answer is exactly this problem, with everything a client needs to go on."""
-    assert answer.status_code == status, (answer.status_code, answer.text)
+    asked = f"{answer.request.method} {answer.request.url} {ascii(answer.request.body)[:300]}"
+    assert answer.status_code == status, (asked, answer.status_code, answer.text)
     assert answer.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = answer.json()
-    assert (problem["status"], problem["code"], problem["definite"]) == (status, code, definite), problem
+    assert (problem["status"], problem["code"], problem["definite"]) == (status, code, definite), (asked, problem)
     assert isinstance(problem["detail"], str)
     assert problem["detail"]
     assert problem["title"]

@@ -1,11 +1,44 @@
-"""The examples of the TMS page: its addresses, its status codes, its schemas byte for byte."""
+"""The examples of the TMS page: its addresses, its status codes, its schemas byte for byte, and what they mean in JSON."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from oncelog import Client
 from oncelog.wire.avro_parts import encode_bytes, encode_long
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
+from oncelog.wire.transaction import Transaction
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, connected, head, read_answer
-from tests.support import ManualClock, RunningService, running_service
+from tests.world.clock import ManualClock
+from tests.world.service import RunningService, running_service
+
+NOW = 1_000_000
+"""The time of the clock here, ms; the first write pointer is a million times that."""
+
+
+def published(pointer: int, first: int, last: int) -> bytes:
+    """A PublishResponse of rows in the millisecond NOW."""
+    at = encode_long(NOW)
+    return b"\x00" + encode_long(pointer) + at + encode_long(first) + at + encode_long(last)
+
+
+def message(row: int, payload: bytes, payload_id: bytes = bytes(10)) -> bytes:
+    return encode_bytes(NOW.to_bytes(8, "big") + row.to_bytes(2, "big") + payload_id) + encode_bytes(payload)
+
+
+def in_group(row: int, place: int, payload: bytes) -> bytes:
+    return message(row, payload, NOW.to_bytes(8, "big") + place.to_bytes(2, "big"))
+
+
+def poll(topic: Topic, transaction: Transaction | None = None) -> bytes:
+    seen_by = b"\x02" if transaction is None else b"\x00" + encode_bytes(transaction.to_bytes())
+    answer = topic.post("/poll", b"\x04" + b"\x01" + b"\x02" + seen_by, AVRO)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, AVRO), answer.text
+    return answer.content
+
+
+def array(*items: bytes) -> bytes:
+    return (encode_long(len(items)) if items else b"") + b"".join(items) + b"\x00"
 
 
 def test_a_topic_lives_as_the_tms_page_says(running: RunningService) -> None:
@@ -24,12 +57,8 @@ def test_a_topic_lives_as_the_tms_page_says(running: RunningService) -> None:
     assert_problem(topic.request("DELETE", ""), 404, "topic_not_found")
     assert_problem(topic.request("PUT", "/properties", json={}), 404, "topic_not_found")
     assert_problem(topic.request("GET", ""), 404, "topic_not_found")
-
-
-def test_a_topic_is_created_without_a_body(running: RunningService) -> None:
-    topic = Topic(running.url, "bare", create=False)
-    assert topic.request("PUT", "").status_code == 200
-    assert topic.request("GET", "").json() == {"name": "bare", "properties": {"ttl": "604800", "generation": "1"}}
+    assert topic.request("PUT", "").status_code == 200, "created without a body"
+    assert topic.request("GET", "").json()["properties"] == {"ttl": "604800", "generation": "2"}
 
 
 def test_topics_are_listed_by_namespace(running: RunningService) -> None:
@@ -46,31 +75,46 @@ def test_topics_are_listed_by_namespace(running: RunningService) -> None:
 
 
 def test_publish_and_poll_in_the_tms_form_byte_for_byte() -> None:
-    clock = ManualClock(1_000_000)
-    with running_service(clock=clock) as service:
+    with running_service(clock=ManualClock(NOW)) as service:
         topic = Topic(service.url)
-        published = topic.post("/publish", bytes.fromhex("02" + "04" + "02" + "61" + "04" + "0062" + "00"), AVRO)
-        assert published.status_code == 200
-        assert published.content == b"", "without a write pointer there is nothing to roll back"
-        polled = topic.post("/poll", bytes.fromhex("04" + "01" + "02" + "02"), AVRO)
-        assert polled.status_code == 200
-        assert polled.headers["content-type"] == AVRO
-        stamp = (1_000_000).to_bytes(8, "big")
-        ids = [stamp + seq_id.to_bytes(2, "big") + bytes(10) for seq_id in (0, 1)]
-        messages = [encode_bytes(ids[0]) + encode_bytes(b"a"), encode_bytes(ids[1]) + encode_bytes(b"\x00b")]
-        assert polled.content == b"\x04" + messages[0] + messages[1] + b"\x00"
-        behind_first = topic.post("/poll", b"\x00" + encode_bytes(ids[0]) + b"\x00" + b"\x00\x02" + b"\x02", AVRO)
-        assert behind_first.content == b"\x02" + messages[1] + b"\x00"
-        nothing = topic.post("/poll", b"\x00" + encode_bytes(ids[1]) + b"\x00\x02\x02", AVRO)
-        assert nothing.content == b"\x00"
+        published = topic.post("/publish", b"\x02" + array(b"\x02a", b"\x04\x00b"), AVRO)
+        assert (published.status_code, published.content) == (200, b""), "without a write pointer there is nothing to roll back"
+        messages = [message(0, b"a"), message(1, b"\x00b")]
+        assert poll(topic) == array(*messages)
+        ids = [NOW.to_bytes(8, "big") + bytes([0, row]) + bytes(10) for row in (0, 1)]
+        for behind, expected in zip(ids, (array(messages[1]), array()), strict=True):
+            assert topic.post("/poll", b"\x00" + encode_bytes(behind) + b"\x00" + b"\x00\x02" + b"\x02", AVRO).content == expected
 
 
-def test_blocks_with_their_size_are_read_as_well(running: RunningService) -> None:
-    """Avro's writers may announce a block by a negative count and its size in bytes; Java's do."""
-    topic = Topic(running.url)
-    block = encode_long(-1) + encode_long(2) + b"\x02a" + encode_long(1) + b"\x02b" + b"\x00"
-    assert topic.post("/publish", b"\x02" + block, AVRO).status_code == 200
-    assert topic.payloads() == ["a", "b"]
+def test_a_transaction_in_the_tms_form_byte_for_byte() -> None:
+    with running_service(clock=ManualClock(NOW)) as service:
+        topic, client = Topic(service.url), Client(service.url)
+        transaction = client.start_transaction()
+        pointer = encode_long(transaction.write_pointer)
+        first = topic.post("/publish", b"\x00" + pointer + array(b"\x02a", b"\x04bc"), AVRO)
+        assert (first.status_code, first.headers["content-type"]) == (200, AVRO)
+        assert first.content == published(transaction.write_pointer, 0, 1)
+        for payloads in (array(b"\x02x"), array(b"\x02y", b"\x00")):
+            stored = topic.post("/store", b"\x00" + pointer + payloads, AVRO)
+            assert (stored.status_code, stored.content) == (200, b"")
+        group = topic.post("/publish", b"\x00" + pointer + array(), AVRO)
+        assert group.content == published(transaction.write_pointer, 2, 2), "the one row that makes them appear"
+        one = message(0, b"a") + message(1, b"bc")
+        many = in_group(2, 0, b"x") + in_group(2, 1, b"y") + in_group(2, 2, b"")
+        assert poll(topic) == poll(topic, transaction) == encode_long(5) + one + many + b"\x00"
+        assert poll(topic, client.start_transaction()) == array()
+        rolled_back = topic.post("/rollback", first.content, AVRO)
+        assert rolled_back.status_code == 200, rolled_back.text
+        assert poll(topic, transaction) == encode_long(3) + many + b"\x00"
+        client.commit_transaction(transaction.write_pointer)
+        assert poll(topic, client.start_transaction()) == encode_long(3) + many + b"\x00"
+        assert poll(topic) == encode_long(5) + one + many + b"\x00"
+
+
+def test_a_transaction_of_a_hundred_thousand_pointers_is_taken(running: RunningService) -> None:
+    topic, started = Topic(running.url), Client(running.url).start_transaction()
+    topic.publish("plain")
+    assert b"plain" in poll(topic, replace(started, invalids=range(1, 100_000)))
 
 
 def test_what_is_published_in_one_form_is_read_in_every_other(running: RunningService) -> None:
@@ -90,16 +134,6 @@ def test_what_is_published_in_one_form_is_read_in_every_other(running: RunningSe
     full = topic.post("/poll", b"\x04\x00\x01\x02\x00\x02\x00\x00", ONCELOG_AVRO)
     assert full.headers["content-type"] == ONCELOG_AVRO
     assert full.content.count(payload) == 2
-
-
-def test_unions_in_json_are_read_with_and_without_their_tags(running: RunningService) -> None:
-    topic = Topic(running.url)
-    tagged = {"producer": {"string": "p"}, "sequenceIds": {"array": [7]}, "messages": ["a"], "transactionWritePointer": None}
-    assert topic.request("POST", "/publish", json=tagged).status_code == 200
-    assert topic.send("p", 7, payload="a")[0]["status"] == "duplicate"
-    first = topic.read()[0]["id"]
-    for start in (first, {"bytes": first}, first.encode("latin-1").hex()):
-        assert topic.payloads(startFrom=start, limit={"int": 5}) == ["a"]
 
 
 def test_the_media_type_may_carry_parameters(running: RunningService) -> None:

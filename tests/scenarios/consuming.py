@@ -43,4 +43,4 @@ def consume(url: str, topic: str, subscription: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    consume(*sys.argv[1:4], int(sys.argv[4]))
+    consume(*sys.argv[1:4], int(sys.argv[4]))  # type: ignore[call-arg]

@@ -42,18 +42,13 @@ class NaiveWriter(DataSourceStreamArrowWriter):
 
 
 def main(plan: dict[str, Any]) -> None:
-    spark = session("pipeline", master=plan.get("master", "local[2]"), **SMALL, **plan.get("conf", {}))
+    spark = session("pipeline", master="local[2]", **SMALL)
     spark.dataSource.register(NaiveSink)
     reader = spark.readStream.format("oncelog").option("url", plan["url"]).option("subscribe", plan["source"])
-    frame = reader.options(**plan.get("read", {})).load().select("key", "value")
-    writer = frame.writeStream.format(plan.get("sink", "oncelog")).option("url", plan["url"]).option("topic", plan["target"])
-    writer = writer.options(**plan.get("write", {})).option("checkpointLocation", plan["checkpoint"])
-    if plan.get("available_now", True):
-        writer = writer.trigger(availableNow=True)
-    query = started(writer.start)
-    sys.stdout.write("started\n")
-    sys.stdout.flush()
-    query.awaitTermination()
+    frame = reader.options(**plan["read"]).load().select("key", "value")
+    writer = frame.writeStream.format(plan["sink"]).option("url", plan["url"]).option("topic", plan["target"])
+    writer = writer.options(**plan["write"]).option("checkpointLocation", plan["checkpoint"])
+    started(writer.trigger(availableNow=True).start).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from oncelog import Client
-from oncelog.wire.requests import PublishRequest
-from tests.scenarios.judge import read_log
+from tests.model.log import read_log
 from tests.scenarios.spark_proxy import FaultProxy
+from tests.spark.processes import living
 
 SOURCE, TARGET = "source", "target"
 BATCH = 50
@@ -37,48 +35,33 @@ class SparkPipeline:
         self.sink = "oncelog"
         self.read = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(BATCH), "minPartitions": "2"}
         self.write = {"producer": "pipeline", "chunkMessages": "5"}
-        self.master = "local[2]"
-        self.available_now = True
         self._log = folder / "spark.log"
         self._process: subprocess.Popen[str] | None = None
         self._spared: set[int] = set()
 
     # --- its life
 
-    def start(self) -> None:
+    def _start(self) -> subprocess.Popen[str]:
         """A session of its own, so that whoever kills it finds all of it."""
         plan = {
-            "url": self.proxy.url,
-            "source": SOURCE,
-            "target": TARGET,
-            "checkpoint": str(self.checkpoint),
-            "sink": self.sink,
-            "read": self.read,
-            "write": self.write,
-            "master": self.master,
-            "available_now": self.available_now,
-        }
+            "url": self.proxy.url, "source": SOURCE, "target": TARGET, "checkpoint": str(self.checkpoint),
+            "sink": self.sink, "read": self.read, "write": self.write,
+        }  # fmt: skip
         root = Path(__file__).parents[2]
         environment = {**os.environ, "PYTHONPATH": str(root)}
         with self._log.open("a") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "tests.scenarios.spark_driver", json.dumps(plan)],
-                env=environment, cwd=root, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+                env=environment, cwd=root, stderr=log, text=True, start_new_session=True,
             )  # fmt: skip
 
-    def wait(self) -> int:
-        """Its exit code; -9 when it was killed."""
-        assert self._process is not None
-        code = self._process.wait(SECONDS)
-        self.kill()  # what outlived the driver
-        return code
-
     def run(self) -> int:
-        """From the beginning to the end; anew where Spark waited in vain for a Python process on a machine that was held up."""
+        """Its exit code, -9 when it was killed; anew where Spark waited in vain for a Python process on a machine held up."""
         while True:
             before = len(self.log())
-            self.start()
-            code = self.wait()
+            self._process = self._start()
+            code = self._process.wait(SECONDS)
+            self.kill()  # what outlived the driver
             if code in (0, -9) or _UNHEARD not in self.log()[before:]:
                 return code
 
@@ -103,7 +86,7 @@ class SparkPipeline:
     def kill_all_but_workers(self) -> None:
         """As a cluster may: nobody is left to tell the tasks' processes that they work for nothing."""
         processes = self._processes()
-        parents = {pid: _stat(pid)[1] for pid in processes}
+        parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in processes}
         daemons = [
             pid for pid in processes if "pyspark.daemon" in _command(pid) and "pyspark.daemon" not in _command(parents[pid])
         ]
@@ -125,13 +108,7 @@ class SparkPipeline:
 
     def _processes(self) -> list[int]:
         assert self._process is not None
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError):
-                    if _stat(int(entry.name))[3] == self._process.pid:
-                        found.append(int(entry.name))
-        return found
+        return living(self._process.pid)
 
     # --- what it left
 
@@ -139,25 +116,8 @@ class SparkPipeline:
         """What is in the topic that it writes, in order."""
         return [message.payload for message in read_log(self.url, TARGET)]
 
-    def newest_commit(self) -> Path:
-        """The newest entry of Spark's own log of finished micro-batches."""
-        entries = [entry for entry in (self.checkpoint / "commits").iterdir() if entry.name.isdigit()]
-        return max(entries, key=lambda entry: int(entry.name))
-
-
-def _stat(pid: int) -> tuple[str, int, int, int]:
-    """State, parent, process group, session."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return fields[0], int(fields[1]), int(fields[2]), int(fields[3])
-
 
 def _command(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
-
-
-def publish(url: str, payloads: Sequence[bytes], topic: str = SOURCE) -> None:
-    """Into the topic, in order."""
-    with Client(url) as client:
-        client.publish(topic, PublishRequest(list(payloads)))

@@ -36,7 +36,7 @@ class Request(NamedTuple):
     @property
     def commit(self) -> CommitRequest | None:
         """What it commits, if it is a commit."""
-        if not (self.method == "POST" and self.path.startswith("/v1/journal/") and self.path.endswith("/commit")):
+        if not (self.method == "POST" and self.path.startswith("/v1/atomic/") and self.path.endswith("/commit")):
             return None
         return decode_commit_request(self.headers["content-type"], self.body)
 

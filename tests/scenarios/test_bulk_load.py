@@ -5,20 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from random import Random, SystemRandom
 
 import pytest
 from examples.bulk_load import OtherContent, lines_of, load
 
 from oncelog import Client, Reader
-from oncelog.errors import ConnectionFailed, ExpectationsNotChecked, OffsetMismatch
+from oncelog.errors import ConnectionFailed, OffsetMismatch
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.patience import PATIENCE
-from tests.support import RunningService, ServiceProcess
+from tests.world.crash import seeded
+from tests.world.service import RunningService, ServiceProcess
 
 ROOT = Path(__file__).parents[2]
 TOPIC = "loaded"
@@ -37,95 +37,74 @@ def stored(client: Client) -> list[bytes]:
         return [message.payload for message in reader]
 
 
-class LosingAnswers(Client):
-    """A client whose publishes now and then fail, before or after the service has done them."""
+class Failing(Client):
+    """A client whose publishes fail: "no" before the service has done them, "lost" behind that, "late": it gets through
+    just before the next one."""
 
-    def __init__(self, url: str, random: Random) -> None:
+    def __init__(self, url: str, fates: Iterable[str]) -> None:
         super().__init__(url)
-        self.lost = 0
-        self._random = random
+        self._fates = iter(fates)
+        self._late: PublishRequest | None = None
 
     def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
-        fate = self._random.random()
-        if fate < 0.1:
-            raise ConnectionFailed
-        runs = super().publish(topic, request, namespace)
-        if fate < 0.3:
-            self.lost += 1
+        if self._late is not None:
+            super().publish(topic, self._late, namespace)
+            self._late = None
+        fate = next(self._fates, "")
+        if fate == "late":
+            self._late = PublishRequest(list(request.payloads), expected_offset=request.expected_offset)
+        runs = [] if fate in ("no", "late") else super().publish(topic, request, namespace)
+        if fate:
             raise ConnectionFailed
         return runs
 
 
 def test_a_load_that_is_stopped_anywhere_and_begun_again_puts_each_line_at_its_place_once(client: Client) -> None:
-    seed = SystemRandom().randrange(10**9)
-    random = Random(seed)
-    runs = 0
-    while len(stored(client)) < len(LINES):
-        runs += 1
-        with closing(load(client, TOPIC, LINES, batch=random.randint(1, 50))) as loader:
-            list(islice(loader, random.randint(1, 6)))
-        present = stored(client)
-        assert present == LINES[: len(present)], f"seed {seed}"
-    assert runs > 2, f"seed {seed}"
-    assert stored(client) == LINES, f"seed {seed}"
-    assert list(load(client, TOPIC, LINES)) == [len(LINES)], "there is nothing left to do"
+    with seeded() as random:
+        runs = 0
+        while len(stored(client)) < len(LINES):
+            runs += 1
+            with closing(load(client, TOPIC, LINES, batch=random.randint(1, 50))) as loader:
+                list(islice(loader, random.randint(1, 6)))
+            present = stored(client)
+            assert present == LINES[: len(present)]
+        assert runs > 2
+        assert stored(client) == LINES
+        assert list(load(client, TOPIC, LINES)) == [len(LINES)], "there is nothing left to do"
 
 
-def test_a_batch_whose_answer_was_lost_is_there_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fates", ["no", "lost", "late", "last lost", "at random"])
+def test_a_batch_whose_answer_was_lost_is_there_once(client: Client, monkeypatch: pytest.MonkeyPatch, fates: str) -> None:
     monkeypatch.setattr("examples.bulk_load.pause", lambda attempt, fraction: 0.0)
-    seed = SystemRandom().randrange(10**9)
-    with LosingAnswers(client.url, Random(seed)) as losing:
-        list(load(losing, TOPIC, LINES, batch=10))
-        assert losing.lost, f"seed {seed}"
-    assert stored(client) == LINES, f"seed {seed}"
+    with seeded() as random:
+        at_random = random.choices(["", "no", "lost"], [7, 1, 2], k=200)
+        each = {"at random": at_random, "last lost": [""] * (len(LINES) // 10 - 1) + ["lost"]}.get(fates, [fates])
+        with Failing(client.url, each) as failing:
+            reached = list(load(failing, TOPIC, LINES, batch=10))
+        assert reached == sorted(set(reached))
+        assert reached[-1] == len(LINES)
+        assert stored(client) == LINES
 
 
-def test_a_batch_that_arrives_after_it_was_given_up_is_there_once(client: Client) -> None:
-    class Late(Client):
-        """The first publish fails, and gets through just before the second."""
-
-        late: PublishRequest | None = None
-
-        def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
-            if self.late is None:
-                self.late = PublishRequest(list(request.payloads), expected_offset=request.expected_offset)
-                raise ConnectionFailed
-            if self.late.payloads:
-                super().publish(topic, self.late, namespace)
-                self.late.payloads = []
-            return super().publish(topic, request, namespace)
-
-    with Late(client.url) as late:
-        assert list(load(late, TOPIC, LINES[:5], batch=2)) == [0, 2, 4, 5]
-    assert stored(client) == LINES[:5]
-
-
-def test_the_slower_of_two_loaders_stops(client: Client) -> None:
-    first, second = load(client, TOPIC, LINES, batch=10), load(client, TOPIC, LINES, batch=10)
-    assert (next(first), next(second), next(first)) == (0, 0, 10)
+def test_the_slower_of_two_loaders_stops_and_both_begin_behind_what_the_topic_has(client: Client) -> None:
+    client.publish(TOPIC, PublishRequest(head := [b"head", b"of the table"]))
+    first, second = load(client, TOPIC, LINES, base=2, batch=10), load(client, TOPIC, LINES, base=2, batch=10)
+    assert (next(first), next(second), next(first)) == (2, 2, 12)
     with pytest.raises(OffsetMismatch) as mismatch:
         next(second)
-    assert (mismatch.value.expected, mismatch.value.actual) == (0, 10)
+    assert (mismatch.value.expected, mismatch.value.actual) == (2, 12)
     list(first)
-    assert stored(client) == LINES
+    assert stored(client) == [*head, *LINES]
 
 
 def test_several_loaders_that_follow_each_other_load_every_line_once(client: Client) -> None:
-    seed = SystemRandom().randrange(10**9)
-    random = Random(seed)
-    loaders = [load(client, TOPIC, LINES, batch=size, follow=True) for size in (7, 20, 33)]
-    while loaders:
-        loader = random.choice(loaders)
-        if next(loader, None) is None:
-            loaders.remove(loader)
-    assert stored(client) == LINES, f"seed {seed}"
-
-
-def test_lines_are_loaded_behind_what_the_topic_has_already(client: Client) -> None:
-    client.publish(TOPIC, PublishRequest([b"head", b"of the table"]))
-    list(islice(load(client, TOPIC, LINES, base=2, batch=100), 3))
-    list(load(client, TOPIC, LINES, base=2, batch=100))
-    assert stored(client) == [b"head", b"of the table", *LINES]
+    with seeded() as random:
+        loaders = [load(client, TOPIC, LINES, batch=size, follow=True) for size in (7, 20, 33)]
+        while loaders:
+            loader = random.choice(loaders)
+            if next(loader, None) is None:
+                loaders.remove(loader)
+        assert stored(client) == LINES
 
 
 @pytest.mark.parametrize(
@@ -141,12 +120,6 @@ def test_a_topic_that_does_not_begin_as_the_file_does_is_left_alone(client: Clie
     assert stored(client) == list(present)
 
 
-def test_nothing_is_loaded_where_offsets_are_not_checked(client: Client) -> None:
-    client.create_topic("unchecked")
-    with pytest.raises(ExpectationsNotChecked):
-        list(load(client, "unchecked", LINES))
-
-
 def test_the_command_line_loads_a_file_as_it_is(running: RunningService, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_bytes(b"a,b\n\n1,2\r\nno end")
@@ -158,11 +131,9 @@ def test_the_command_line_loads_a_file_as_it_is(running: RunningService, tmp_pat
 
 @pytest.mark.slow
 def test_loaders_killed_at_random_moments_have_loaded_the_file_in_the_end(tmp_path: Path) -> None:
-    seed = SystemRandom().randrange(10**9)
-    random = Random(seed)
     file = tmp_path / "rows.txt"
     file.write_bytes(b"".join(b"row %d %s\n" % (number, b"." * (number % 90)) for number in range(40_000)))
-    with ServiceProcess(tmp_path / "log") as service, Client(service.url) as client:
+    with seeded() as random, ServiceProcess(tmp_path / "log") as service, Client(service.url) as client:
         for number in range(8):
             loaders = _start_two(service.url, file)
             assert loaders[0].stdout is not None
@@ -173,14 +144,14 @@ def test_loaders_killed_at_random_moments_have_loaded_the_file_in_the_end(tmp_pa
             for loader in loaders:
                 loader.kill()
                 _, said = loader.communicate()
-                assert loader.returncode == -9, (said, f"seed {seed}: a kill that comes too late proves nothing")
+                assert loader.returncode == -9, (said, "a kill that comes too late proves nothing")
             if number % 4 == 2:
                 service.start()
-        assert 0 < client.stats(TOPIC).upcoming_offset < 40_000, f"seed {seed}"
+        assert 0 < client.stats(TOPIC).upcoming_offset < 40_000
         for loader in _start_two(service.url, file):
             _, said = loader.communicate(timeout=600)
             assert loader.returncode == 0, said
-        assert stored(client) == list(lines_of(file)), f"seed {seed}"
+        assert stored(client) == list(lines_of(file))
 
 
 def _start_two(url: str, file: Path) -> list[subprocess.Popen[bytes]]:

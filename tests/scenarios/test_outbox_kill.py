@@ -5,28 +5,27 @@ A failing run names its seed; ``KILL_SEED=… pytest …`` begins again with the
 
 from __future__ import annotations
 
-import json
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine, func, select, text
 
-from oncelog import Client, Message, Outbox, OutboxRelay, Reader
-from oncelog.sql.outbox_lease import OutboxDatabase
+from oncelog import Client, Outbox, Reader
+from oncelog.sql.outbox.database import OutboxDatabase
+from tests.model import outbox as model
+from tests.model.outbox import Committed
 from tests.patience import PATIENCE, until
 from tests.postgres import postgres_server
-from tests.scenarios.outbox_relay import POINTS
-from tests.scenarios.outbox_writers import Writer, check_topics
-from tests.scenarios.seed import seeded
-from tests.support import ServiceProcess, running_service
+from tests.world.crash import seeded
+from tests.world.service import ServiceProcess
 
 TOPICS = ("paid", "shipped")
 NAME = "orders"
@@ -34,24 +33,10 @@ WRITERS = 16
 TAKEOVER_SECONDS = 0.5
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    """Of a service with the topics."""
-    with running_service(f"leveldb://{tmp_path / 'log'}") as service:
-        create_topics(service.url)
-        yield service.url
-
-
 @pytest.fixture(params=["postgresql", "sqlite"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """The database of the outbox."""
     with shop(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def postgresql(tmp_path: Path) -> Iterator[Engine]:
-    with shop("postgresql", tmp_path) as made:
         yield made
 
 
@@ -70,57 +55,28 @@ def shop(kind: str, tmp_path: Path) -> Iterator[Engine]:
     made.dispose()
 
 
-# --- killed at a chosen moment
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_relay_that_dies_at_the_worst_moment_leaves_each_row_to_be_published_once(url: str, engine: Engine, point: str) -> None:
-    outbox = Outbox(NAME)
-    with engine.begin() as connection:
-        for number in range(20):
-            outbox.add(connection, TOPICS[0], b"%d" % number)
-    database = engine.url.render_as_string(hide_password=False)
-    command = [sys.executable, "-m", "tests.scenarios.outbox_relay", database, url, NAME, point]
-    died = subprocess.run(command, cwd=Path(__file__).parents[2], timeout=PATIENCE, capture_output=True, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
-    assert 0 < waiting(engine) <= 20, "it is to die before it is done"
-    with engine.begin() as connection:
-        outbox.add(connection, TOPICS[0], b"20")
-    with Client(url) as client:
-        OutboxRelay(outbox, engine, client=client, takeover_seconds=TAKEOVER_SECONDS).run_once()
-    assert [message.payload for message in log_of(url, TOPICS[0])] == [b"%d" % number for number in range(21)]
-    assert waiting(engine) == 0
-
-
-# --- killed at random
-
-
-def test_kills_of_the_relay_lose_double_and_reorder_nothing(url: str, postgresql: Engine) -> None:
-    kill_relays(url, postgresql, kills=3, relays=1)
-
-
-def test_the_relay_that_stands_by_goes_on_when_the_other_is_killed(url: str, postgresql: Engine) -> None:
-    kill_relays(url, postgresql, kills=2, relays=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("relays", [1, 2])
-def test_twenty_kills_of_relays_lose_double_and_reorder_nothing(url: str, engine: Engine, relays: int) -> None:
-    kill_relays(url, engine, kills=20, relays=relays)
-
-
-@pytest.mark.slow
-def test_kills_of_relay_and_service_together_lose_double_and_reorder_nothing(tmp_path: Path, engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("kills", "relays", "with_service"),
+    [
+        (3, 2, False),
+        pytest.param(20, 1, False, marks=pytest.mark.slow),
+        pytest.param(20, 2, False, marks=pytest.mark.slow),
+        pytest.param(10, 1, True, marks=pytest.mark.slow),
+    ],
+)
+def test_kills_of_relays_lose_double_and_reorder_nothing(
+    tmp_path: Path, engine: Engine, kills: int, relays: int, with_service: bool
+) -> None:
     with ServiceProcess(tmp_path / "log", snapshot_messages=200) as service:
         create_topics(service.url)
-        kill_relays(service.url, engine, kills=10, relays=1, service=service)
+        kill_relays(service.url, engine, kills, relays, service if with_service else None)
 
 
 def kill_relays(url: str, engine: Engine, kills: int, relays: int, service: ServiceProcess | None = None) -> None:
     with seeded() as rng:
         running = [RelayProcess(engine, url) for _ in range(relays)]
         try:
-            with writing(engine, rng) as writers:
+            with writing(engine, rng) as committed:
                 for relay in running:
                     relay.start()
                 killed, end = 0, time.monotonic() + 2 * PATIENCE
@@ -142,56 +98,46 @@ def kill_relays(url: str, engine: Engine, kills: int, relays: int, service: Serv
         finally:
             for relay in running:
                 relay.kill()
-        check(url, engine, writers)
-
-
-def test_a_paused_relay_that_awakes_after_it_was_followed_changes_nothing(url: str, postgresql: Engine) -> None:
-    engine = postgresql
-    with seeded() as rng:
-        first, second = RelayProcess(engine, url), RelayProcess(engine, url)
-        try:
-            with writing(engine, rng) as writers:
-                first.start()
-                until(lambda: first.state == "relaying", "the first one relays")
-                second.start()
-                until(lambda: second.state == "standby", "the second one stands by")
-                for active, other in ((first, second), (second, first)):
-                    at_work(engine, url)
-                    time.sleep(rng.uniform(0.0, 0.05))
-                    active.send(signal.SIGSTOP)
-                    until(lambda other=other: other.state == "relaying", "the other one follows")  # type: ignore[misc]
-                    at_work(engine, url)
-                    active.send(signal.SIGCONT)
-                    until(lambda active=active: active.state == "standby", "the paused one notices")  # type: ignore[misc]
-            emptied(engine)
-        finally:
-            first.kill()
-            second.kill()
-        check(url, engine, writers)
+        check(url, engine, committed)
 
 
 # --- how
 
 
+def write(number: int, engine: Engine, rng: random.Random, enough: threading.Event) -> list[Committed]:
+    """Begins transactions, adds messages and rows of its own business, waits, and commits or rolls back, until it is enough."""
+    longest = 0.02 if engine.dialect.name == "sqlite" else 0.5  # there one waits for the other
+    outbox, committed, count = Outbox(NAME), list[Committed](), 0
+    while not enough.is_set():
+        began, added, count = time.monotonic(), [], count + 1
+        with engine.connect() as connection:
+            for each in range(rng.randint(1, 4)):
+                topic, payload = rng.choice(TOPICS), b"%d.%d.%d" % (number, count, each)
+                outbox.add(connection, topic, payload, key=str(number))
+                added.append((topic, payload))
+                connection.execute(text("INSERT INTO orders VALUES (:p)"), {"p": payload.decode()})
+                time.sleep(rng.choice((0.0, 0.0, rng.uniform(0, longest / 4))))
+            time.sleep(rng.choice((0.0, rng.uniform(0, longest / 4), rng.uniform(0, longest))))
+            if rng.random() < 0.2:
+                connection.rollback()
+            else:
+                connection.commit()
+                committed.append(Committed(began, time.monotonic(), added))
+        time.sleep(rng.uniform(0, 0.2))
+    return committed
+
+
 class RelayProcess:
-    """`oncelog outbox relay` as a process, and what it says."""
+    """`oncelog outbox relay` as a process."""
 
     def __init__(self, engine: Engine, url: str) -> None:
         database = engine.url.render_as_string(hide_password=False)
         self._command = [sys.executable, "-m", "oncelog_service", "outbox", "relay", database, "--name", NAME, "--url", url]
-        self._command += ["--takeover-seconds", str(TAKEOVER_SECONDS), "--poll-seconds", "0.01", "--rows", "500", "--json"]
+        self._command += ["--takeover-seconds", str(TAKEOVER_SECONDS), "--poll-seconds", "0.01", "--rows", "500"]
         self._process: subprocess.Popen[bytes] | None = None
-        self.state: str | None = None
-        """What it said last."""
 
     def start(self) -> None:
-        self.state = None
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-
-    def send(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -199,46 +145,32 @@ class RelayProcess:
             self._process.kill()
             self._process.wait(PATIENCE)
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if process is self._process:
-                self.state = json.loads(line)["state"]
-
 
 @contextmanager
-def writing(engine: Engine, rng: random.Random) -> Iterator[list[Writer]]:
-    """Sixteen writers; on leaving they have ended."""
-    longest = 0.02 if engine.dialect.name == "sqlite" else 0.5  # there one waits for the other
-    writers = [Writer(number, Outbox(NAME), engine, TOPICS, rng.getrandbits(32), longest) for number in range(WRITERS)]
-    for writer in writers:
-        writer.start()
-    try:
-        yield writers
-    finally:
-        for writer in writers:
-            writer.enough()
-        for writer in writers:
-            writer.join(PATIENCE)
+def writing(engine: Engine, rng: random.Random) -> Iterator[list[Committed]]:
+    """Sixteen writers; on leaving they have ended, and what they have committed is in the list."""
+    committed, enough = list[Committed](), threading.Event()
+    with ThreadPoolExecutor(WRITERS) as threads:
+        seeds = [random.Random(rng.getrandbits(32)) for _ in range(WRITERS)]
+        writers = [threads.submit(write, number, engine, seed, enough) for number, seed in enumerate(seeds)]
+        try:
+            yield committed
+        finally:
+            enough.set()
+            for writer in writers:
+                committed += writer.result(PATIENCE)
 
 
-def check(url: str, engine: Engine, writers: list[Writer]) -> None:
-    for writer in writers:
-        assert writer.failure is None, writer.failure
-    committed = [transaction for writer in writers for transaction in writer.committed]
-    check_topics(committed, {topic: log_of(url, topic) for topic in TOPICS})
-    assert any(writer.rolled_back for writer in writers), "nothing was rolled back: this proves less than it says"
+def check(url: str, engine: Engine, committed: list[Committed]) -> None:
+    for topic in TOPICS:
+        with Reader(topic, url=url, timeout=0) as reader:
+            model.check(committed, topic, [(message.sequence_id, message.payload) for message in reader])
     with engine.connect() as connection:
         kept = connection.scalar(text("SELECT count(*) FROM orders"))
     assert kept == sum(len(transaction.messages) for transaction in committed)
     lease = OutboxDatabase(Outbox(NAME), engine).seen()
     assert lease is not None
     assert lease.plan == ()
-
-
-def log_of(url: str, topic: str) -> list[Message]:
-    with Reader(topic, url=url, timeout=0) as reader:
-        return list(reader)
 
 
 def waiting(engine: Engine) -> int:

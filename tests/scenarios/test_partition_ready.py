@@ -12,9 +12,8 @@ import pytest
 from examples.partition_ready import TOPIC, Trigger, load, totals
 
 from oncelog import Client
-from oncelog.errors import ConsumerFenced
 from tests.patience import PATIENCE, until
-from tests.support import RunningService
+from tests.world.service import RunningService
 
 ROOT = Path(__file__).parents[2]
 IDLE = 0.2
@@ -67,15 +66,6 @@ def test_a_job_that_fails_leaves_nothing_and_runs_when_it_can(running: RunningSe
     (tmp_path / "away").rename(tmp_path / "monday.1.txt")
     with Trigger(tmp_path, results, url=running.url) as trigger:
         assert trigger.run(idle=IDLE) == 1
-
-
-def test_of_two_triggers_of_one_subscription_the_older_one_is_told(running: RunningService, tmp_path: Path) -> None:
-    results = tmp_path / "results.db"
-    with Trigger(tmp_path, results, url=running.url) as older, Trigger(tmp_path, results, url=running.url) as newer:
-        load(tmp_path, "monday", [1], url=running.url)
-        with pytest.raises(ConsumerFenced):
-            older.run(idle=IDLE)
-        assert newer.run(idle=IDLE) == 1
 
 
 def test_a_trigger_that_is_killed_again_and_again_runs_every_job_once(running: RunningService, tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
+from typing import Any
 from urllib.parse import urlsplit
+
+from oncelog import Client
 
 
 @dataclass
@@ -30,7 +33,7 @@ class Answer:
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     claimed_length: int | None = None
-    """Content-Length, when it is not to be the body's: the connection closes before so many bytes came."""
+    """Content-Length, when it is not to be the body's: the connection closes before so many bytes came. Below 0: it says none."""
 
 
 Handler = Callable[[Request], Answer | None]
@@ -72,7 +75,8 @@ def fake_server(handle: Handler, tls: ssl.SSLContext | None = None) -> Iterator[
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
-            self.send_header("content-length", str(length))
+            if length >= 0:
+                self.send_header("content-length", str(length))
             self.end_headers()
             self.wfile.write(answer.body)
             if length != len(answer.body):
@@ -112,6 +116,25 @@ def forward(target: str, request: Request) -> Answer:
         return Answer(response.status, response.read(), {"content-type": response.getheader("content-type", "")})
     finally:
         connection.close()
+
+
+Fate = Answer | str | None
+"""What a request meets: an answer in the service's place; ``"request"`` or ``"answer"``, which is lost; None: nothing."""
+
+
+@contextmanager
+def meeting(target: str, fate: Callable[[Request], Fate], **options: Any) -> Iterator[tuple[Client, list[Request]]]:
+    """A client whose requests meet their fate on the way to the service, and the requests that it has made."""
+
+    def handle(request: Request) -> Answer | None:
+        met = fate(request)
+        if isinstance(met, Answer):
+            return met
+        answer = None if met == "request" else forward(target, request)
+        return None if met == "answer" else answer
+
+    with fake_server(handle) as fake, Client(fake.url, **options) as client:
+        yield client, fake.requests
 
 
 class Losses:

@@ -1,13 +1,9 @@
-"""A participant and a client that write down what is called, and fail where they are told to."""
+"""Participants that write down what is called, and fail where it is planted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
-from oncelog import Client
-from oncelog.wire.models import TransactionStatus
-from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
 
 T = TypeVar("T")
@@ -67,55 +63,3 @@ class Deciding(Recorded):
 
     def recover_once(self, _: Any) -> None:
         self._called("recover_once")
-
-
-class RecordedClient(Client):
-    """``faults``: by the name of the call; raised before it is made. ``lost``: raised after it was made. One each time."""
-
-    def __init__(self, url: str, calls: list[str] | None = None, **options: Any) -> None:
-        super().__init__(url, **options)
-        self.calls = [] if calls is None else calls
-        self.faults: dict[str, list[BaseException]] = {}
-        self.lost: dict[str, list[BaseException]] = {}
-        self.requests: list[tuple[str, str, PublishRequest]] = []
-
-    def start_transaction(self, *given: Any, **options: Any) -> Transaction:
-        return self._called("start", lambda: Client.start_transaction(self, *given, **options))
-
-    def can_commit(self, *given: Any, **options: Any) -> str:
-        return self._called("can_commit", lambda: Client.can_commit(self, *given, **options))
-
-    def commit_transaction(self, *given: Any, **options: Any) -> TransactionStatus:
-        return self._called("commit", lambda: Client.commit_transaction(self, *given, **options))
-
-    def abort_transaction(self, write_pointer: int) -> TransactionStatus:
-        return self._called("abort", lambda: Client.abort_transaction(self, write_pointer))
-
-    def invalidate_transaction(self, write_pointer: int) -> TransactionStatus:
-        return self._called("invalidate", lambda: Client.invalidate_transaction(self, write_pointer))
-
-    def checkpoint_transaction(self, write_pointer: int) -> Transaction:
-        return self._called("checkpoint", lambda: Client.checkpoint_transaction(self, write_pointer))
-
-    def transaction_status(self, write_pointer: int) -> TransactionStatus:
-        return self._called("status", lambda: Client.transaction_status(self, write_pointer))
-
-    def publish_transactional(self, topic: str, request: PublishRequest, namespace: str = "default") -> PublishResponse:
-        self.requests.append(("publish", topic, request))
-        return self._called("publish", lambda: Client.publish_transactional(self, topic, request, namespace))
-
-    def store(self, topic: str, request: PublishRequest, namespace: str = "default") -> PublishResponse:
-        self.requests.append(("store", topic, request))
-        return self._called("store", lambda: Client.store(self, topic, request, namespace))
-
-    def rollback(self, topic: str, response: PublishResponse, namespace: str = "default") -> None:
-        return self._called("rollback", lambda: Client.rollback(self, topic, response, namespace))
-
-    def _called(self, name: str, call: Callable[[], T]) -> T:
-        self.calls.append(f"client.{name}")
-        if self.faults.get(name):
-            raise self.faults[name].pop(0)
-        answer = call()
-        if self.lost.get(name):
-            raise self.lost[name].pop(0)
-        return answer

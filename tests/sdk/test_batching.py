@@ -1,19 +1,27 @@
-"""Batches and taken numbers, held against models too simple to be wrong."""
+"""Batches, taken numbers and the requests of an atomic commit, held against models too simple to be wrong."""
 
 from __future__ import annotations
 
 import dis
 import inspect
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog import Consumer, Producer, Reader
 from oncelog.errors import OffsetMismatch
-from oncelog.producing.batching import Batch, TakenIds
+from oncelog.producing.batching import Batch
+from oncelog.producing.core import Core
+from oncelog.producing.cutting import Bounds, Messages
+from oncelog.producing.numbering import TakenIds
+from oncelog.reading.position import ConsumerPosition, ReaderPosition
+from oncelog.transactions import chunks as module
+from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
 from oncelog.values.expectation import Expectation
+from oncelog.values.outgoing import Outgoing, outgoing
+from oncelog.wire.requests import PublishRequest
 
 MESSAGES = st.lists(
     st.tuples(
@@ -28,25 +36,16 @@ MESSAGES = st.lists(
 
 def filled(messages: list[tuple[bytes, bytes | None, dict[str, str] | None, int | None]]) -> Batch:
     batch = Batch()
-    for number, (payload, key, properties, ttl) in enumerate(messages):
-        batch.add(number * 3, payload, f"waiter {number}", key, properties, ttl)
+    if messages:
+        payloads, keys, properties, ttls = zip(*messages, strict=True)
+        batch.extend(payloads, range(0, 3 * len(messages), 3), keys, properties, ttls)
+    batch.waiters = [f"waiter {number}" for number in range(len(messages))]
     return batch
 
 
-def rows(batch: Batch) -> list[tuple[object, ...]]:
-    columns = (batch.sequence_ids, batch.payloads, batch.waiters, batch.keys, batch.properties, batch.ttls)
+def rows(batch: Messages) -> list[tuple[object, ...]]:
+    columns = (batch.sequence_ids, batch.payloads, batch.keys, batch.properties, batch.ttls)
     return list(zip(*columns, strict=True))
-
-
-@given(st.lists(st.integers(0, 12), max_size=60))
-def test_an_id_may_be_taken_again_but_not_if_it_was_passed_over(ids: list[int]) -> None:
-    taken, model = TakenIds(), set[int]()
-    for number in ids:
-        may = not model or number > max(model) or number in model
-        assert taken.take(number) is may
-        if may:
-            model.add(number)
-        assert taken.highest == max(model)
 
 
 @given(st.lists(st.integers(0, 12) | st.tuples(st.sets(st.integers(0, 12)), st.booleans()), max_size=60))
@@ -69,21 +68,6 @@ def test_an_id_that_was_given_back_may_be_taken_anew_only_where_nothing_is_above
             highest = max(used, default=-1) if newest else highest
             assert all(before.take(each) for each in ids & used)
         assert taken.highest == (None if highest < 0 else highest)
-
-
-def test_a_copy_of_what_was_taken_stays_as_it_was() -> None:
-    taken = TakenIds()
-    taken.take(5)
-    copied = taken.copy()
-    taken.take(9)
-    taken.give_back([5], newest=False)
-    assert copied.highest == 5
-    assert copied.take(5)
-    assert not taken.take(5)
-
-
-def test_nothing_taken_has_no_highest() -> None:
-    assert TakenIds().highest is None
 
 
 @given(st.lists(st.integers(0, 30), max_size=60))
@@ -111,17 +95,6 @@ def test_a_dense_series_costs_one_range() -> None:
 
 
 @given(MESSAGES)
-def test_halves_hold_every_message_once_in_order_and_are_never_as_large(messages: list[tuple[bytes, None, None, None]]) -> None:
-    batch = filled(messages)
-    first, second = batch.halves()
-    assert rows(first) + rows(second) == rows(batch)
-    assert first.size + second.size == batch.size
-    if len(messages) > 1:
-        assert first.payloads
-        assert second.payloads
-
-
-@given(MESSAGES)
 def test_a_request_carries_every_message_and_the_extras_only_where_there_are_any(
     messages: list[tuple[bytes, bytes | None, dict[str, str] | None, int | None]],
 ) -> None:
@@ -130,27 +103,31 @@ def test_a_request_carries_every_message_and_the_extras_only_where_there_are_any
     assert (request.producer, request.epoch) == ("p", 7)
     assert list(request.payloads) == [message[0] for message in messages]
     assert list(request.sequence_ids or []) == [number * 3 for number in range(len(messages))]
-    if any(key is not None or properties is not None or ttl is not None for _, key, properties, ttl in messages):
-        columns = (request.keys, request.properties, request.ttls)
-        assert list(zip(*[column or [] for column in columns], strict=True)) == [message[1:] for message in messages]
-    else:
-        assert (request.keys, request.properties, request.ttls) == (None, None, None)
+    for at, column in enumerate((request.keys, request.properties, request.ttls), 1):
+        expected = [message[at] for message in messages]
+        assert column == (expected if any(each is not None for each in expected) else None)
 
 
-@pytest.mark.parametrize(("number", "accepted"), [(0, False), (9, False), (10, False), (11, True), (100, True)])
-def test_a_batch_takes_rising_ids_only(number: int, accepted: bool) -> None:
-    batch = Batch()
-    assert batch.accepts(number)
-    batch.add(10, b"", None)
-    assert batch.accepts(number) is accepted
+@given(MESSAGES, st.integers(1, 6), st.integers(1, 1_000))
+def test_messages_are_cut_within_the_bounds_but_for_one_that_is_larger(
+    messages: list[tuple[bytes, bytes | None, dict[str, str] | None, int | None]], most: int, size: int
+) -> None:
+    waiting, parts = filled(messages), list[Messages]()
+    while count := waiting.fitting(Bounds(most, size)):
+        parts.append(waiting.take(count))
+    assert (waiting.size, len(waiting)) == (0, 0)
+    assert [row for part in parts for row in rows(part)] == rows(filled(messages))
+    assert all(len(part) == 1 or (len(part) <= most and part.size <= size) for part in parts)
+    sizes = [part.part(0, 1).size for part in parts]
+    assert not any(part.takes(behind, Bounds(most, size)) for part, behind in zip(parts, sizes[1:], strict=False)), (
+        "as few as can be"
+    )
 
 
-def test_the_size_of_a_batch_covers_what_travels() -> None:
-    plain, full = Batch(), Batch()
-    plain.add(1, b"x" * 100, None)
-    full.add(1, b"x" * 100, None, b"k" * 50, {"n" * 30: "v" * 40}, 5)
-    assert plain.size >= 100
-    assert full.size >= 220
+def test_the_size_covers_what_travels() -> None:
+    messages = Messages()
+    assert messages.extend([b"x" * 100]) >= 100
+    assert messages.extend([b"x" * 100], keys=[b"k" * 50], properties=[{"n" * 30: "v" * 40}]) >= 220
 
 
 # --- expectations
@@ -158,8 +135,8 @@ def test_the_size_of_a_batch_covers_what_travels() -> None:
 
 def following_on(messages: int, offset: int, whole: bool = False) -> Batch:
     batch = Batch(whole=whole)
-    for at in range(messages):
-        batch.add(at * 2, b"%d" % at, at, expected=Expectation(offset + at, None, None, None))
+    batch.extend([b"%d" % at for at in range(messages)], range(0, 2 * messages, 2))
+    batch.waiters, batch.expected = list(range(messages)), Expectation(offset, None, None, None)
     return batch
 
 
@@ -187,23 +164,10 @@ def test_a_request_takes_what_follows_on_and_nothing_else_beside_an_expectation(
 ) -> None:
     batch = Batch()
     assert batch.accepts(1, before)
-    batch.add(1, b"", None, expected=before)
+    batch.extend([b""], [1])
+    batch.expected = before
     assert batch.accepts(2, after) is accepted
     assert not batch.accepts(1, after)
-
-
-@given(st.integers(1, 12), st.integers(0, 5), st.integers(0, 12), st.integers(0, 30))
-def test_a_refused_request_is_parted_as_if_each_message_had_come_by_itself(n: int, offset: int, known: int, actual: int) -> None:
-    batch, known = following_on(n, offset), min(known, n - 1)
-    if actual == offset + known:
-        return  # not refused
-    there, lost, rest = batch.parted(refusal(offset + known, actual))
-    assert [len(there.payloads), rows(there) + rows(lost) + rows(rest)] == [known, rows(batch)]
-    assert lost.payloads
-    assert all(offset + at != actual for at in lost.waiters)
-    for part in (there, rest):
-        assert not part.payloads or part.expected == Expectation(offset + part.waiters[0], None, None, None)
-    assert not rest.payloads or offset + rest.waiters[0] == actual
 
 
 @pytest.mark.parametrize(
@@ -212,26 +176,6 @@ def test_a_refused_request_is_parted_as_if_each_message_had_come_by_itself(n: in
 def test_what_is_no_matter_of_offsets_refuses_the_whole_request(mismatch: OffsetMismatch) -> None:
     there, lost, rest = following_on(3, 0).parted(mismatch)
     assert [len(part.payloads) for part in (there, lost, rest)] == [0, 3, 0]
-
-
-def test_a_whole_batch_is_refused_whole() -> None:
-    assert [len(part.payloads) for part in following_on(5, 0, whole=True).parted(refusal(0, 2))] == [0, 5, 0]
-
-
-def test_halves_expect_what_their_messages_expected() -> None:
-    first, second = following_on(5, 7).halves()
-    assert (first.request("p", 1).expected_offset, second.request("p", 1).expected_offset) == (7, 9)
-
-
-def test_a_request_carries_what_its_first_message_expects() -> None:
-    batch = Batch()
-    batch.add(0, b"", None, b"\xff", expected=Expectation(5, b"i" * 20, "\xff", None))
-    request = batch.request("p", 1)
-    assert (request.expected_offset, request.expected_last_message_id, request.expected_key_offsets) == (
-        5,
-        b"i" * 20,
-        {"\xff": None},
-    )
 
 
 def one_step(function: Callable[..., object], begin: str, lines_long: int) -> list[str]:
@@ -251,13 +195,12 @@ def one_step(function: Callable[..., object], begin: str, lines_long: int) -> li
 @pytest.mark.parametrize(
     ("function", "begin", "lines_long"),
     [
-        (Producer._put, "if self._version != version:", 100),
-        (Producer._take, "if self._version != version:", 100),
-        (Producer._end_batch, "self._due = None", 100),
-        (Producer._enqueue_whole, "if self._version == version:", 100),
-        (Batch.add, "if not self.payloads:", 100),
-        (Reader._fetch, "self._request, self._first = following", 2),
-        (Consumer._fetch, "self._after = after", 2),
+        (Core.put, "if self.version != version:", 33),
+        (Core.number, "if self.version == version:", 100),
+        (Core.end_batch, "self.due = None", 6),
+        (Core.put_whole, "if self.version != version:", 100),
+        (ReaderPosition.answered, "self._next, self._begun = following", 2),
+        (ConsumerPosition.answered, "self._after = after", 2),
     ],
 )
 def test_a_change_of_state_is_one_step_to_a_signal_handler(function: Callable[..., object], begin: str, lines_long: int) -> None:
@@ -265,3 +208,150 @@ def test_a_change_of_state_is_one_step_to_a_signal_handler(function: Callable[..
     names = one_step(function, begin, lines_long)
     assert len(names) > 2
     assert [name for name in names if name.startswith(("CALL", "JUMP_BACKWARD", "FOR_ITER", "SEND", "YIELD"))] == []
+
+
+# --- the requests of an atomic commit -----------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    message: Outgoing
+    origin: Origin = NO_PRODUCER
+
+
+def plain(payload: bytes, key: bytes | None = None, expected: Expectation | None = None) -> Row:
+    return Row(outgoing(payload, key=key)._replace(expected=expected))
+
+
+OFFSETS = st.none() | st.integers(0, 4)
+KEYS = st.sampled_from([None, b"a", b"b"])
+
+
+def row(
+    key: bytes | None,
+    offset: int | None,
+    before: int | None,
+    by_key: bool,
+    key_offset: int | None,
+    producer: str | None,
+    number: int,
+) -> Row:
+    text = key.decode() if key is not None and by_key else None
+    last = None if before is None else id_of(before)
+    expected = None if offset is last is text is None else Expectation(offset, last, text, key_offset if text else None)
+    message = outgoing(b"%d" % number, key=key, sequence_id=number if producer else None)
+    return Row(message._replace(expected=expected), Origin(producer))
+
+
+ROWS = st.builds(
+    row, KEYS, OFFSETS, st.none() | OFFSETS, st.booleans(), OFFSETS, st.sampled_from([None, None, "p", "q"]), st.integers(0, 9)
+)
+
+
+def id_of(offset: int) -> bytes:
+    """The id of the message before this offset."""
+    return offset.to_bytes(20, "big")
+
+
+def cut(sent: list[Row]) -> list[PublishRequest]:
+    topic = TopicChunks("default", "t")
+    for row in sent:
+        topic.add(*row)
+    return [request for _, request in topic.take()]
+
+
+class Log:
+    """What a topic has to know to judge expectations."""
+
+    def __init__(self, messages: int) -> None:
+        self.upcoming = messages
+        self.keys: dict[str, int] = {"a": messages - 1} if messages else {}
+
+    def takes(self, offset: int | None, last: bytes | None, keys: dict[str, int | None], new: list[bytes | None]) -> bool:
+        held = offset in (None, self.upcoming) and last in (None, id_of(self.upcoming))
+        held = held and all(self.keys.get(key) == expected for key, expected in keys.items())
+        for key in new:
+            if key is not None:
+                self.keys[key.decode()] = self.upcoming
+            self.upcoming += 1
+        return held
+
+
+@given(st.lists(ROWS, max_size=5), st.integers(0, 3))
+def test_requests_are_judged_as_their_messages_would_be_one_after_the_other(sent: list[Row], messages: int) -> None:
+    one_by_one, cut_up = Log(messages), Log(messages)
+    alone = [
+        one_by_one.takes(
+            row.expected and row.expected.offset,
+            row.expected and row.expected.last_message_id,
+            (row.expected and row.expected.key_offsets) or {},
+            [row.key],
+        )
+        for row, _ in sent
+    ]
+    together = [
+        cut_up.takes(
+            request.expected_offset,
+            request.expected_last_message_id,
+            dict(request.expected_key_offsets or {}),
+            list(request.keys or [None] * len(request.payloads)),
+        )
+        for request in cut(sent)
+    ]
+    assert all(alone) is all(together)
+
+
+@given(st.lists(ROWS, max_size=8))
+def test_every_message_travels_once_in_order_and_each_request_has_one_producer_and_rising_ids(sent: list[Row]) -> None:
+    requests = cut(sent)
+    assert [payload for request in requests for payload in request.payloads] == [row.message.payload for row in sent]
+    named = [
+        (request.producer, number) for request in requests for number in request.sequence_ids or [None] * len(request.payloads)
+    ]
+    assert named == [(row.origin.producer, row.message.sequence_id) for row in sent]
+    for request in requests:
+        ids = list(request.sequence_ids or [])
+        assert ids == sorted(set(ids))
+
+
+@pytest.mark.parametrize(
+    ("sent", "lengths"),
+    [
+        ([plain(b"1", b"a", Expectation(None, None, "a", 3)), plain(b"2", b"b", Expectation(None, None, "b", None))], [2]),
+        ([plain(b"1"), plain(b"2", expected=Expectation(None, id_of(1), None, None)), plain(b"3")], [1, 2]),
+        ([plain(b"1", b"a"), plain(b"2", b"a", Expectation(None, None, "a", 0))], [1, 1]),  # judged behind what it follows
+        ([plain(b"1", expected=Expectation(offset, None, None, None)) for offset in (3, 4, 4, 5)], [2, 2]),
+        ([Row(outgoing(b"1", sequence_id=number), Origin("p")) for number in (1, 2, 2, 1)], [2, 1, 1]),
+        ([plain(b"x")] * 7, [3, 3, 1]),
+        ([plain(b"x" * size) for size in (300, 300, 5_000, 0)], [2, 1, 1]),
+    ],
+    ids=["a transfer of keys", "a last message", "follows its own", "offsets", "ids", "full of messages", "full of bytes"],
+)
+def test_no_more_requests_are_made_than_are_needed(sent: list[Row], lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REQUEST", Bounds(3, 1_000))
+    assert [len(request.payloads) for request in cut(sent)] == lengths
+
+
+def test_columns_are_carried_where_there_are_any() -> None:
+    message = outgoing(b"x", key=b"k", properties={"a": "b"}, ttl=5, sequence_id=7)
+    full, bare = cut([Row(message, Origin("p", 2)), plain(b"y")])
+    assert (full.keys, full.properties, full.ttls, full.producer, full.epoch) == ([b"k"], [{"a": "b"}], [5], "p", 2)
+    assert full.sequence_ids == [7]
+    assert (bare.keys, bare.properties, bare.ttls, bare.producer, bare.sequence_ids) == (None, None, None, None, None)
+
+
+def test_chunks_are_numbered_on_and_leave_when_they_have_been_used() -> None:
+    topic = TopicChunks("n", "t")
+    for producer in ("a", "b", "c"):
+        topic.add(outgoing(b"x" * 100, sequence_id=1), Origin(producer))
+    taken = topic.take(but_last=True)
+    assert next(taken)[0] == 0
+    assert topic.messages == 3
+    assert next(taken)[0] == 1
+    assert topic.messages == 2
+    assert not list(taken)
+    assert (topic.messages, topic.size) == (1, outgoing(b"x" * 100).size)
+    rest = topic.rest()
+    assert rest is not None
+    assert (rest.namespace, rest.topic, rest.request.producer) == ("n", "t", "c")
+    assert [number for number, _ in topic.take()] == [2]
+    assert topic.rest() is None

@@ -1,14 +1,16 @@
-"""What importing the SDK loads, and what it does not."""
+"""What importing the SDK loads and what it does not, and what a strict type checker makes of it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import oncelog
+from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
 
 HEAVY = ("sqlalchemy", "pyspark", "starlette", "uvicorn", "plyvel", "typer", "rich", "prometheus_client", "pydantic_settings")
@@ -20,7 +22,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
-    loaded = loaded_by("import oncelog\noncelog.Producer, oncelog.Reader, oncelog.Client, oncelog.errors")
+    loaded = loaded_by("import oncelog, threading\noncelog.Producer, oncelog.Client\nassert threading.active_count() == 1")
     assert "oncelog" in loaded
     assert not loaded & {*HEAVY, "oncelog_service", "oncelog_dedup"}
 
@@ -30,13 +32,9 @@ def test_a_service_over_leveldb_needs_no_sqlalchemy() -> None:
     assert not loaded_by(f"{serving}store_opener('leveldb:///tmp/nothing')") & {"sqlalchemy", "psycopg", "pyspark"}
 
 
-def test_importing_the_sdk_starts_no_thread() -> None:
-    loaded_by("import oncelog, threading\nassert threading.active_count() == 1")
-
-
 def test_what_needs_sqlalchemy_is_loaded_when_it_is_asked_for() -> None:
     pytest.importorskip("sqlalchemy")
-    before = "from oncelog import TransactionAware, TransactionContext, TransactionalDict; assert 'sqlalchemy' not in sys.modules"
+    before = "from oncelog import TransactionAware, TransactionContext; assert 'sqlalchemy' not in sys.modules"
     for name in ("Checkpoint", "SqlParticipant"):
         assert "sqlalchemy" in loaded_by(f"{before}\nfrom oncelog import {name}")
 
@@ -61,13 +59,79 @@ def test_what_an_extra_is_missing_for_says_which_one() -> None:
         line = [sys.executable, "-c", hide + f"from oncelog import {name}"]
         wanted = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert f"{name} needs SQLAlchemy: pip install 'oncelog[sql]'" in wanted.stderr
-    command = subprocess.run(
-        [sys.executable, "-c", hide + "from oncelog_service.__main__ import main; main()"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    line = [sys.executable, "-c", hide + "from oncelog_service.__main__ import main; main()"]
+    command = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert command.returncode == 1
     assert command.stderr.startswith("oncelog: typer is not installed")
     assert "pip install 'oncelog[service]'" in command.stderr
+
+
+# --- types --------------------------------------------------------------------------------------------------------------
+
+
+PAGES = ("README.md", "docs/quickstart.md", "docs/consumers.md", "docs/outbox.md")
+
+_VALUES = """
+from datetime import datetime
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+from pyspark.sql import SparkSession
+
+from oncelog import Client, Consumer, Message, Producer, Reader
+from oncelog.spark import session
+
+
+class Flight(BaseModel):
+    number: str
+
+
+class Times:
+    def encode(self, value: datetime) -> bytes:
+        return value.isoformat().encode()
+
+    def decode(self, data: bytes) -> datetime:
+        return datetime.fromisoformat(data.decode())
+
+
+assert_type(Producer("t"), Producer[bytes])
+assert_type(Producer("t", name="p", gaps="refuse", codec="str"), Producer[str])
+assert_type(Producer("t", codec=Flight, linger=0.1), Producer[Flight])
+assert_type(Producer("t", codec=Times()), Producer[datetime])
+assert_type(Producer("t", codec="json"), Producer[Any])
+assert_type(next(iter(Reader("t", codec=Flight, timeout=0))).value, Flight)
+assert_type(Reader("t", codec="str").read(), list[Message[str]])
+assert_type(Consumer("t", "s", codec=Times(), ack_interval=2).receive()[0].value, datetime)
+with Producer("t", codec=Flight) as producer:
+    producer.send(Flight(number="UA 1545"))
+    producer.send("UA 1545")  # type: ignore[arg-type]
+    producer.send(Flight(number="UA 1545"), key="k", expected_offset=5)
+    producer.send_async(Flight(number="UA 1545"), kye="k")  # type: ignore[call-arg]
+Producer("t", lingr=1)  # type: ignore[call-overload]
+with Client() as client, client.atomic(group="g") as batch:
+    batch.send("t", "x", codec="str")  # type: ignore[call-arg]
+    batch.send("t", b"x")
+assert_type(client.atomic_outcome(batch.id).messages, int | None)
+assert_type(session(master="local[2]"), SparkSession)
+"""
+
+
+def test_mypy_strict_knows_the_values_and_accepts_the_first_pages(tmp_path: Path) -> None:
+    for page in PAGES:
+        blocks = (ROOT / page).read_text("utf-8").split("```python\n")[1:]
+        (tmp_path / f"{Path(page).stem}_page.py").write_text("\n".join(block.split("```")[0] for block in blocks), "utf-8")
+    (tmp_path / "values.py").write_text(_VALUES, "utf-8")
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nwarn_unused_ignores = true\n", "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        "mypy.ini",
+        "--cache-dir",
+        str(ROOT / ".mypy_cache" / "of_users"),
+        *(f"{Path(page).stem}_page.py" for page in PAGES),
+        "values.py",
+    ]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr

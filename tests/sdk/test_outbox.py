@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, create_engine, delete, func, insert, select, text, update
+from sqlalchemy import Engine, StaticPool, create_engine, delete, select, text, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 
-from oncelog import Client, Message, Outbox, OutboxRelay, Producer, Reader
+from oncelog import Client, Outbox, OutboxRelay, Reader
 from oncelog.errors import (
     CodecError,
     ConnectionFailed,
@@ -27,757 +27,653 @@ from oncelog.errors import (
     OutboxBehind,
     OutboxBlocked,
     OutboxBusy,
-    TopicNotFound,
+    RequestTooLarge,
 )
-from oncelog.sql.outbox_lease import LeaseLost, OutboxDatabase
-from oncelog.sql.outbox_plan import Planned, decode, encode, number, taken
-from oncelog.sql.outbox_relay import RelayStatus
+from oncelog.sql.outbox.database import LeaseLost, OutboxDatabase
+from oncelog.sql.outbox.plan import Name
+from oncelog.sql.outbox.publishing import Publishing
+from oncelog.sql.outbox.relay import RelayStatus
+from tests.model.outbox import Committed, check
 from tests.patience import PATIENCE, until
-from tests.postgres import postgres_server
-from tests.sdk.fakes import Answer, Request, fake_server, forward
-from tests.support import RunningService, free_port, running_service
+from tests.sdk.memory_topics import MemoryTopics
 
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """An empty database."""
-    sqlite = request.param == "sqlite"
-    if sqlite:
-        made = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", connect_args={"timeout": PATIENCE})
-    else:
-        made = create_engine(postgres_server().fresh_schema())
-    with made.begin() as connection:
-        connection.execute(text("CREATE TABLE orders (n INTEGER)"))
-    yield made
-    made.dispose()
+T = Name("default", "t")
 
 
 @pytest.fixture
-def postgresql() -> Iterator[Engine]:
-    """An empty database with several writers at once."""
-    made = create_engine(postgres_server().fresh_schema())
-    yield made
-    made.dispose()
+def topics() -> MemoryTopics:
+    return MemoryTopics("t", "u")
+
+
+class Clock:
+    """What a relay takes for the time: it goes only when told to, or where the relay sleeps."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+        self.sleeps = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What others do while the relay sleeps."""
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.sleeps += 1
+        assert self.sleeps < 1_000, "it waits for ever"
+        self.meanwhile()
+
+    def set(self, patched: pytest.MonkeyPatch) -> Clock:
+        """Have relays ask this one."""
+        for module in ("relay", "holder"):
+            patched.setattr(f"oncelog.sql.outbox.{module}.time", self)
+        return self
 
 
 @pytest.fixture
-def outbox() -> Outbox:
-    return Outbox(f"orders-{uuid4().hex}")
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock().set(monkeypatch)
 
 
-def relay_of(outbox: Outbox, engine: Engine, client: Client, rows: int = 1_000, takeover: float = 60.0) -> OutboxRelay:
-    return OutboxRelay(outbox, engine, client=client, rows=rows, poll_seconds=0.01, takeover_seconds=takeover)
+class Shop:
+    """A database with an outbox, and the topics that its relays publish to."""
+
+    def __init__(self, engine: Engine, client: Client, name: str | None = None) -> None:
+        self.outbox = Outbox(name or f"orders-{uuid4().hex}")
+        self.engine = engine
+        self.client = client
+
+    def relay(self, takeover: float = 60.0, **options: Any) -> OutboxRelay:
+        options |= {"client": self.client, "poll_seconds": 0.01, "takeover_seconds": takeover}
+        return OutboxRelay(self.outbox, self.engine, **options)
+
+    def database(self, patience: float = 10.0) -> OutboxDatabase:
+        return OutboxDatabase(self.outbox, self.engine, patience)
+
+    def add(self, topic: str, *values: bytes) -> None:
+        """In one transaction."""
+        with self.engine.begin() as connection:
+            for value in values:
+                self.outbox.add(connection, topic, value)
+
+    def left(self) -> int:
+        """Rows that are not published."""
+        with self.engine.connect() as connection:
+            return self.outbox.waiting(connection).rows
+
+    def got(self, topic: str = "t", namespace: str = "default") -> list[bytes]:
+        """What a topic in memory holds."""
+        assert isinstance(self.client, MemoryTopics)
+        return self.client.payloads(topic, namespace)
 
 
-def messages(client: Client, topic: str, namespace: str = "default") -> list[Message]:
-    with Reader(topic, namespace=namespace, client=client, timeout=0) as reader:
-        return list(reader)
-
-
-def payloads(client: Client, topic: str) -> list[bytes]:
-    return [message.payload for message in messages(client, topic)]
-
-
-def add_all(outbox: Outbox, engine: Engine, topic: str, *values: bytes) -> None:
-    """In one transaction."""
-    with engine.begin() as connection:
-        for value in values:
-            outbox.add(connection, topic, value)
-
-
-def rows_left(outbox: Outbox, engine: Engine) -> int:
-    outbox.create_tables(engine)
-    with engine.connect() as connection:
-        return connection.scalar(select(func.count()).select_from(outbox.table).where(outbox.table.c.outbox == outbox.name)) or 0
+@pytest.fixture
+def shop(engine: Engine, topics: MemoryTopics) -> Shop:
+    return Shop(engine, topics)
 
 
 # --- adding
 
 
-def test_a_message_is_published_when_its_transaction_has_committed(
-    outbox: Outbox, engine: Engine, client: Client, topic: str
-) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO orders VALUES (1)"))
-        outbox.add(connection, topic, b"one", key="k", properties={"colour": "grün"}, ttl=1000)
-    assert relay_of(outbox, engine, client).run_once() == 1
-    (message,) = messages(client, topic)
-    assert (message.payload, message.key, message.properties) == (b"one", b"k", {"colour": "grün"})
-    assert (message.producer, message.sequence_id) == (outbox.name, 0)
-    assert rows_left(outbox, engine) == 0
-
-
-def test_a_transaction_that_rolls_back_leaves_neither_its_change_nor_a_message(
-    outbox: Outbox, engine: Engine, client: Client, topic: str
-) -> None:
-    with engine.connect() as connection:
-        connection.execute(text("INSERT INTO orders VALUES (1)"))
-        outbox.add(connection, topic, b"never")
-        connection.rollback()
-        assert connection.scalar(text("SELECT count(*) FROM orders")) == 0
-    assert relay_of(outbox, engine, client).run_once() == 0
-    assert payloads(client, topic) == []
-
-
-def test_what_a_savepoint_takes_back_is_not_published(outbox: Outbox, client: Client, topic: str, postgresql: Engine) -> None:
-    with postgresql.begin() as connection:
-        outbox.add(connection, topic, b"before")
-        savepoint = connection.begin_nested()
-        outbox.add(connection, topic, b"inside")
-        savepoint.rollback()
-        outbox.add(connection, topic, b"behind")
-    relay_of(outbox, postgresql, client).run_once()
-    assert payloads(client, topic) == [b"before", b"behind"]
-
-
-def test_nothing_is_committed_for_the_caller(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    relay = relay_of(outbox, engine, client)
-    with Session(engine) as session:
-        outbox.add(session, topic, b"1")
+def test_a_message_is_published_if_and_only_if_its_transaction_commits(engine: Engine, client: Client, topic: str) -> None:
+    """Against the real service, with all that a message has; what is asked for behind it is answered as anywhere."""
+    shop = Shop(engine, client)
+    relay = shop.relay()
+    with Session(shop.engine) as session:
+        shop.outbox.add(session, topic, b"never")
         session.rollback()
         assert relay.run_once() == 0
-        outbox.add(session, topic, b"2")
+        shop.outbox.add(session, topic, b"one", key="k", properties={"colour": "grün"}, ttl=1000)
         session.commit()
     assert relay.run_once() == 1
-    assert payloads(client, topic) == [b"2"]
+    with Reader(topic, client=client, timeout=0) as reader:
+        (message,) = reader
+    assert (message.payload, message.key, message.properties, message.ttl) == (b"one", b"k", {"colour": "grün"}, 1000)
+    assert (message.producer, message.sequence_id) == (shop.outbox.name, 0)
+    assert shop.left() == 0
 
 
-def test_session_scoped_session_and_connection_do_the_same(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    with Session(engine) as session, session.begin():
-        outbox.add(session, topic, b"session")
-    scoped = scoped_session(sessionmaker(engine))
-    outbox.add(scoped, topic, b"scoped")
-    scoped.commit()
-    scoped.remove()
-    add_all(outbox, engine, topic, b"connection")
-    relay_of(outbox, engine, client).run_once()
-    assert payloads(client, topic) == [b"session", b"scoped", b"connection"]
+def test_any_payload_arrives_as_it_was_and_a_codec_makes_one(shop: Shop) -> None:
+    shop.add("t", b"", large := bytes(range(256)) * 5_000, large)
+    other = Outbox(shop.outbox.name, codec="json")
+    with shop.engine.begin() as connection:
+        other.add(connection, "t", {"order": 17})
+        with pytest.raises(CodecError):
+            other.add(connection, "t", object())
+    shop.relay().run_once()
+    assert shop.got() == [b"", large, large, b'{"order":17}']
 
 
-def test_the_tables_are_made_by_whoever_needs_them_first(engine: Engine, client: Client, topic: str) -> None:
-    writer_first, relay_first = (Outbox("orders", table) for table in ("a", "b"))
-    add_all(writer_first, engine, topic, b"a")
-    assert relay_of(writer_first, engine, client).run_once() == 1
-    other = f"{topic}-other"
-    client.create_topic(other)
-    assert relay_of(relay_first, engine, client).run_once() == 0
-    add_all(relay_first, engine, other, b"b")
-    assert relay_of(relay_first, engine, client).run_once() == 1
-    assert (payloads(client, topic), payloads(client, other)) == ([b"a"], [b"b"])
-
-
-def test_a_codec_makes_the_payload(engine: Engine, client: Client, topic: str) -> None:
-    outbox = Outbox("orders", codec="json")
-    with engine.begin() as connection:
-        outbox.add(connection, topic, {"order": 17})
-    with engine.begin() as connection, pytest.raises(CodecError):
-        outbox.add(connection, topic, object())
-    relay_of(outbox, engine, client).run_once()
-    assert payloads(client, topic) == [b'{"order":17}']
-
-
-@pytest.mark.parametrize("payload", [b"", bytes(range(256)) * 10_000], ids=["empty", "2.5 MB"])
-def test_any_payload_arrives_as_it_was(outbox: Outbox, engine: Engine, client: Client, topic: str, payload: bytes) -> None:
-    add_all(outbox, engine, topic, b"before", payload, payload, b"behind")
-    relay_of(outbox, engine, client).run_once()
-    assert payloads(client, topic) == [b"before", payload, payload, b"behind"]
-
-
-def test_what_cannot_be_published_anywhere_is_refused_when_it_is_added(outbox: Outbox, engine: Engine) -> None:
-    with engine.begin() as connection:
+def test_what_cannot_be_published_anywhere_is_refused_when_it_is_added(shop: Shop) -> None:
+    with shop.engine.begin() as connection:
         for topic in ("", ".", "..", "a/b", "x" * 250, "grün"):
             with pytest.raises(ValueError, match="topic"):
-                outbox.add(connection, topic, b"")
+                shop.outbox.add(connection, topic, b"")
         with pytest.raises(ValueError, match="namespace"):
-            outbox.add(connection, "t", b"", namespace="a.b")
+            shop.outbox.add(connection, "t", b"", namespace="a.b")
         with pytest.raises(TypeError, match="bytes"):
-            outbox.add(connection, "t", "text")
+            shop.outbox.add(connection, "t", "text")
         with pytest.raises(InvalidRequest, match="ttl"):
-            outbox.add(connection, "t", b"", ttl=0)
-    assert rows_left(outbox, engine) == 0
+            shop.outbox.add(connection, "t", b"", ttl=0)
+    assert shop.left() == 0
     with pytest.raises(ValueError, match="name"):
         Outbox("a/b")
 
 
-def test_autocommit_is_refused_there_is_no_transaction_to_share(outbox: Outbox, postgresql: Engine, client: Client) -> None:
-    outbox.create_tables(postgresql)
-    connection = postgresql.connect().execution_options(isolation_level="AUTOCOMMIT")
-    with connection, pytest.raises(ValueError, match="AUTOCOMMIT"):
-        outbox.add(connection, "t", b"")
-    always = create_engine(postgresql.url, isolation_level="AUTOCOMMIT")
-    with always.connect() as connection, pytest.raises(ValueError, match="AUTOCOMMIT"):
-        outbox.add(connection, "t", b"")
+def test_autocommit_is_refused_there_is_no_transaction_to_share(shop: Shop) -> None:
+    shop.engine = shop.engine.execution_options(isolation_level="AUTOCOMMIT")
     with pytest.raises(ValueError, match="AUTOCOMMIT"):
-        relay_of(outbox, always, client).run_once()
-    always.dispose()
+        shop.relay().run_once()
+
+
+def test_what_waits_is_counted_and_how_long(shop: Shop) -> None:
+    with shop.engine.begin() as connection:
+        Outbox("another").add(connection, "t", b"")
+        assert shop.outbox.waiting(connection) == (0, None)
+        shop.outbox.add(connection, "t", b"0")
+        shop.outbox.add(connection, "t", b"1")
+        table = shop.outbox.table
+        connection.execute(update(table).values(added_ms=table.c.added_ms - 60_000))
+        rows, seconds = shop.outbox.waiting(connection)
+    assert (rows, seconds is not None and 60 <= seconds < 90) == (2, True)
 
 
 # --- order, and nothing passed over
 
 
-def test_messages_of_a_transaction_keep_their_order_over_many_batches(
-    outbox: Outbox, engine: Engine, client: Client, topic: str
-) -> None:
-    values = [b"%d" % number for number in range(100)]
-    add_all(outbox, engine, topic, *values)
-    assert relay_of(outbox, engine, client, rows=7).run_once() == 100
-    assert payloads(client, topic) == values
-    assert [message.sequence_id for message in messages(client, topic)] == list(range(100))
+POINTS = [
+    *((OutboxDatabase, name, when) for name in ("step", "_put", "_delete") for when in ("before", "after")),
+    *((Publishing, "_send", when) for when in ("before", "after")),
+]
+"""Where a relay dies: class, method, and whether before a call of it or behind that."""
+STEPS = st.one_of(
+    st.tuples(st.just("commit"), st.lists(st.sampled_from("tu"), min_size=1, max_size=7)),
+    st.tuples(st.just("roll back"), st.just("tu")),
+    st.tuples(st.just("turn"), st.integers(0, 1)),
+    st.tuples(st.just("die"), st.integers(0, 1), st.sampled_from(POINTS)),
+    st.tuples(st.just("overtaken"), st.integers(0, 1)),
+    st.tuples(st.just("answer lost"), st.integers(0, 1)),
+    st.tuples(st.just("missing"), st.booleans()),
+    st.tuples(st.just("wait"), st.sampled_from([0.5, 5.0, 9.0])),
+)
 
 
-def test_transactions_one_after_the_other_stay_in_that_order(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    for each in range(10):
-        add_all(outbox, engine, topic, b"%d" % each)
-    relay_of(outbox, engine, client, rows=3).run_once()
-    assert payloads(client, topic) == [b"%d" % each for each in range(10)]
+class Died(BaseException):
+    pass
 
 
-def test_a_row_that_becomes_visible_behind_a_higher_one_is_published_too(
-    outbox: Outbox, postgresql: Engine, client: Client, topic: str
-) -> None:
+class History:
+    """Two relays of an outbox, and what befalls them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.topics, self.clock = MemoryTopics("t", "u"), clock
+        self.shop = Shop(create_engine("sqlite://", poolclass=StaticPool), self.topics)
+        self.relays = [self.relay() for _ in range(2)]
+        self.committed: list[Committed] = []
+
+    def relay(self) -> OutboxRelay:
+        return self.shop.relay(rows=3, takeover=8.0)
+
+    def commit(self, names: Sequence[str], *, rolls_back: bool = False) -> None:
+        now = float(len(self.committed))
+        messages = [(name, b"%d.%d" % (now, at)) for at, name in enumerate(names)]
+        with self.shop.engine.connect() as connection:
+            for name, payload in messages:
+                self.shop.outbox.add(connection, name, payload)
+            if not rolls_back:
+                connection.commit()
+                self.committed.append(Committed(now, now, messages))
+
+    def turn(self, which: int) -> None:
+        try:
+            self.relays[which]._turn()
+        except Died:
+            self.relays[which] = self.relay()
+
+    def die(self, which: int, point: tuple[Any, str, str]) -> None:
+        owner, name, when = point
+        original = getattr(owner, name)
+
+        def dying(*given: Any) -> None:
+            if when == "after":
+                original(*given)
+            raise Died
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(owner, name, dying)
+            self.turn(which)
+
+    def overtaken(self, which: int) -> None:
+        """It stands still before a request, for so long that the other one takes over."""
+
+        def others() -> None:
+            self.clock.seconds += 9.0
+            for _ in range(2):
+                self.turn(1 - which)
+
+        self.topics.before_publish = [others]
+        self.turn(which)
+        self.topics.before_publish = []
+
+    def step(self, kind: str, *given: Any) -> None:
+        if kind == "roll back":
+            self.commit(*given, rolls_back=True)
+        elif kind == "answer lost":
+            self.topics.failures = [ConnectionFailed("planted")]
+            self.turn(*given)
+            self.topics.failures = []
+        elif kind == "missing":
+            self.topics.missing = {("default", "u")} if given[0] else set()
+        elif kind == "wait":
+            self.clock.seconds += given[0]
+        else:
+            getattr(self, kind)(*given)
+
+    def finish(self) -> None:
+        """Everything works again, and a relay has all the time that it needs."""
+        self.topics.missing = set()
+        for _ in range(10 * (len(self.committed) + 2)):
+            self.clock.seconds += 9.0
+            self.turn(0)
+            if not self.shop.left():
+                break
+        assert (self.shop.left(), self.shop.database().lease().plan) == (0, ())
+        for name in "tu":
+            check(self.committed, name, self.topics.logs["default", name])
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[2]} {point[1]}")
+def test_a_relay_that_dies_leaves_each_row_to_be_published_once(clock: Clock, point: tuple[Any, str, str]) -> None:
+    history = History(clock)
+    history.commit("tttuu")
+    history.turn(0)
+    history.die(0, point)
+    history.commit("tu")
+    history.finish()
+
+
+@settings(max_examples=40)
+@given(st.lists(STEPS, max_size=25))
+def test_after_any_history_the_topics_have_what_was_committed_once_and_in_order(steps: list[tuple[Any, ...]]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        history = History(Clock().set(patched))
+        for kind, *given_ in steps:
+            history.step(kind, *given_)
+        history.finish()
+
+
+def test_a_row_that_becomes_visible_behind_a_higher_one_is_published_too(postgresql: Engine, topics: MemoryTopics) -> None:
     """The hard one: were the row's id its sequence id, the service would take the late row for a duplicate."""
-    outbox.create_tables(postgresql)
-    relay = relay_of(outbox, postgresql, client)
-    with postgresql.connect() as late:
-        outbox.add(late, topic, b"late")
-        add_all(outbox, postgresql, topic, b"early")
+    shop = Shop(postgresql, topics)
+    shop.outbox.create_tables(shop.engine)
+    relay = shop.relay()
+    with shop.engine.connect() as late:
+        shop.outbox.add(late, "t", b"late")
+        shop.add("t", b"early")
         assert relay.run_once() == 1, "a transaction that is open holds up nobody"
         late.commit()
     assert relay.run_once() == 1
-    assert payloads(client, topic) == [b"early", b"late"]
+    assert shop.got() == [b"early", b"late"]
 
 
-def test_ids_handed_out_to_sessions_in_advance_lose_no_row_either(
-    outbox: Outbox, postgresql: Engine, client: Client, topic: str
-) -> None:
-    outbox.create_tables(postgresql)
-    with postgresql.begin() as connection:
-        connection.execute(text(f"ALTER SEQUENCE {outbox.table.name}_id_seq CACHE 50"))
-    relay = relay_of(outbox, postgresql, client)
-    with postgresql.connect() as first, postgresql.connect() as second:
-        for each in range(5):
-            for connection, name in ((first, b"first"), (second, b"second")):
-                outbox.add(connection, topic, b"%s %d a" % (name, each))
-                outbox.add(connection, topic, b"%s %d b" % (name, each))
-            second.commit()
-            relay.run_once()
-            first.commit()
-            relay.run_once()
-    got = payloads(client, topic)
-    assert sorted(got) == sorted(
-        b"%s %d %s" % (name, each, half) for name in (b"first", b"second") for each in range(5) for half in (b"a", b"b")
-    )
-    for name in (b"first", b"second"):
-        of_one = [value for value in got if value.startswith(name)]
-        assert of_one == sorted(of_one), "one session's transactions stay in their order"
-
-
-def test_a_prepared_transaction_is_published_when_it_commits_at_last(
-    outbox: Outbox, client: Client, topic: str, request: pytest.FixtureRequest
-) -> None:
-    server = postgres_server()
-    server.restart(max_prepared_transactions="5")
-    request.addfinalizer(server.restart)
-    engine = create_engine(server.fresh_schema())
-    outbox.create_tables(engine)
-    relay = relay_of(outbox, engine, client)
-    with engine.connect() as connection:
-        prepared = connection.begin_twophase("t1")
-        outbox.add(connection, topic, b"prepared")
-        prepared.prepare()
-        add_all(outbox, engine, topic, b"other")
+def test_how_ids_compare_says_nothing(shop: Shop) -> None:
+    relay = shop.relay()
+    for expected, number in enumerate((7, 3, 7, 1), 1):
+        with shop.engine.begin() as connection:
+            shop.outbox.add(connection, "t", b"%d" % number)
+            connection.execute(update(shop.outbox.table).values(id=number))
         assert relay.run_once() == 1
-        prepared.commit()
-    assert relay.run_once() == 1
-    assert payloads(client, topic) == [b"other", b"prepared"]
-    engine.dispose()
+        assert len(shop.got()) == expected
 
 
-def test_many_topics_and_namespaces_share_an_outbox(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    client.create_topic(topic, namespace="other")
-    client.create_topic(f"{topic}-2")
-    places = [(topic, "default"), (topic, "other"), (f"{topic}-2", "default")]
-    with engine.begin() as connection:
+def test_topics_and_namespaces_share_an_outbox_and_outboxes_a_table(shop: Shop, topics: MemoryTopics) -> None:
+    topics.logs["other", "t"] = []
+    places = [("t", "default"), ("t", "other"), ("u", "default")]
+    with shop.engine.begin() as connection:
         for each in range(9):
             name, namespace = places[each % 3]
-            outbox.add(connection, name, b"%d" % each, namespace=namespace)
-    relay_of(outbox, engine, client, rows=4).run_once()
-    assert payloads(client, topic) == [b"0", b"3", b"6"]
-    assert [message.payload for message in messages(client, topic, "other")] == [b"1", b"4", b"7"]
-    assert payloads(client, f"{topic}-2") == [b"2", b"5", b"8"]
+            shop.outbox.add(connection, name, b"%d" % each, namespace=namespace)
+    other = Shop(shop.engine, topics)
+    other.add("t", b"of another outbox")
+    shop.relay(rows=4).run_once()
+    assert [shop.got(*place) for place in places] == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5", b"8"]]
+    assert (shop.left(), other.left()) == (0, 1)
 
 
-def test_outboxes_share_a_table_without_touching_each_other(engine: Engine, client: Client, topic: str) -> None:
-    one, two = Outbox("one"), Outbox("two")
-    add_all(one, engine, topic, b"of one")
-    add_all(two, engine, topic, b"of two")
-    assert relay_of(one, engine, client).run_once() == 1
-    assert (rows_left(one, engine), rows_left(two, engine)) == (0, 1)
-    assert payloads(client, topic) == [b"of one"]
-
-
-# --- a relay that died
-
-
-def test_what_a_dead_relay_had_numbered_is_published_under_these_numbers(
-    outbox: Outbox, engine: Engine, client: Client, topic: str
-) -> None:
-    add_all(outbox, engine, topic, b"0", b"1", b"2")
-    lease = numbered_by_a_dead_relay(outbox, engine, rows=2)
-    add_all(outbox, engine, topic, b"3")
-    assert [planned.number for planned in lease] == [0, 1]
-    with Producer[bytes](topic, name=outbox.name, client=client) as died_here:
-        died_here.send(b"0", sequence_id=0)
-    relay = relay_of(outbox, engine, client)
-    assert relay.run_once() == 4
-    assert (relay.status.stored, relay.status.duplicates) == (3, 1)
-    assert payloads(client, topic) == [b"0", b"1", b"2", b"3"]
-
-
-def test_rows_in_a_table_that_was_emptied_are_not_taken_for_those_numbered_before(
-    outbox: Outbox, engine: Engine, client: Client, topic: str
-) -> None:
+def test_rows_in_a_table_that_was_emptied_are_not_taken_for_those_numbered_before(shop: Shop, topics: MemoryTopics) -> None:
     """TRUNCATE … RESTART IDENTITY while a plan was under way: the new rows have the ids of the old ones."""
-    add_all(outbox, engine, topic, b"old 0", b"old 1")
-    plan = numbered_by_a_dead_relay(outbox, engine, rows=10)
-    with Producer[bytes](topic, name=outbox.name, client=client) as died_here:
-        died_here.send(b"old 0", sequence_id=plan[0].number)
-        died_here.send(b"old 1", sequence_id=plan[1].number)
-    empty_and_restart(outbox, engine)
-    add_all(outbox, engine, topic, b"new 0", b"new 1")
-    with engine.connect() as connection:
-        ids = list(connection.scalars(select(outbox.table.c.id)))
-    assert ids == [planned.row for planned in plan], "else this proves nothing"
-    assert relay_of(outbox, engine, client).run_once() == 2
-    assert payloads(client, topic) == [b"old 0", b"old 1", b"new 0", b"new 1"]
-
-
-def test_ids_that_begin_anew_lose_nothing(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    relay = relay_of(outbox, engine, client)
-    for value in (b"a", b"b", b"c"):
-        add_all(outbox, engine, topic, value)
-        relay.run_once()
-        empty_and_restart(outbox, engine)
-    assert payloads(client, topic) == [b"a", b"b", b"c"]
-
-
-def numbered_by_a_dead_relay(outbox: Outbox, engine: Engine, rows: int) -> tuple[Planned, ...]:
-    database = OutboxDatabase(outbox, engine)
-    lease = database.step(database.claim(database.lease(), "dead"), [], rows, 1_000_000, [])
-    with engine.begin() as connection:  # else each test waited until the dead one has been silent for long enough
-        connection.execute(update(outbox.relays).where(outbox.relays.c.outbox == outbox.name).values(holder=None))
-    return lease.plan
-
-
-def empty_and_restart(outbox: Outbox, engine: Engine) -> None:
-    with engine.begin() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.execute(delete(outbox.table))
-            connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": outbox.table.name})
+    shop.add("t", b"old 0", b"old 1")
+    database = shop.database()
+    lease, _ = database.step(database.claim(database.lease(), "dead"), [], 10, 1_000_000, [], [T])
+    database.release(lease)
+    topics.logs["default", "t"] = [(0, b"old 0"), (1, b"old 1")]
+    with shop.engine.begin() as connection:
+        if shop.engine.dialect.name == "sqlite":
+            connection.execute(delete(shop.outbox.table))
+            connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": shop.outbox.table.name})
         else:
-            connection.execute(text(f"TRUNCATE {outbox.table.name} RESTART IDENTITY"))
+            connection.execute(text(f"TRUNCATE {shop.outbox.table.name} RESTART IDENTITY"))
+    shop.add("t", b"new 0", b"new 1")
+    with shop.engine.connect() as connection:
+        ids = list(connection.scalars(select(shop.outbox.table.c.id)))
+    assert ids == [planned.row for planned in lease.plan], "else this proves nothing"
+    assert shop.relay().run_once() == 2
+    assert shop.got() == [b"old 0", b"old 1", b"new 0", b"new 1"]
 
 
 # --- two relays
 
 
-def test_of_many_who_need_the_tables_at_once_none_fails(outbox: Outbox, engine: Engine) -> None:
+def test_of_many_who_need_the_tables_at_once_none_fails(shop: Shop) -> None:
     together = threading.Barrier(6)
 
     def create(_: int) -> None:
         together.wait(PATIENCE)
-        outbox.create_tables(engine)
+        shop.outbox.create_tables(shop.engine)
 
     with ThreadPoolExecutor(6) as threads:
-        for _ in range(8):
+        for _ in range(3):
             list(threads.map(create, range(6)))
-            outbox.metadata.drop_all(engine)
+            shop.outbox.metadata.drop_all(shop.engine)
 
 
-def test_of_two_relays_one_publishes_and_nothing_doubles(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    relays = [relay_of(outbox, engine, client, rows=3) for _ in range(2)]
-    for relay in relays:
-        relay.start()
-    try:
-        for each in range(40):
-            add_all(outbox, engine, topic, b"%d" % each)
-        until(lambda: rows_left(outbox, engine) == 0, "all rows are published")
+def test_of_two_relays_one_publishes_and_the_other_follows_a_clean_stop_at_once(shop: Shop) -> None:
+    shown: list[RelayStatus] = []
+    relays = [shop.relay(rows=3, on_change=shown.append), shop.relay(rows=3)]
+    with relays[0], relays[1]:
+        for each in range(20):
+            shop.add("t", b"%d" % each)
+        until(lambda: shop.left() == 0, "all rows are published")
         until(lambda: sorted(relay.status.state for relay in relays) == ["relaying", "standby"], "one of them stands by")
-    finally:
-        for relay in relays:
-            relay.stop()
-    assert payloads(client, topic) == [b"%d" % each for each in range(40)]
+        first, second = sorted(relays, key=lambda relay: relay.status.state)
+        first.stop()
+        shop.add("t", b"20")
+        until(lambda: shop.left() == 0, "the second one has followed")
+    assert (first.status.stored, second.status.stored) == (20, 1)
+    assert shop.got() == [b"%d" % each for each in range(21)]
+    assert shown[-1].state == "stopped"
+    assert all(before != after for before, after in pairwise(shown)), "each change is shown once"
 
 
-def test_the_one_that_stands_by_follows_a_clean_stop_at_once(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    first, second = (relay_of(outbox, engine, client) for _ in range(2))
-    with first:
-        until(lambda: first.status.state == "relaying", "the first one relays")
-        with second:
-            until(lambda: second.status.state == "standby", "the second one stands by")
-            first.stop()
-            add_all(outbox, engine, topic, b"for the second")
-            until(lambda: rows_left(outbox, engine) == 0, "the second one has followed")
-    assert (first.status.stored, second.status.stored) == (0, 1)
-
-
-def test_a_relay_that_was_overtaken_changes_nothing(outbox: Outbox, engine: Engine, topic: str) -> None:
-    add_all(outbox, engine, topic, b"0", b"1")
-    old, new = OutboxDatabase(outbox, engine), OutboxDatabase(outbox, engine)
-    held = old.step(old.claim(old.lease(), "old"), [], 1, 1_000, [])
+def test_a_relay_that_was_overtaken_changes_nothing(shop: Shop) -> None:
+    shop.add("t", b"0", b"1")
+    old, new = shop.database(), shop.database()
+    held, _ = old.step(old.claim(old.lease(), "old"), [], 1, 1_000, [], [T])
     taken_over = new.claim(new.lease(), "new")
     for change in (
-        lambda: old.step(held, held.plan, 10, 1_000, []),
+        lambda: old.step(held, held.plan, 10, 1_000, [], [T]),
         lambda: old.beat(held),
         lambda: old.release(held),
         lambda: old.raise_number(held, 100),
+        lambda: old.raise_number(held._replace(holder="new"), 100),
         lambda: old.claim(held, "old"),
     ):
         with pytest.raises(LeaseLost):
             change()
         assert new.lease() == taken_over
-        assert rows_left(outbox, engine) == 2
-    assert new.step(taken_over, [], 10, 1_000, []).plan == (held.plan[0], Planned(1, 2, new.lease().plan[1].token))
-
-
-def test_two_relays_that_number_at_the_same_moment_number_no_row_twice(outbox: Outbox, engine: Engine, topic: str) -> None:
-    add_all(outbox, engine, topic, *(b"%d" % each for each in range(20)))
-    databases = [OutboxDatabase(outbox, engine) for _ in range(2)]
-    lease = databases[0].claim(databases[0].lease(), "both")
-    barrier, won = threading.Barrier(2), []
-
-    def step(database: OutboxDatabase) -> None:
-        database.lease()
-        barrier.wait()
-        with suppress(LeaseLost):
-            won.append(database.step(lease, [], 10, 1_000_000, []))
-
-    threads = [threading.Thread(target=step, args=(database,)) for database in databases]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert len(won) == 1
-    assert databases[0].lease() == won[0]
-    assert [planned.number for planned in won[0].plan] == list(range(10))
+        assert shop.left() == 2
+    assert new.raise_number(taken_over, 0).next_number == 1, "no number is given twice"
+    assert [planned.number for planned in new.step(new.lease(), [], 10, 1_000, [], [T])[0].plan] == [0, 1]
 
 
 def test_a_relay_that_hangs_in_the_middle_of_a_change_does_not_hold_up_the_others(
-    outbox: Outbox, postgresql: Engine, client: Client, topic: str
+    postgresql: Engine, topics: MemoryTopics
 ) -> None:
     """Paused, or its machine gone: the lock that it holds would be held for as long as PostgreSQL believes in it."""
-    add_all(outbox, postgresql, topic, b"0")
-    hanging = OutboxDatabase(outbox, postgresql, patience_seconds=0.5)
+    shop = Shop(postgresql, topics)
+    shop.add("t", b"0")
+    hanging = shop.database(0.5)
     lease = hanging.claim(hanging.lease(), "hanging")
 
     def hang() -> None:
         with hanging._changing() as connection:
             hanging._move(connection, lease, lease)
-            assert relay_of(outbox, postgresql, client, takeover=4.0).run_once() == 1
+            assert shop.relay(takeover=1.0).run_once() == 1
             connection.execute(text("SELECT 1"))
 
     with pytest.raises(DBAPIError):
         hang()
-    assert payloads(client, topic) == [b"0"]
+    assert shop.got() == [b"0"]
 
 
-def test_run_once_beside_a_running_relay_says_who_is_at_it(outbox: Outbox, engine: Engine, client: Client) -> None:
-    with relay_of(outbox, engine, client, takeover=8.0) as running:
-        until(lambda: running.status.state == "relaying", "it relays")
+def test_beside_a_relay_that_lives_there_is_no_other_and_a_dead_one_is_followed(shop: Shop, clock: Clock) -> None:
+    first, second = (shop.relay(takeover=8.0) for _ in range(2))
+    database = shop.database()
+    first._turn()
+    clock.meanwhile = first._turn
+    for refused in (second.run_once, second.renumber):
         with pytest.raises(OutboxBusy) as busy:
-            relay_of(outbox, engine, client).run_once()
-        assert busy.value.holder
-        assert running.status.state == "relaying"
-
-
-def test_run_once_follows_a_dead_relay(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    add_all(outbox, engine, topic, b"0")
-    database = OutboxDatabase(outbox, engine)
-    database.claim(database.lease(), "dead")
-    assert relay_of(outbox, engine, client, takeover=4.0).run_once() == 1
-
-
-def test_a_relay_that_waits_for_long_is_not_thought_dead(outbox: Outbox, engine: Engine, client: Client) -> None:
-    first, second = (relay_of(outbox, engine, client, takeover=4.0) for _ in range(2))
-    database = OutboxDatabase(outbox, engine)
-    with first:
-        until(lambda: first.status.state == "relaying", "the first one relays")
-        before, began = database.lease(), time.monotonic()
-        with second:
-            time.sleep(6.0)  # one and a half times as long as a silent one is waited for
-            assert (first.status.state, second.status.state) == ("relaying", "standby")
-            shown, took = database.lease().version - before.version, time.monotonic() - began
-    assert 0 < shown < 2 * took, "it shows itself now and then, not with every look at the table"
+            refused()
+        assert busy.value.holder == database.lease().holder
+    before = database.lease().version
+    for _ in range(20):  # it has nothing to do for five times as long as a silent one is waited for
+        clock.seconds += 2.0
+        for _ in range(5):
+            first._turn()
+            second._turn()
+        assert (first.status.state, second.status.state) == ("relaying", "standby")
+    assert 10 <= database.lease().version - before <= 20, "it shows itself now and then, not with every look at the table"
+    shop.add("t", b"0")
+    clock.meanwhile = lambda: None
+    assert second.run_once() == 1, "the first one does nothing any more"
+    shop.add("t", b"1")
+    first._turn()
+    assert (first.status.state, shop.got()) == ("relaying", [b"0"]), "it notices that it was overtaken"
+    first._turn()
+    first._turn()
+    assert shop.got() == [b"0", b"1"], "and follows, as the second one has let go"
 
 
 # --- refusals
 
 
-def test_a_missing_topic_holds_up_its_own_rows_only_until_it_is_there(
-    outbox: Outbox, engine: Engine, client: Client, topic: str
-) -> None:
-    missing = f"{topic}-missing"
-    with engine.begin() as connection:
-        for each in range(6):
-            outbox.add(connection, missing if each % 2 else topic, b"%d" % each)
-    relay = relay_of(outbox, engine, client, rows=2)
+def test_a_refused_row_holds_up_its_own_topic_only_and_is_not_passed_over(shop: Shop, topics: MemoryTopics) -> None:
+    topics.most_bytes = 50_000
+    small = [b"%d" % each for each in range(5)]
+    shop.add("t", *small[:2], bytes(60_000), *small[2:])
+    shop.add("u", b"others go on")
+    relay = shop.relay()
     with pytest.raises(OutboxBlocked) as blocked:
         relay.run_once()
-    assert (blocked.value.topic, blocked.value.cause, blocked.value.row) == (f"default/{missing}", "topic_not_found", 2)
-    assert payloads(client, topic) == [b"0", b"2", b"4"]
-    client.create_topic(missing)
+    assert (blocked.value.topic, blocked.value.cause, blocked.value.row) == ("default/t", "request_too_large", 3)
+    assert isinstance(relay.status.blocked["default/t"], RequestTooLarge)
+    assert (shop.got(), shop.got("u"), shop.left()) == (small[:2], [b"others go on"], 4)
+    with shop.engine.begin() as connection:  # what the documentation says: mend the service, or delete the row
+        connection.execute(delete(shop.outbox.table).where(shop.outbox.table.c.id == blocked.value.row))
     assert relay.run_once() == 3
-    assert payloads(client, missing) == [b"1", b"3", b"5"]
+    assert (shop.got(), relay.status.blocked) == (small, {})
 
 
-def test_a_running_relay_says_what_is_blocked_and_goes_on_when_that_is_mended(
-    outbox: Outbox, engine: Engine, client: Client, topic: str
+def test_what_is_published_before_a_failure_is_not_published_again(shop: Shop, topics: MemoryTopics) -> None:
+    def fail() -> None:
+        raise ConnectionFailed
+
+    shop.add("t", b"0")
+    shop.add("u", b"1")
+    topics.before_publish = [lambda: None, fail]
+    relay = shop.relay()
+    for expected in ("relaying", "waiting", "relaying"):
+        relay._turn()
+        assert relay.status.state == expected
+    assert (relay.status.stored, relay.status.duplicates) == (2, 0)
+
+
+def test_what_may_be_there_is_not_sent_again_while_deduplication_is_switched_off(
+    shop: Shop, topics: MemoryTopics, clock: Clock
 ) -> None:
-    missing = f"{topic}-missing"
-    with relay_of(outbox, engine, client) as relay:
-        add_all(outbox, engine, missing, b"0", b"1")
-        until(lambda: bool(relay.status.blocked), "it says so")
-        assert isinstance(relay.status.blocked[f"default/{missing}"], TopicNotFound)
-        add_all(outbox, engine, topic, b"others go on")
-        until(lambda: payloads(client, topic) == [b"others go on"], "other topics go on")
-        client.create_topic(missing)
-        until(lambda: rows_left(outbox, engine) == 0, "it goes on")
-        until(lambda: not relay.status.blocked, "it says that, too")
-    assert payloads(client, missing) == [b"0", b"1"]
+    topics.failures = [ConnectionFailed("planted")]
+    shop.add("t", b"0")
+    relay = shop.relay()
+    relay._turn()
+    relay._turn()
+    assert (relay.status.state, type(relay.status.error)) == ("waiting", ConnectionFailed)
+    topics.deduplication["default", "t"] = False
+    relay._turn()
+    assert "deduplication is off" in str(relay.status.blocked["default/t"])
+    topics.deduplication["default", "t"] = True
+    clock.seconds += 1.0
+    relay._turn()
+    assert (relay.status.stored, relay.status.duplicates) == (0, 1)
+    assert shop.got() == [b"0"]
 
 
-def test_a_message_that_is_too_large_stops_its_topic_and_is_not_passed_over(outbox: Outbox, engine: Engine) -> None:
-    with running_service(max_request_bytes=50_000) as service, Client(service.url) as client:
-        client.create_topic("t")
-        small = [b"%d" % each for each in range(10)]
-        add_all(outbox, engine, "t", *small[:5], bytes(60_000), *small[5:])
-        relay = relay_of(outbox, engine, client)
-        with pytest.raises(OutboxBlocked) as blocked:
-            relay.run_once()
-        assert (blocked.value.cause, blocked.value.row) == ("request_too_large", 6)
-        assert payloads(client, "t") == small[:5]
-        assert rows_left(outbox, engine) == 6
-        with engine.begin() as connection:  # what the documentation says: mend the service, or delete the row
-            connection.execute(delete(outbox.table).where(outbox.table.c.id == blocked.value.row))
-        assert relay.run_once() == 5
-        assert payloads(client, "t") == small
-
-
-def test_more_blocked_topics_than_are_passed_over_lose_nothing(
-    outbox: Outbox, engine: Engine, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("oncelog.sql.outbox_relay._BLOCKED_TOPICS", 3)
-    names = [f"{topic}-{each}" for each in range(8)]
-    with engine.begin() as connection:
-        for name in names:
-            outbox.add(connection, name, name.encode())
-    relay = relay_of(outbox, engine, client, rows=2)
-    for name in names:
-        with pytest.raises(OutboxBlocked):
-            relay.run_once()
-        client.create_topic(name)
-    relay.run_once()
-    assert [payloads(client, name) for name in names] == [[name.encode()] for name in names]
-
-
-def test_what_may_be_there_is_not_sent_again_once_deduplication_is_switched_off(
-    outbox: Outbox, engine: Engine, house: RunningService, client: Client, topic: str
-) -> None:
-    lost = []
-
-    def handle(request: Request) -> Answer | None:
-        answer = forward(house.url, request)
-        if request.path.endswith("/publish") and not lost:
-            lost.append(answer)
-            client.update_topic(topic, {"deduplication": False})
-            return None
-        return answer
-
-    add_all(outbox, engine, topic, b"0")
-    with (
-        fake_server(handle) as fake,
-        Client(fake.url, retry=0) as cut_off,
-        relay_of(outbox, engine, cut_off) as relay,
-    ):
-        until(lambda: relay.status.blocked, "it is held up")
-        assert payloads(client, topic) == [b"0"]
-        client.update_topic(topic, {"deduplication": True})
-        until(lambda: rows_left(outbox, engine) == 0, "it goes on")
-    assert payloads(client, topic) == [b"0"]
-
-
-def test_a_topic_without_deduplication_is_refused(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    client.update_topic(topic, {"deduplication": False})
-    add_all(outbox, engine, topic, b"0")
-    with pytest.raises(OutboxBlocked, match="deduplication is off"):
-        relay_of(outbox, engine, client).run_once()
-    assert payloads(client, topic) == []
-
-
-def test_a_topic_that_is_deleted_and_created_again_gets_what_comes_then(
-    outbox: Outbox, engine: Engine, client: Client, topic: str
-) -> None:
-    with relay_of(outbox, engine, client) as relay:
-        add_all(outbox, engine, topic, b"old")
-        until(lambda: relay.status.stored == 1, "it is published")
+def test_a_topic_that_is_deleted_and_created_again_gets_what_comes_then(engine: Engine, client: Client, topic: str) -> None:
+    shop = Shop(engine, client)
+    relay = shop.relay()
+    for payload in (b"old", b"new"):
+        shop.add(topic, payload)
+        while shop.left():
+            relay._turn()
+        with Reader(topic, client=client, timeout=0) as reader:
+            assert [message.payload for message in reader] == [payload]
         client.delete_topic(topic)
         client.create_topic(topic)
-        add_all(outbox, engine, topic, b"new")
-        until(lambda: relay.status.stored == 2, "it is published again")
-    assert payloads(client, topic) == [b"new"]
-
-
-def test_a_service_that_is_down_is_waited_for(outbox: Outbox, engine: Engine) -> None:
-    port = free_port()
-    with Client(f"http://127.0.0.1:{port}", retry=0.1) as client:
-        add_all(outbox, engine, "t", b"0")
-        with pytest.raises(ConnectionFailed):
-            relay_of(outbox, engine, client).run_once()
-        with relay_of(outbox, engine, client) as relay:
-            until(lambda: relay.status.state == "waiting", "it says that it waits")
-            assert isinstance(relay.status.error, ConnectionFailed)
 
 
 # --- an older state of the database
 
 
-def test_a_restored_backup_is_refused_before_anything_is_lost_or_doubled(tmp_path: Path, client: Client, topic: str) -> None:
-    engine, outbox = create_engine(f"sqlite:///{tmp_path / 'shop.db'}"), Outbox(f"orders-{uuid4().hex}")
-    relay = relay_of(outbox, engine, client)
-    add_all(outbox, engine, topic, b"0")
+def test_a_restored_backup_is_refused_before_anything_is_lost_or_doubled(tmp_path: Path, topics: MemoryTopics) -> None:
+    shop = Shop(create_engine(f"sqlite:///{tmp_path / 'shop.db'}"), topics)
+    relay = shop.relay()
+    shop.add("t", b"0")
     relay.run_once()
-    add_all(outbox, engine, topic, b"1")
-    engine.dispose()
+    shop.add("t", b"1")
+    shop.engine.dispose()
     shutil.copy(tmp_path / "shop.db", tmp_path / "backup.db")
-    add_all(outbox, engine, topic, b"2")
+    shop.add("t", b"2")
     relay.run_once()
-    engine.dispose()
+    shop.engine.dispose()
     shutil.copy(tmp_path / "backup.db", tmp_path / "shop.db")
-    add_all(outbox, engine, topic, b"after the restore")
+    shop.add("t", b"after the restore")
     with pytest.raises(OutboxBehind, match="restored backup") as behind:
         relay.run_once()
     assert (behind.value.next_number, behind.value.last_sequence_id) == (1, 2)
-    assert payloads(client, topic) == [b"0", b"1", b"2"]
-    with engine.begin() as connection:  # what the documentation says: delete what is in its topic already, then renumber
-        connection.execute(delete(outbox.table).where(outbox.table.c.payload == b"1"))
-    assert relay.renumber() == 3
-    assert relay.run_once() == 1
-    assert payloads(client, topic) == [b"0", b"1", b"2", b"after the restore"]
-    engine.dispose()
-
-
-def test_a_backup_restored_under_a_running_relay_is_noticed(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    with relay_of(outbox, engine, client) as relay:
-        add_all(outbox, engine, topic, b"0")
-        until(lambda: rows_left(outbox, engine) == 0, "it is published")
-        with engine.begin() as connection:
-            mine = outbox.relays.c.outbox == outbox.name
-            connection.execute(update(outbox.relays).where(mine).values(version=1, next_number=0, plan="[]", holder=None))
-            outbox.add(connection, topic, b"would get the number 0")
-        until(lambda: relay.status.state == "failed", "it stops")
-        assert isinstance(relay.status.error, OutboxBehind)
-    assert payloads(client, topic) == [b"0"]
-    assert rows_left(outbox, engine) == 1
-
-
-def test_a_lost_table_of_the_relays_is_refused(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    add_all(outbox, engine, topic, b"0")
-    relay_of(outbox, engine, client).run_once()
-    outbox.relays.drop(engine)
-    add_all(outbox, engine, topic, b"1")
-    with pytest.raises(OutboxBehind):
-        relay_of(outbox, engine, client).run_once()
-    assert payloads(client, topic) == [b"0"]
-
-
-def test_the_same_outbox_in_a_second_database_is_refused(
-    outbox: Outbox, engine: Engine, client: Client, topic: str, tmp_path: Path
-) -> None:
-    add_all(outbox, engine, topic, b"0")
-    relay_of(outbox, engine, client).run_once()
-    other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
-    add_all(outbox, other, topic, b"of another database")
-    with pytest.raises(OutboxBehind):
-        relay_of(outbox, other, client).run_once()
-    add_all(outbox, engine, topic, b"1")
-    assert relay_of(outbox, engine, client).run_once() == 1
-    assert payloads(client, topic) == [b"0", b"1"]
-    other.dispose()
-
-
-def test_renumbering_looks_at_every_topic(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    client.create_topic(topic, namespace="elsewhere")
-    with Producer[bytes](topic, name=outbox.name, namespace="elsewhere", client=client, initial_sequence_id=99) as foreign:
-        foreign.send(b"foreign")
-    relay = relay_of(outbox, engine, client)
+    assert shop.database().lease().holder is None, "it lets go of what it may not publish"
+    assert shop.got() == [b"0", b"1", b"2"]
+    with shop.engine.begin() as connection:  # what the documentation says: delete what is in its topic already, then renumber
+        connection.execute(delete(shop.outbox.table).where(shop.outbox.table.c.payload == b"1"))
+    topics.logs["elsewhere", "t"] = [(99, b"of a topic in another namespace")]
     assert relay.renumber() == 100
-    with relay_of(outbox, engine, client, takeover=8.0) as running:
-        until(lambda: running.status.state == "relaying", "it relays")
-        with pytest.raises(OutboxBusy):
-            relay.renumber()
+    assert relay.run_once() == 1
+    assert topics.logs["default", "t"][2:] == [(2, b"2"), (100, b"after the restore")]
+    shop.engine.dispose()
 
 
-# --- watching
+@pytest.mark.parametrize("how", ["restored under a running relay", "table of the relays lost", "another database"])
+def test_a_database_that_does_not_know_what_was_published_publishes_nothing(
+    shop: Shop, topics: MemoryTopics, tmp_path: Path, how: str
+) -> None:
+    relay = shop.relay()
+    shop.add("t", b"0")
+    while shop.left():
+        relay._turn()
+    if how == "table of the relays lost":
+        shop.outbox.relays.drop(shop.engine)
+        relay = shop.relay()
+    elif how == "another database":
+        shop = Shop(create_engine(f"sqlite:///{tmp_path / 'other.db'}"), shop.client, shop.outbox.name)
+        relay = shop.relay()
+    else:
+        with shop.engine.begin() as connection:
+            connection.execute(update(shop.outbox.relays).values(version=1, next_number=0, plan="[]", holder=None))
+    shop.add("t", b"would get the number 0")
+    with pytest.raises(OutboxBehind):  # noqa: PT012
+        for _ in range(3):
+            relay._turn()
+    assert (shop.got(), shop.left()) == ([b"0"], 1)
+    shop.engine.dispose()
 
 
-def test_what_waits_is_counted_and_how_long(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    with engine.begin() as connection:
-        assert outbox.waiting(connection) == (0, None)
-        outbox.add(connection, topic, b"0")
-        outbox.add(connection, topic, b"1")
-        table = outbox.table
-        connection.execute(update(table).values(added_ms=table.c.added_ms - 60_000))
-        rows, seconds = outbox.waiting(connection)
-    assert rows == 2
-    assert seconds is not None
-    assert 60 <= seconds < 90
-    relay_of(outbox, engine, client).run_once()
-    with Session(engine) as session:
-        assert outbox.waiting(session) == (0, None)
+def publish_all(shop: Shop, relay: OutboxRelay) -> None:
+    while shop.left():
+        relay._turn()
 
 
-def test_whoever_wants_is_told_of_each_change(outbox: Outbox, engine: Engine, client: Client, topic: str) -> None:
-    told: list[RelayStatus] = []
-    relay = OutboxRelay(outbox, engine, client=client, poll_seconds=0.01, told=told.append)
-    with relay:
-        until(lambda: bool(told) and told[-1].state == "relaying", "it relays")
-        add_all(outbox, engine, topic, b"0")
-        until(lambda: told[-1].stored == 1, "it is published")
-    assert told[-1].state == "stopped"
-    assert all(before != after for before, after in pairwise(told))
+def test_a_database_that_does_not_know_what_was_published_is_found_out_where_rows_come_later(
+    shop: Shop, topics: MemoryTopics, tmp_path: Path
+) -> None:
+    shop.add("u", b"0", b"1", b"2")
+    shop.relay().run_once()
+    other = Shop(create_engine(f"sqlite:///{tmp_path / 'other.db'}"), shop.client, shop.outbox.name)
+    relay = other.relay()
+    relay._turn()  # it takes the outbox while that is empty
+    other.add("u", b"would get the number 0")
+    other.add("t", b"0", b"1", b"2", b"3")  # and by these the next one is above those of the other topic
+    with pytest.raises(OutboxBehind):
+        publish_all(other, relay)
+    assert topics.payloads("u") == [b"0", b"1", b"2"]
+    relay._let_go()
+    assert relay.renumber() == 3
+    assert relay.run_once() == 5
+    assert topics.logs["default", "u"][3:] == [(3, b"would get the number 0")]
+    other.engine.dispose()
 
 
-# --- the plan
+def test_numbers_that_a_topic_does_not_tell_just_now_are_not_left_out(
+    shop: Shop, topics: MemoryTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "producer", Mock(side_effect=ConnectionFailed))
+    with pytest.raises(ConnectionFailed):
+        shop.relay().renumber()
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1)), max_size=20))
-def test_a_plan_comes_back_as_it_was_written(entries: list[tuple[int, int, int]]) -> None:
-    plan = sorted(Planned(*entry) for entry in entries)
-    assert decode(encode(plan)) == plan
+def test_a_relay_goes_on_although_who_is_told_of_it_fails(shop: Shop) -> None:
+    shop.add("t", b"0")
+    with shop.relay(on_change=Mock(side_effect=ZeroDivisionError)) as relay:
+        until(lambda: relay.status.stored == 1, "it is published", 20)
 
 
-@pytest.mark.parametrize("damaged", ["", "nonsense", "[[1,2]]", "[[1,2,3,4]]", '{"a":1}', "[1]", '[["x",1,2]]'])
-def test_a_plan_that_cannot_be_read_is_refused(damaged: str) -> None:
-    with pytest.raises(ValueError, match="not the plan"):
-        decode(damaged)
+def test_a_topic_that_does_not_tell_its_numbers_gets_none_and_holds_up_no_other(
+    shop: Shop, topics: MemoryTopics, clock: Clock, tmp_path: Path
+) -> None:
+    shop.add("u", b"0", b"1", b"2")
+    shop.relay().run_once()
+    other = Shop(create_engine(f"sqlite:///{tmp_path / 'other.db'}"), shop.client, shop.outbox.name)
+    other.add("u", b"would get the number 0")
+    other.add("t", b"0", b"1", b"2", b"3")  # and by these the next one is above those of the other topic
+    topics.missing.add(("default", "u"))
+    with pytest.raises(OutboxBlocked) as blocked:
+        other.relay().run_once()
+    assert (blocked.value.topic, blocked.value.cause, blocked.value.row) == ("default/u", "topic_not_found", 1)
+    assert (topics.payloads("t"), other.database().lease().plan) == ([b"0", b"1", b"2", b"3"], ())
+    other.engine.dispose()
 
 
-def test_numbers_follow_the_order_of_the_rows() -> None:
-    assert number([(7, 70), (3, 30)], 5) == [Planned(5, 7, 70), Planned(6, 3, 30)]
+def test_a_database_that_does_not_know_what_was_published_is_found_out_when_a_topic_tells_at_last(
+    shop: Shop, topics: MemoryTopics, clock: Clock, tmp_path: Path
+) -> None:
+    shop.add("u", b"0", b"1", b"2")
+    shop.relay().run_once()
+    other = Shop(create_engine(f"sqlite:///{tmp_path / 'other.db'}"), shop.client, shop.outbox.name)
+    relay = other.relay()
+    topics.missing.add(("default", "u"))
+    other.add("u", b"would get the number 0")
+    other.add("t", b"0", b"1", b"2", b"3")
+    for _ in range(4):
+        relay._turn()
+    assert (len(topics.payloads("t")), list(relay.status.blocked)) == (4, ["default/u"])
+    topics.missing.clear()
+    clock.seconds += 60
+    with pytest.raises(OutboxBehind):
+        publish_all(other, relay)
+    assert (topics.payloads("u"), other.left()) == ([b"0", b"1", b"2"], 1)
+    other.engine.dispose()
 
 
-@given(st.lists(st.integers(0, 100), max_size=20), st.integers(0, 300))
-def test_as_many_rows_are_taken_as_fit_and_at_least_one(sizes: list[int], limit: int) -> None:
-    count = taken(sizes, limit)
-    assert count >= min(1, len(sizes))
-    assert count <= 1 or sum(sizes[:count]) <= limit
-    assert count == len(sizes) or sum(sizes[: count + 1]) > limit
-
-
-def test_a_damaged_plan_stops_the_relay(outbox: Outbox, engine: Engine, client: Client) -> None:
-    outbox.create_tables(engine)
-    with engine.begin() as connection:
-        values = {"outbox": outbox.name, "version": 0, "next_number": 0, "plan": "nonsense"}
-        connection.execute(insert(outbox.relays).values(values))
-    with pytest.raises(ValueError, match="not the plan"):
-        relay_of(outbox, engine, client).run_once()
+def test_a_topic_whose_rows_have_no_numbers_yet_is_free_when_it_tells_them_or_the_rows_are_gone(
+    shop: Shop, topics: MemoryTopics, clock: Clock
+) -> None:
+    topics.missing |= {("default", "t"), ("default", "u")}
+    shop.add("t", b"0")
+    shop.add("u", b"1")
+    relay = shop.relay()
+    relay._turn()
+    assert set(relay.status.blocked) == {"default/t", "default/u"}
+    topics.missing.remove(("default", "t"))
+    with shop.engine.begin() as connection:
+        connection.execute(delete(shop.outbox.table).where(shop.outbox.table.c.topic == "u"))
+    clock.seconds += 60
+    while shop.left():
+        relay._turn()
+    assert (relay.status.blocked, shop.got()) == ({}, [b"0"])

@@ -9,31 +9,39 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from oncelog import Client, Consumer, Producer, Reader
-from oncelog.errors import ClientClosed, ConsumerClosed, OncelogError, ProducerStopped, ReaderClosed
+from oncelog.errors import ClientClosed, ConsumerClosed, Forked, OncelogError, ProducerStopped, ReaderClosed
+from oncelog.process import exits
+from oncelog.process.errands import Errands, Stopped
+from oncelog.sql.outbox.outbox import Outbox
+from oncelog.sql.outbox.relay import OutboxRelay
+from oncelog.sql.participant import SqlParticipant
 from tests.patience import PATIENCE, until
 from tests.sdk.fakes import Answer, Request, fake_server, forward
-from tests.support import RunningService
+from tests.sdk.processes import all_ended_well, in_child, raises
+from tests.world.service import RunningService
 
 
-def start(what: str, url: str, topic: str, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, *options, "-m", "tests.sdk.processes", what, url, topic]
+def start(url: str, topic: str, *functions: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, *options, "-m", "tests.sdk.processes", url, topic, *functions]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run(what: str, url: str, topic: str, *options: str) -> tuple[str, str]:
-    """What it prints, and what it complains of. It must end, and well."""
-    process = start(what, url, topic, *options)
+def run(url: str, topic: str, *functions: str, options: tuple[str, ...] = ()) -> tuple[dict[str, str], str]:
+    """What each function returned, and what the process complains of. It must end, and well."""
+    process = start(url, topic, *functions, options=options)
     try:
         out, err = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise AssertionError(f"{what} hangs: {process.communicate()[1]}") from None
+        raise AssertionError(f"hangs: {process.communicate()}") from None
     assert process.returncode == 0, err
-    return out, err
+    return dict(line.split(" ", 1) for line in out.splitlines()), err
 
 
 def payloads(client: Client, topic: str) -> list[bytes]:
@@ -41,11 +49,11 @@ def payloads(client: Client, topic: str) -> list[bytes]:
         return [message.payload for message in reader]
 
 
-def holding(house: RunningService, path: str, gate: threading.Event) -> Callable[[Request], Answer]:
-    """A service that answers requests to such a path when the gate is open."""
+def holding(house: RunningService, paths: tuple[str, ...], gate: threading.Event) -> Callable[[Request], Answer]:
+    """A service that answers requests to such paths when the gate is open."""
 
     def handle(request: Request) -> Answer:
-        if request.path.endswith(path):
+        if request.path.endswith(paths):
             gate.wait(PATIENCE)
         return forward(house.url, request)
 
@@ -55,48 +63,72 @@ def holding(house: RunningService, path: str, gate: threading.Event) -> Callable
 # --- forks
 
 
-def test_a_named_producer_refuses_in_a_child_and_its_parent_is_not_disturbed(
-    house: RunningService, client: Client, topic: str
+def test_what_was_made_before_a_fork_works_anew_or_refuses(house: RunningService, client: Client, topic: str) -> None:
+    others = ("shared_client", "readers", "spark_connection")
+    told, _ = run(house.url, topic, "named_producer", "unnamed_producer", "pool", *others)
+    named = payloads(client, f"{topic}-named_producer")
+    assert (named.count(b"child"), named.count(b"queued")) == (4, 1)
+    assert named.count(b"parent") == int(told["named_producer"]) + 1, "the parent is not disturbed"
+    each_child = 3 * [b"%d" % number for number in range(300)]
+    expected = [*(b"parent %d" % number for number in range(3)), *each_child]
+    assert sorted(payloads(client, f"{topic}-unnamed_producer")) == sorted(expected), "each child begins anew"
+    assert payloads(client, f"{topic}-pool").count(b"child") == 600, "what processes of multiprocessing leave unsent is sent"
+
+
+def test_what_moves_something_on_the_service_refuses_on_the_other_side_of_a_fork_and_goes_on_on_its_own(
+    house: RunningService, client: Client, topic: str, tmp_path: Path
 ) -> None:
-    out, _ = run("named_producer", house.url, topic)
-    stored = payloads(client, topic)
-    assert stored.count(b"child") == 12
-    assert stored.count(b"queued") == 1
-    assert stored.count(b"parent") == int(out) + 1
-
-
-def test_a_producer_without_a_name_begins_anew_in_each_child(house: RunningService, client: Client, topic: str) -> None:
-    run("unnamed_producer", house.url, topic)
-    stored = payloads(client, topic)
-    assert sorted(stored) == sorted(
-        [
-            b"parent 0",
-            b"parent 1",
-            b"parent 2",
-            *(b"%d" % number for number in range(300)),
-            *(b"%d" % number for number in range(300)),
-            *(b"%d" % number for number in range(300)),
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db", connect_args={"timeout": PATIENCE})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (n INTEGER)"))
+    database, other = SqlParticipant(engine, f"r-{topic}"), SqlParticipant(engine, f"r-{topic}")
+    with Producer(topic, client=client) as producer:
+        producer.send_batch([b"%d" % number for number in range(10)])
+    consumer = Consumer(topic, "s", client=client, timeout=0)
+    consumer.ack_async(consumer.receive(3)[-1])
+    outbox = OutboxRelay(Outbox(f"o-{topic}"), f"sqlite:///{tmp_path}/shop.db", url=house.url)
+    with client.transaction(database) as tx, client.atomic(buffer_bytes=0) as batch:
+        database.connection.execute(text("INSERT INTO orders VALUES (1)"))
+        for each in (tx, batch):
+            each.send(topic, b"x")
+        uses: list[Callable[[], object]] = [
+            *[consumer.receive, consumer.flush, lambda: consumer.seek(0)],
+            *[lambda: tx.send(topic, b"child"), tx.finish, tx.abort, lambda: tx.__exit__(None, None, None)],
+            *[lambda: batch.send(topic, b"child"), batch.commit, batch.abort, lambda: batch.__exit__(None, None, None)],
+            *[outbox.run_once, outbox.run, outbox.start, outbox.renumber],
+            *[lambda: database.connection, lambda: database.recover(client), lambda: other.recover(client)],
+            *[database.commit_tx, database.decide, database.rollback_tx, client.transaction(other).start],
         ]
-    )
 
+        def in_the_child() -> None:
+            for use in uses:
+                raises(Forked, use)
+            for each in (tx, batch):
+                each.__exit__(SystemExit, SystemExit(), None)
 
-def test_what_processes_of_multiprocessing_leave_unsent_is_sent(house: RunningService, client: Client, topic: str) -> None:
-    run("pool", house.url, topic)
-    assert payloads(client, topic).count(b"child") == 600
-
-
-@pytest.mark.parametrize("what", ["shared_client", "readers", "transactions", "relay", "sql_participant", "spark_connection"])
-def test_what_was_made_before_a_fork_works_anew_or_refuses(house: RunningService, topic: str, what: str) -> None:
-    run(what, house.url, topic)
+        all_ended_well([in_child(in_the_child)])
+    assert (tx.state, batch.outcome and batch.outcome.state) == ("committed", "committed")
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT n FROM orders")).all() == [(1,)]
+    assert consumer.receive(1)[0].payload == b"3"
+    consumer.close()
+    assert client.subscription(topic, "s").cursor == 3
+    engine.dispose()
 
 
 # --- signals
 
 
-def test_handlers_send_through_the_producer_that_they_interrupt(house: RunningService, client: Client, topic: str) -> None:
-    out, _ = run("sends_in_handlers", house.url, topic)
-    sent, handled = map(int, out.split())
-    with Reader(topic, client=client, timeout=0) as reader:
+def test_handlers_flush_and_close_what_they_interrupt(house: RunningService, client: Client, topic: str) -> None:
+    run(house.url, topic, "close_in_handler", "flush_in_handler")
+    assert payloads(client, f"{topic}-flush_in_handler") == [b"0", b"1"]
+
+
+@pytest.mark.wide
+def test_handlers_use_what_they_interrupt_in_a_storm_of_signals(house: RunningService, client: Client, topic: str) -> None:
+    told, _ = run(house.url, topic, "sends_in_handlers", "calls_in_handlers")
+    sent, handled = map(int, told["sends_in_handlers"].split())
+    with Reader(f"{topic}-sends_in_handlers", client=client, timeout=0) as reader:
         messages = list(reader)
     assert [message.sequence_id for message in messages] == list(range(sent + handled))
     for side, count in ((b"main", sent), (b"handler", handled)):
@@ -104,96 +136,46 @@ def test_handlers_send_through_the_producer_that_they_interrupt(house: RunningSe
     assert handled > 20
 
 
-def test_ids_that_the_application_gives_in_handlers_are_stored_or_refused(
-    house: RunningService, client: Client, topic: str
-) -> None:
-    out, _ = run("numbers_in_handlers", house.url, topic)
-    assert payloads(client, topic) == [number.encode() for number in out.split()]
-
-
-def test_a_handler_flushes_what_it_interrupts_the_queueing_of(house: RunningService, client: Client, topic: str) -> None:
-    run("flush_in_handler", house.url, topic)
-    assert payloads(client, topic) == [b"0", b"1"]
-
-
-def test_a_handler_closes_the_producer_that_it_interrupts(house: RunningService, topic: str) -> None:
-    run("close_in_handler", house.url, topic)
-
-
-def test_handlers_call_the_client_the_consumer_and_the_reader_that_they_interrupt(house: RunningService, topic: str) -> None:
-    run("calls_in_handlers", house.url, topic)
-
-
 # --- the end
 
 
 def test_what_is_unsent_when_the_interpreter_exits_is_sent(house: RunningService, client: Client, topic: str) -> None:
-    _, err = run("forgets_to_flush", house.url, topic, "-W", "always")
-    assert payloads(client, topic) == [b"%d" % number for number in range(101)]
+    functions = ("begins_late", "acknowledges_late", "sends_late", "forgets_to_flush")
+    _, err = run(house.url, topic, *functions, options=("-W", "always"))
+    assert payloads(client, f"{topic}-forgets_to_flush") == [b"%d" % number for number in range(101)]
+    assert payloads(client, f"{topic}-sends_late") == [b"in time", b"late"]
+    assert payloads(client, f"{topic}-begins_late") == [b"0", b"1", b"2"]
+    assert client.subscription(f"{topic}-acknowledges_late", "s").cursor == 1
     assert "no outcome" not in err
 
 
-def test_what_cannot_be_sent_at_the_exit_is_named_and_does_not_hold_it_up(house: RunningService, topic: str) -> None:
-    gate = threading.Event()
-    with fake_server(holding(house, "/publish", gate)) as fake:
-        _, err = run("cannot_flush", fake.url, topic, "-W", "always::ResourceWarning")
-        gate.set()
-    said = f"producer 'p' of default/{topic}: 7 messages have no outcome and are given up, sequence ids 3 to 9"
-    assert err.count(said) == 2  # the log and the warning
-    assert "ResourceWarning" in err
-
-
-def test_what_cannot_be_sent_is_named_by_each_producer_even_where_a_warning_is_an_error(
-    house: RunningService, topic: str
+def test_what_cannot_be_done_at_the_exit_is_named_and_does_not_hold_it_up(
+    house: RunningService, client: Client, topic: str
 ) -> None:
+    with Producer(topic, client=client) as producer:
+        producer.send(b"x")
     gate = threading.Event()
-    with fake_server(holding(house, "/publish", gate)) as fake:
-        _, err = run("many_cannot_flush", fake.url, topic, "-W", "error")
+    with fake_server(holding(house, ("/publish", "/ack"), gate)) as fake:
+        functions = ("cannot_acknowledge", "cannot_flush", "sends_late_in_vain")
+        told, err = run(fake.url, topic, *functions, options=("-W", "error"))
         gate.set()
-    assert sorted(re.findall("^producer '(.)' of .* 1 messages have no outcome", err, re.MULTILINE)) == ["a", "b", "c"]
-
-
-def test_what_a_handler_sends_after_the_end_is_sent(house: RunningService, client: Client, topic: str) -> None:
-    run("sends_late", house.url, topic)
-    assert payloads(client, topic) == [b"in time", b"late"]
-    run("begins_late", house.url, topic)
-    assert payloads(client, topic)[2:] == [b"0", b"1", b"2"]
-
-
-def test_what_a_handler_acknowledges_after_the_end_is_on_disk(house: RunningService, client: Client, topic: str) -> None:
-    run("acknowledges_late", house.url, topic)
-    assert client.subscription(topic, "s").cursor == 1
-
-
-def test_what_a_handler_sends_after_the_end_in_vain_is_named(house: RunningService, topic: str) -> None:
-    gate, published = threading.Event(), list[Request]()
-
-    def handle(request: Request) -> Answer:
-        if request.path.endswith("/publish"):
-            published.append(request)
-            if len(published) > 1:
-                gate.wait(PATIENCE)
-        return forward(house.url, request)
-
-    with fake_server(handle) as fake:
-        _, err = run("sends_late", fake.url, topic)
-        gate.set()
-    assert "1 messages have no outcome and are given up, sequence ids 1 to 1" in err
-
-
-def test_consumers_that_cannot_acknowledge_hold_the_exit_up_once_and_are_named(house: RunningService, topic: str) -> None:
-    gate = threading.Event()
-    with fake_server(holding(house, "/ack", gate)) as fake:
-        out, err = run("cannot_acknowledge", fake.url, topic)
-        gate.set()
-    assert float(out) < 30.0, "without a bound it is as long as a client tries, 45 s, for each"
+    assert float(told["exit"]) < 30.0, "without a bound it is as long as a client tries, 45 s, for each"
+    said = "^producer '(.)' of .* 7 messages have no outcome and are given up, sequence ids 3 to 9"
+    assert sorted(re.findall(said, err, re.MULTILINE)) == ["a", "b", "c"], "each, even where a warning is an error"
     assert sorted(re.findall("^consumer of .* subscription '(.)' of ", err, re.MULTILINE)) == ["a", "b", "c"]
+    assert re.search("^producer 'late' of .* 1 messages have no outcome and are given up, sequence ids 0 to 0", err, re.MULTILINE)
+
+
+def test_what_is_lost_is_logged_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.warns(ResourceWarning, match="a message"):
+        exits.say("a message")
+    assert [(record.name, record.message) for record in caplog.records] == [("oncelog.exit", "a message")]
 
 
 def test_one_ctrl_c_is_enough(house: RunningService, topic: str) -> None:
     gate = threading.Event()
-    with fake_server(holding(house, "/publish", gate)) as fake:
-        process = start("interrupted", fake.url, topic)
+    with fake_server(holding(house, ("/publish",), gate)) as fake:
+        process = start(fake.url, topic, "interrupted")
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
@@ -210,15 +192,16 @@ def test_one_ctrl_c_is_enough(house: RunningService, topic: str) -> None:
 def test_closing_a_reader_or_a_consumer_ends_its_iteration_in_the_middle_of_waiting(house: RunningService, topic: str) -> None:
     for path in ("/poll", "/receive"):
         gate = threading.Event()
-        with fake_server(holding(house, path, gate)) as fake, Client(fake.url) as client:
+        with fake_server(holding(house, (path,), gate)) as fake, Client(fake.url) as client:
             stream = Reader(topic, client=client) if path == "/poll" else Consumer(topic, "s", client=client)
             found: list[object] = []
-            thread = threading.Thread(target=lambda stream=stream, found=found: found.append(list(stream)))  # type: ignore[misc]
+            collect = lambda stream=stream, found=found: found.append(list(stream))  # type: ignore[misc]  # noqa: E731
+            thread = threading.Thread(target=collect, daemon=True)
             thread.start()
             while not any(request.path.endswith(path) for request in fake.requests):
                 threading.Event().wait(0.01)
             stream.close()
-            thread.join(PATIENCE)  # the answer does not come before
+            thread.join(60)  # the answer does not come before
             assert found == [[]]
             with pytest.raises((ReaderClosed, ConsumerClosed)):
                 next(iter(stream))
@@ -239,7 +222,7 @@ def test_a_closed_client_stays_closed(house: RunningService, topic: str) -> None
 
 def test_closing_a_producer_gives_up_after_its_timeout(house: RunningService, topic: str) -> None:
     gate = threading.Event()
-    with fake_server(holding(house, "/publish", gate)) as fake:
+    with fake_server(holding(house, ("/publish",), gate)) as fake:
         producer = Producer(topic, url=fake.url, name="p", linger=0, batch_max_messages=1)
         futures = [producer.send_async(b"x") for _ in range(3)]
         with pytest.raises(TimeoutError, match="3 messages have no outcome"):
@@ -256,7 +239,7 @@ def test_closing_a_consumer_gives_up_after_its_timeout(house: RunningService, cl
     with Producer(topic, client=client) as producer:
         producer.send(b"x")
     gate = threading.Event()
-    with fake_server(holding(house, "/ack", gate)) as fake:
+    with fake_server(holding(house, ("/ack",), gate)) as fake:
         for busy in (False, True):
             consumer = Consumer(topic, "s", url=fake.url, ack_interval=3_600)
             consumer.ack_async(consumer.receive(1)[0])
@@ -265,5 +248,57 @@ def test_closing_a_consumer_gives_up_after_its_timeout(house: RunningService, cl
                 until(lambda: sum(request.path.endswith("/ack") for request in fake.requests) == 2)
             with pytest.raises(TimeoutError, match="may be delivered again"):
                 consumer.close(timeout=0.2)
+            if busy:
+                gate.set()
             consumer.close()
-        gate.set()
+
+
+# --- errands ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_errand_answers_or_raises_what_its_call_does() -> None:
+    errands = Errands("errands")
+    assert errands.run(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        errands.run(lambda: 1 // 0)
+    assert errands.run(threading.current_thread).name == "errands"
+
+
+def test_stopping_ends_the_waiting_now_and_later() -> None:
+    errands, begun, hold, stopped = Errands("errands"), threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        hold.wait(PATIENCE)
+
+    def wait() -> None:
+        try:
+            errands.run(call)
+        except Stopped:
+            stopped.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert begun.wait(30)
+    errands.stop()
+    assert stopped.wait(30)
+    with pytest.raises(Stopped):
+        errands.run(lambda: 5)
+    hold.set()
+
+
+def test_a_call_whose_caller_was_interrupted_keeps_its_thread_and_the_next_one_has_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    errands, hold, found = Errands("errands"), threading.Event(), list[int]()
+    with monkeypatch.context() as patched:
+        patched.setattr(errands._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            errands.run(hold.wait)
+    thread = threading.Thread(target=lambda: found.append(errands.run(lambda: 5)), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert found == [5]
+    hold.set()

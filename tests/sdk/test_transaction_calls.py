@@ -1,121 +1,75 @@
-"""The calls that transactions are made of, against the real service; and when they are repeated."""
+"""The calls that transactions and atomic commits are made of, against the real service; and when they are repeated."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from oncelog import Client
+from oncelog import Client, Reader
 from oncelog.errors import (
     ConnectionFailed,
+    GroupProducerNotFound,
     InvalidRequest,
-    InvalidResponse,
+    ProducerFenced,
     RollbackRefused,
     StoredGroupPublished,
-    TransactionConflict,
     TransactionNotFound,
     TransactionNotInProgress,
 )
 from oncelog.wire.media import THRIFT
-from oncelog.wire.requests import PublishRequest, PublishResponse
+from oncelog.wire.requests import CommitRequest, Part, PublishRequest, PublishResponse
 from oncelog.wire.transaction import NO_SHORT, TransactionType
-from tests.patience import until
-from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
-from tests.support import RunningService
+from tests.sdk.fakes import Fate, Request, meeting, problem
+from tests.world.service import RunningService
 
 KEY = b"table\x00key\xff"
 
 
-def test_a_transaction_is_started_and_its_state_is_asked_for(client: Client) -> None:
-    tx = client.start_transaction(timeout=20)
-    assert tx.transaction_id == tx.write_pointer > 0
-    status = client.transaction_status(tx.write_pointer)
-    assert (status.state, status.type) == ("in_progress", "short")
-    assert status.started_ms is not None
-    assert abs(status.expires_ms - status.started_ms - 20_000) < 10_000
-    assert tx.write_pointer in [each.write_pointer for each in client.transactions()]
-    assert client.commit_transaction(tx.write_pointer).state == "committed"
-    assert client.commit_transaction(tx.write_pointer).state == "committed"
-    with pytest.raises(TransactionNotInProgress) as caught:
-        client.abort_transaction(tx.write_pointer)
-    assert caught.value.state == "committed"
-    assert tx.write_pointer not in [each.write_pointer for each in client.transactions()]
+@pytest.fixture
+def group() -> str:
+    return f"g-{uuid4().hex}"
 
 
-def test_a_long_one_is_long(client: Client) -> None:
-    tx = client.start_transaction("long")
-    assert tx.type is TransactionType.LONG
-    client.abort_transaction(tx.write_pointer)
+def first_answers_lost() -> Callable[[Request], Fate]:
+    """The first answer to each request is lost, but for the start of a transaction."""
+    seen = {("POST", "/v1/transactions")}
+
+    def fate(request: Request) -> Fate:
+        is_first = (request.method, request.path) not in seen
+        seen.add((request.method, request.path))
+        return "answer" if is_first else None
+
+    return fate
 
 
-def test_conflicts_are_found_at_can_commit_and_at_commit(client: Client) -> None:
-    first, second, third = (client.start_transaction() for _ in range(3))
-    client.can_commit(first.write_pointer, [KEY])
-    client.commit_transaction(first.write_pointer)
-    with pytest.raises(TransactionConflict):
-        client.can_commit(second.write_pointer, [KEY])
-    with pytest.raises(TransactionConflict):
-        client.commit_transaction(third.write_pointer, [KEY])
-    for loser in (second, third):
-        assert client.abort_transaction(loser.write_pointer).state == "aborted"
+# --- transactions
 
 
-def test_a_checkpoint_is_a_further_pointer_of_the_same_transaction(client: Client) -> None:
-    tx = client.start_transaction()
-    later = client.checkpoint_transaction(tx.transaction_id)
-    assert later.transaction_id == tx.transaction_id
-    assert tuple(later.checkpoint_write_pointers) == (later.write_pointer,)
-    assert client.transaction_status(later.write_pointer).write_pointer == tx.transaction_id
-    assert client.transaction_states([tx.transaction_id, later.write_pointer, 5]) == {
-        tx.transaction_id: "in_progress",
-        later.write_pointer: "in_progress",
-    }
-    client.abort_transaction(tx.transaction_id)
-
-
-def test_invalid_ones_are_listed_and_pruned(client: Client) -> None:
-    first, second = (client.start_transaction() for _ in range(2))
-    for tx in (first, second):
-        assert client.invalidate_transaction(tx.write_pointer).state == "invalid"
-    invalid = [status.write_pointer for status in client.transactions("invalid")]
-    assert {first.write_pointer, second.write_pointer} <= set(invalid)
-    assert client.prune_transactions([first.write_pointer]) == 1
-    assert client.prune_transactions(before=datetime.now(UTC) + timedelta(seconds=1)) >= 1
-    assert list(client.transactions("invalid")) == []
-    with pytest.raises(ValueError, match="time zone"):
-        client.prune_transactions(before=datetime(2026, 1, 1))  # noqa: DTZ001
-
-
-def test_transactions_are_listed_beyond_one_page_each_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.api.transactions._PAGE", 2)
-    started = [client.start_transaction().write_pointer for _ in range(5)]
-    listed = [status.write_pointer for status in client.transactions()]
-    assert listed == sorted(set(listed))
-    assert set(started) <= set(listed)
-    for pointer in started:
-        client.abort_transaction(pointer)
-
-
-@pytest.mark.parametrize("pointer", [0, -5, True, "5"])
-def test_what_is_no_write_pointer_is_refused(client: Client, pointer: int) -> None:
-    with pytest.raises(InvalidRequest):
-        client.transaction_status(pointer)
-
-
-def test_what_makes_no_transaction_is_refused(client: Client) -> None:
-    for refused in (lambda: client.start_transaction("endless"), lambda: client.start_transaction(timeout=-1)):  # type: ignore[arg-type]
-        with pytest.raises(InvalidRequest):
-            refused()
-    tx = client.start_transaction()
-    with pytest.raises(InvalidRequest):
-        client.can_commit(tx.write_pointer, [], resource="")
-    client.abort_transaction(tx.write_pointer)
-    with pytest.raises(TransactionNotFound):
-        client.transaction_status(12345)
-
-
-# --- messages -----------------------------------------------------------------------------------------------------------
+def test_every_call_of_a_transaction_whose_answer_is_lost_is_repeated_and_is_as_once(house: RunningService) -> None:
+    with meeting(house.url, first_answers_lost()) as (client, _):
+        tx = client.start_transaction(timeout=20)
+        assert tx.transaction_id == tx.write_pointer > 0
+        status = client.transaction_status(tx.write_pointer)
+        assert (status.state, status.type) == ("in_progress", "short")
+        assert abs((status.expires_ms or 0) - (status.started_ms or 0) - 20_000) < 10_000
+        later = client.checkpoint_transaction(tx.transaction_id)
+        assert tuple(later.checkpoint_write_pointers)[-1] == later.write_pointer > tx.write_pointer
+        assert later.transaction_id == client.transaction_status(later.write_pointer).write_pointer == tx.transaction_id
+        states = client.transaction_states([tx.transaction_id, later.write_pointer, 5])
+        assert states == {tx.transaction_id: "in_progress", later.write_pointer: "in_progress"}
+        client.can_commit(tx.write_pointer, [KEY])
+        for _ in range(2):
+            assert client.commit_transaction(tx.write_pointer).state == "committed"
+        with pytest.raises(TransactionNotInProgress) as caught:
+            client.abort_transaction(tx.write_pointer)
+        assert caught.value.state == "committed"
+        long = client.start_transaction("long")
+        assert long.type is TransactionType.LONG
+        assert client.abort_transaction(long.write_pointer).state == "aborted"
 
 
 def test_what_is_stored_is_published_as_a_group_and_rolled_back_by_the_answer(client: Client, topic: str) -> None:
@@ -130,84 +84,117 @@ def test_what_is_stored_is_published_as_a_group_and_rolled_back_by_the_answer(cl
         client.publish_transactional(topic, PublishRequest([], write_pointer=pointer))
     for _ in range(2):
         client.rollback(topic, response)
-    client.abort_transaction(pointer)
-
-
-def test_a_widened_rollback_is_refused(client: Client, topic: str) -> None:
-    pointer = client.start_transaction().write_pointer
-    response = client.publish_transactional(topic, PublishRequest([b"a"], write_pointer=pointer))
     client.publish(topic, PublishRequest([b"somebody else's"]))
     response.end_timestamp += 10_000
     with pytest.raises(RollbackRefused):
         client.rollback(topic, response)
-    client.abort_transaction(pointer)
 
 
-# --- repeating ----------------------------------------------------------------------------------------------------------
+# --- a start is not repeated blindly
 
 
 def test_a_start_whose_answer_was_lost_is_not_repeated(house: RunningService) -> None:
-    def lose(request: Request) -> Answer | None:
-        forward(house.url, request)
-        return None
-
-    with fake_server(lose) as fake, Client(fake.url) as client, pytest.raises(ConnectionFailed) as caught:
-        client.start_transaction()
-    assert len(fake.requests) == 1
-    assert not caught.value.definite
+    with meeting(house.url, lambda _: "answer") as (client, requests):
+        with pytest.raises(ConnectionFailed) as caught:
+            client.start_transaction()
+        assert (len(requests), caught.value.definite) == (1, False)
 
 
 @pytest.mark.parametrize("code", ["storage_unavailable", "transactions_unavailable"])
 def test_a_start_that_was_refused_for_now_is_repeated(house: RunningService, code: str) -> None:
-    answers = iter([problem(503, code)] * 2)
-    with fake_server(lambda request: next(answers, None) or forward(house.url, request)) as fake, Client(fake.url) as client:
+    fates = iter([problem(503, code)] * 2)
+    with meeting(house.url, lambda _: next(fates, None)) as (client, requests):
         assert client.start_transaction().first_short <= NO_SHORT
-    assert [request.headers["accept"] for request in fake.requests] == [THRIFT] * 3
+        assert [request.headers["accept"] for request in requests] == [THRIFT] * 3
 
 
-def test_what_ends_a_transaction_is_repeated_until_there_is_an_answer(house: RunningService) -> None:
-    lost: list[str] = []
-
-    def lose_each_first(request: Request) -> Answer | None:
-        answer = forward(house.url, request)
-        if request.path in lost or request.path == "/v1/transactions":
-            return answer
-        lost.append(request.path)
-        return None
-
-    with fake_server(lose_each_first) as fake, Client(fake.url) as client:
-        for end in (client.commit_transaction, client.abort_transaction, client.invalidate_transaction):
-            end(client.start_transaction().transaction_id)
-        tx = client.start_transaction()
-        client.can_commit(tx.transaction_id, [KEY])
-        assert client.checkpoint_transaction(tx.transaction_id).write_pointer > tx.write_pointer
-        client.abort_transaction(tx.transaction_id)
-    assert len(lost) == 6
+# --- atomic commits
 
 
-@pytest.mark.parametrize("body", [b"", b"\x00", b"{}", b"nonsense"])
-def test_an_answer_that_is_no_transaction_is_invalid(body: bytes) -> None:
-    with fake_server(lambda _: Answer(200, body)) as fake, Client(fake.url) as client:
-        calls = (
-            client.start_transaction,
-            lambda: client.transaction_status(5),
-            lambda: client.commit_transaction(5),
-            lambda: client.publish_transactional("t", PublishRequest([])),
-            lambda: list(client.transactions()),
-            lambda: client.prune_transactions() if body != b"{}" else client.transaction_status(5),
-        )
-        for call in calls:
-            with pytest.raises(InvalidResponse):
-                call()
+def test_every_call_of_an_atomic_commit_whose_answer_is_lost_is_repeated_and_is_as_once(
+    house: RunningService, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
+    with meeting(house.url, first_answers_lost()) as (client, _):
+        begun = client.begin_atomic(group, timeout=20)
+        assert (begun.state, begun.group) == ("in_progress", group)
+        assert abs((begun.expires_ms or 0) - (begun.began_ms or 0) - 20_000) < 10_000
+        client.stage(begun.id, topic, 0, PublishRequest([b"0"]))
+        request = CommitRequest(parts=[Part("default", topic, PublishRequest([b"1"]))], producer="p", sequence_id=0)
+        outcome = client.commit_atomic(begun.id, request)
+        assert (outcome.state, outcome.messages) == ("committed", 2)
+        assert client.atomic_outcome(begun.id) == outcome
+        with pytest.raises(TransactionNotInProgress) as caught:
+            client.abort_atomic(begun.id)
+        assert (caught.value.transaction, caught.value.state) == (begun.id, "committed")
+        assert client.group_producer(group, "p").transaction == begun.id
+        with pytest.raises(ConnectionFailed):  # it may have been done, and somebody may have committed since
+            client.forget_group_producer(group, "p")
+        assert client.abort_atomic(client.begin_atomic(group).id).state == "aborted"
+        with Reader(topic, client=client, timeout=0) as reader:
+            assert [message.payload for message in reader] == [b"0", b"1"]
 
 
-def test_a_transaction_that_is_left_alone_becomes_invalid(client: Client) -> None:
-    pointer = client.start_transaction(timeout=0.05).write_pointer
-    until(lambda: client.transaction_status(pointer).state != "in_progress")
-    assert client.transaction_status(pointer).state == "invalid"
-    assert client.prune_transactions([pointer]) == 1
+def test_a_producer_of_a_group_is_forgotten_under_its_incarnation(client: Client, group: str) -> None:
+    client.commit_atomic(uuid4().hex, CommitRequest(group, producer="p", sequence_id=7, incarnation="i"))
+    with pytest.raises(ProducerFenced):
+        client.forget_group_producer(group, "p", incarnation="new")
+    client.forget_group_producer(group, "p", incarnation="i")
+    with pytest.raises(GroupProducerNotFound):
+        client.group_producer(group, "p")
 
 
-def test_rolling_back_what_is_nothing_is_refused(client: Client, topic: str) -> None:
-    with pytest.raises(InvalidRequest):
-        client.rollback(topic, PublishResponse([]))
+# --- listings, and what is refused
+
+
+def test_what_is_listed_beyond_one_page_is_listed_once(
+    client: Client, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog.api.calls.PAGE", 2)
+    pointers = [client.start_transaction().write_pointer for _ in range(5)]
+    listed = [status.write_pointer for status in client.transactions()]
+    assert (listed, set(pointers) - set(listed)) == (sorted(set(listed)), set())
+    ids = [client.begin_atomic(group).id for _ in range(5)]
+    client.begin_atomic(f"{group}-other")
+    assert [each.id for each in client.atomic_transactions(group=group)] == ids
+    assert set(ids) < {each.id for each in client.atomic_transactions()}
+    for name in "caebd":
+        client.open_subscription(topic, name)
+    assert [each.name for each in client.subscriptions(topic)] == list("abcde")
+
+
+Refused = tuple[type[Exception], Callable[[Client, str], object]]
+REFUSED: list[Refused] = [
+    *((InvalidRequest, lambda client, _, wrong=wrong: client.transaction_status(wrong)) for wrong in (0, -5, True, "5")),
+    (InvalidRequest, lambda client, _: client.start_transaction("endless")),  # type: ignore[arg-type]
+    (InvalidRequest, lambda client, _: client.start_transaction(timeout=-1)),
+    (InvalidRequest, lambda client, _: client.can_commit(1, [], resource="")),
+    (InvalidRequest, lambda client, topic: client.rollback(topic, PublishResponse([]))),
+    (TransactionNotFound, lambda client, _: client.transaction_status(12345)),
+    (ValueError, lambda client, _: client.prune_transactions(before=datetime(2026, 1, 1))),  # noqa: DTZ001  # without a time zone
+    *(((InvalidRequest, lambda client, _, wrong=wrong: client.begin_atomic(timeout=wrong))) for wrong in (0, -1)),
+    (TypeError, lambda client, _: client.begin_atomic(timeout="soon")),  # type: ignore[arg-type]
+    (InvalidRequest, lambda client, _: client.group_producer("..", "p")),
+    (InvalidRequest, lambda client, _: client.forget_group_producer("g", "a/b")),
+]
+BY_ID: list[Callable[[Client, str, str], Any]] = [
+    lambda client, _, id_: client.atomic_outcome(id_),
+    lambda client, _, id_: client.abort_atomic(id_),
+    lambda client, _, id_: client.commit_atomic(id_, CommitRequest()),
+    lambda client, topic, id_: client.stage(id_, topic, 0, PublishRequest([b"x"])),
+]
+
+
+@pytest.mark.parametrize(("error", "call"), REFUSED)
+def test_what_makes_no_transaction_is_refused(client: Client, topic: str, error: type[Exception], call: Any) -> None:
+    with pytest.raises(error):
+        call(client, topic)
+
+
+@pytest.mark.parametrize("call", BY_ID)
+def test_an_id_that_is_none_or_that_nobody_began_is_refused(client: Client, topic: str, call: Any) -> None:
+    with pytest.raises(TransactionNotFound):
+        call(client, topic, uuid4().hex)
+    for bad in ("", ".", "..", "a/b"):  # before anything is sent
+        with pytest.raises(InvalidRequest):
+            call(client, topic, bad)

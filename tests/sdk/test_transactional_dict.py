@@ -1,73 +1,47 @@
-"""The dictionary that takes part in transactions: seen as it was committed, changed all or nothing."""
+"""The example's dictionary: seen as it was committed, changed all or nothing."""
 
 from __future__ import annotations
 
-import threading
-
 import pytest
+from examples.transactional_dict import TransactionalDict
 
-from oncelog import Client, TransactionalDict
-from oncelog.errors import TransactionClosed, TransactionConflict
+from oncelog.errors import TransactionConflict
+from tests.sdk.memory_service import MemoryClient
 from tests.sdk.recording import Recorded
 
 
 @pytest.fixture
-def table(topic: str) -> TransactionalDict[str, int]:
-    return TransactionalDict(topic)
+def client() -> MemoryClient:
+    return MemoryClient()
 
 
-def put(client: Client, table: TransactionalDict[str, int], **values: int) -> None:
+@pytest.fixture
+def table() -> TransactionalDict[str, int]:
+    return TransactionalDict()
+
+
+def put(client: MemoryClient, table: TransactionalDict[str, int], **values: int) -> None:
     with client.transaction(table):
         table.update(values)
 
 
-def test_changes_are_seen_outside_once_they_are_committed(client: Client, table: TransactionalDict[str, int]) -> None:
+def test_changes_are_seen_outside_once_they_are_committed_and_by_a_transaction_that_begins_then(
+    client: MemoryClient, table: TransactionalDict[str, int]
+) -> None:
     put(client, table, kept=1, deleted=2)
-    outside = table.view()
-    with client.transaction(table):
-        table["new"] = 3
-        del table["deleted"]
-        assert dict(table) == {"kept": 1, "new": 3}
-        assert dict(outside) == {"kept": 1, "deleted": 2}
-        assert (len(table), len(outside)) == (2, 2)
-    assert dict(outside) == dict(table) == {"kept": 1, "new": 3}
-    assert repr(outside) == "TransactionalDict({'kept': 1, 'new': 3})"
-
-
-def test_a_rollback_drops_the_changes(client: Client, table: TransactionalDict[str, int]) -> None:
-    put(client, table, a=1)
-    context = client.transaction(table)
-    context.start()
-    table["a"], table["b"] = 5, 6
-    context.abort()
-    assert dict(table) == {"a": 1}
-
-
-def test_it_is_changed_in_a_transaction_only_and_in_one_at_a_time(client: Client, table: TransactionalDict[str, int]) -> None:
-    with pytest.raises(TransactionClosed):
-        table["a"] = 1
-    with client.transaction(table):
-        with pytest.raises(TransactionClosed, match="view"):
-            client.transaction(table).start()
-        table["a"] = 1
-        with pytest.raises(KeyError):
-            del table["b"]
-    assert dict(table) == {"a": 1}
-
-
-def test_a_transaction_sees_what_was_committed_when_it_began(client: Client, table: TransactionalDict[str, int]) -> None:
-    put(client, table, a=1)
-    reader = table.view()
+    outside, reader = table.view(), table.view()
     with client.transaction(reader):
-        put(client, table, a=2, b=3)
-        put(client, table, a=4)
-        assert dict(reader) == {"a": 1}
-        assert dict(table) == {"a": 4, "b": 3}
-    assert dict(reader) == {"a": 4, "b": 3}
+        with client.transaction(table):
+            table["new"] = 3
+            del table["deleted"]
+            assert dict(table) == {"kept": 1, "new": 3}
+            assert dict(outside) == {"kept": 1, "deleted": 2}
+        assert (dict(reader), dict(outside)) == ({"kept": 1, "deleted": 2}, {"kept": 1, "new": 3})
+    assert dict(reader) == dict(table) == {"kept": 1, "new": 3}
 
 
-def test_a_transaction_that_begins_before_another_one_commits_sees_nothing_of_it(
-    client: Client, table: TransactionalDict[str, int]
+def test_what_is_written_and_not_committed_yet_is_seen_by_no_later_transaction(
+    client: MemoryClient, table: TransactionalDict[str, int]
 ) -> None:
     seen: list[dict[str, int]] = []
     view = table.view()
@@ -83,49 +57,15 @@ def test_a_transaction_that_begins_before_another_one_commits_sees_nothing_of_it
 
     with client.transaction(table, Looking("looking", [])):
         table["a"] = 1
-    assert seen == [{}]
-    assert dict(view) == {"a": 1}
+    assert (seen, dict(view)) == ([{}], {"a": 1})
 
 
-def test_nobody_needs_old_versions_for_ever(client: Client, table: TransactionalDict[str, int]) -> None:
-    for number in range(5):
-        put(client, table, a=number, b=number)
-    with client.transaction(table):
-        del table["b"]
-    assert {key: len(versions) for key, versions in table._table.versions.items()} == {"a": 1}
-    assert len(table._table.committed) == 1
-
-
-def test_different_keys_and_different_dictionaries_do_not_conflict(client: Client, table: TransactionalDict[str, int]) -> None:
-    other, elsewhere = table.view(), TransactionalDict[str, int]("elsewhere")
+def test_only_the_same_key_of_the_same_dictionary_conflicts(client: MemoryClient, table: TransactionalDict[str, int]) -> None:
     with client.transaction(table):
         table["a"] = 1
-        with client.transaction(other):
-            other["b"] = 2
-        with client.transaction(elsewhere):
-            elsewhere["a"] = 3
-    assert dict(table) == {"a": 1, "b": 2}
-
-
-def test_no_increment_is_lost_between_threads(client: Client, table: TransactionalDict[str, int]) -> None:
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        view = table.view()
-
-        def increment(_: object) -> None:
-            view["n"] = view.get("n", 0) + 1
-
-        try:
-            for _ in range(5):
-                client.run_in_transaction(increment, view, attempts=50)
-        except TransactionConflict as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert dict(table) == {"n": 15}
+        put(client, table.view(), b=2)
+        put(client, TransactionalDict("elsewhere"), a=3)
+    with pytest.raises(TransactionConflict), client.transaction(table):  # noqa: PT012
+        table["a"] = 5
+        put(client, table.view(), a=2)
+    assert dict(table) == {"a": 2, "b": 2}

@@ -1,42 +1,51 @@
-"""HTTP as the SDK speaks it: no redirect followed blindly, no secret carried elsewhere, every failure one of our errors."""
+"""HTTP as the SDK speaks it: in time, no redirect followed blindly, every failure one of our errors, whoever answers."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from oncelog import Client
-from oncelog.errors import ConnectionFailed, InvalidRequest, InvalidResponse, OncelogError, ResponseTimeout, TopicNotFound
+from oncelog.errors import (
+    ConnectionFailed,
+    InvalidResponse,
+    OncelogError,
+    ResponseTimeout,
+    TopicNotFound,
+)
 from oncelog.http.transport import Transport
 from oncelog.wire.media import DEFAULT_URL
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, problem
-from tests.support import free_port
+from tests.world.service import free_port
 
 
 def redirect(status: int, location: str) -> Callable[[Request], Answer]:
     return lambda _: Answer(status, b"", {"location": location})
 
 
-@pytest.mark.parametrize("status", [307, 308])
-@pytest.mark.parametrize("relative", [True, False])
-def test_a_redirected_post_stays_a_post_with_its_body(status: int, relative: bool) -> None:
-    def handle(request: Request) -> Answer:
-        if request.path == "/there":
-            return Answer(200, b"done")
-        return Answer(status, b"", {"location": "/there" if relative else f"http://{request.headers['host']}/there"})
+def test_a_redirected_post_stays_a_post_with_its_body() -> None:
+    for status, there in ((307, "/there"), (308, "http://{host}/there")):
 
-    with fake_server(handle) as fake:
-        assert Transport(fake.url, token="secret").call("POST", "/here", b"body", "text/plain") == b"done"
-    first, second = fake.requests
-    assert (second.method, second.path, second.body) == ("POST", "/there", b"body")
-    assert second.headers["content-type"] == "text/plain"
-    assert first.headers["authorization"] == second.headers["authorization"] == "Bearer secret"
+        def handle(request: Request, status: int = status, there: str = there) -> Answer:
+            if request.path == "/there":
+                return Answer(200, b"done")
+            return Answer(status, b"", {"location": there.format(host=request.headers["host"])})
+
+        with fake_server(handle) as fake:
+            assert Transport(fake.url, token="secret").call("POST", "/here", b"body", "text/plain") == b"done"
+        first, second = fake.requests
+        assert (second.method, second.path, second.body) == ("POST", "/there", b"body")
+        assert second.headers["content-type"] == "text/plain"
+        assert first.headers["authorization"] == second.headers["authorization"] == "Bearer secret"
 
 
 def test_a_redirect_that_names_the_query_does_not_get_it_twice() -> None:
@@ -50,12 +59,12 @@ def test_a_redirect_that_names_the_query_does_not_get_it_twice() -> None:
     assert fake.requests[1].path == fake.requests[0].path.replace("/here", "/there")
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 300, 304])
-def test_a_redirect_that_would_change_the_method_is_not_followed(status: int) -> None:
-    with fake_server(redirect(status, "/there")) as fake, pytest.raises(InvalidResponse) as caught:
-        Transport(fake.url).call("POST", "/here", b"body", "text/plain")
-    assert len(fake.requests) == 1
-    assert not caught.value.definite
+def test_a_redirect_that_would_change_the_method_is_not_followed() -> None:
+    for status in (300, 301, 302, 303, 304):
+        with fake_server(redirect(status, "/there")) as fake, pytest.raises(InvalidResponse) as caught:
+            Transport(fake.url).call("POST", "/here", b"body", "text/plain")
+        assert len(fake.requests) == 1
+        assert not caught.value.definite
 
 
 def test_a_token_is_not_carried_to_another_origin_and_comes_back_with_the_own_one() -> None:
@@ -65,73 +74,34 @@ def test_a_token_is_not_carried_to_another_origin_and_comes_back_with_the_own_on
         assert "authorization" not in there.requests[0].headers
 
 
-def test_redirects_end() -> None:
+def test_redirects_end_and_lead_to_http_only() -> None:
+    for location in ("ftp://127.0.0.1/x", "file:///etc/passwd", "http:///nowhere"):
+        with fake_server(redirect(307, location)) as fake, pytest.raises(InvalidResponse, match="redirects"):
+            Transport(fake.url).call("GET", "/")
     with fake_server(redirect(307, "/again")) as fake, pytest.raises(InvalidResponse, match="redirects"):
         Transport(fake.url).call("GET", "/")
     assert len(fake.requests) == 6
 
 
-@pytest.mark.parametrize("location", ["ftp://127.0.0.1/x", "file:///etc/passwd", "http:///nowhere"])
-def test_a_redirect_to_what_is_not_http_is_refused(location: str) -> None:
-    with fake_server(redirect(307, location)) as fake, pytest.raises(InvalidResponse, match="redirects"):
-        Transport(fake.url).call("GET", "/")
-
-
-def test_neither_netrc_nor_a_proxy_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_netrc_is_used_and_no_cookie_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\ndefault login a password b\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with fake_server(lambda _: Answer(200)) as fake:
-        Transport(fake.url).call("GET", "/")
-        Transport(fake.url, token="secret").call("GET", "/")
-    assert "authorization" not in fake.requests[0].headers
-    assert fake.requests[1].headers["authorization"] == "Bearer secret"
-
-
-def test_no_cookie_is_kept() -> None:
     with fake_server(lambda _: Answer(200, b"", {"set-cookie": "a=b; Path=/"})) as fake:
         transport = Transport(fake.url)
-        transport.call("GET", "/")
-        transport.call("GET", "/")
-    assert "cookie" not in fake.requests[1].headers
+        for _ in range(2):
+            transport.call("GET", "/")
+    assert not {"authorization", "cookie"} & (fake.requests[0].headers.keys() | fake.requests[1].headers.keys())
 
 
-@pytest.mark.parametrize("started", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"])
-def test_an_answer_that_does_not_come_times_out_and_may_have_been_done(started: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(65_536)
-                connection.sendall(started)
-                while connection.recv(65_536):  # the body, and then until the client hangs up
-                    pass
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        transport = Transport(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=0.2)
-        begin = time.monotonic()
-        with pytest.raises(ResponseTimeout) as caught:
-            transport.call("POST", "/", b"body", "text/plain")
-        assert time.monotonic() - begin < 30
-        assert not caught.value.definite
-        transport.close()
-        thread.join(PATIENCE)
-
-
-@pytest.mark.parametrize("code", ["storage_unavailable", "storage_failed"])
-def test_an_instance_that_cannot_serve_is_left_for_another_one(code: str) -> None:
-    with fake_server(lambda _: problem(503, code)) as cut_off, fake_server(lambda _: Answer(body=b'["t"]')) as other:
-        with Client(f"{cut_off.url},{other.url}", retry=30) as client:
-            for _ in range(3):
-                assert client.topics() == ["t"]
-        assert (len(cut_off.requests), len(other.requests)) == (1, 3)
+def test_an_instance_that_cannot_serve_is_left_for_another_one() -> None:
+    away = Answer(502, b"<html>", {"content-type": "text/html"})
+    for said in (problem(503, "storage_unavailable"), problem(503, "storage_failed"), away):
+        with fake_server(lambda _, said=said: said) as cut_off, fake_server(lambda _: Answer(body=b'["t"]')) as other:  # type: ignore[misc]
+            with Client(f"{cut_off.url},{other.url}", retry=30) as client:
+                assert client.topics() == client.topics() == ["t"]
+            assert (len(cut_off.requests), len(other.requests)) == (1, 2)
 
 
 def test_one_that_has_too_much_to_do_is_asked_again() -> None:
@@ -148,43 +118,12 @@ def test_a_refused_connection_is_definite() -> None:
     assert caught.value.definite
 
 
-def test_a_connection_cut_after_sending_is_not_definite() -> None:
-    with fake_server(lambda _: None) as fake, pytest.raises(ConnectionFailed) as caught:
+@pytest.mark.parametrize("answer", [None, Answer(200, b"half", claimed_length=100)], ids=["cut", "cut short"])
+def test_a_connection_cut_after_sending_is_not_definite(answer: Answer | None) -> None:
+    with fake_server(lambda _: answer) as fake, pytest.raises(ConnectionFailed) as caught:
         Transport(fake.url).call("POST", "/", b"body", "text/plain")
     assert not caught.value.definite
     assert len(fake.requests) == 1
-
-
-def test_an_answer_cut_short_is_no_answer() -> None:
-    with fake_server(lambda _: Answer(200, b"half", claimed_length=100)) as fake, pytest.raises(ConnectionFailed) as caught:
-        Transport(fake.url).call("GET", "/")
-    assert not caught.value.definite
-
-
-@pytest.mark.parametrize("status", [400, 403, 404, 500, 501, 100 + 399])
-@pytest.mark.parametrize(
-    ("media", "body"),
-    [
-        ("text/html", b"<html>Bad Gateway</html>"),
-        ("application/json", b'{"code": "topic_not_found"}'),
-        ("application/problem+json", b"not json"),
-        ("application/problem+json", b"[1]"),
-        ("", b"\xff\xfe"),
-    ],
-)
-def test_an_answer_that_is_no_problem_of_ours_is_invalid(status: int, media: str, body: bytes) -> None:
-    with fake_server(lambda _: Answer(status, body, {"content-type": media})) as fake, pytest.raises(InvalidResponse) as caught:
-        Transport(fake.url).call("GET", "/")
-    assert str(status) in caught.value.detail
-    assert not caught.value.definite
-
-
-def test_a_problem_becomes_the_error_it_stands_for() -> None:
-    with fake_server(lambda _: problem(404, "topic_not_found")) as fake, pytest.raises(TopicNotFound, match="planted"):
-        Transport(fake.url).call("GET", "/")
-    with fake_server(lambda _: problem(418, "something_newer", definite=False)) as fake, pytest.raises(InvalidRequest) as caught:
-        Transport(fake.url).call("GET", "/")
-    assert not caught.value.definite
 
 
 def test_an_error_of_a_streamed_answer_is_one_of_ours_even_if_it_breaks_off() -> None:
@@ -195,24 +134,13 @@ def test_an_error_of_a_streamed_answer_is_one_of_ours_even_if_it_breaks_off() ->
         list(Transport(fake.url).lines("POST", "/"))
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "host:7070",
-        "ftp://host",
-        "http://",
-        "http://:7070",
-        "file:///x",
-        "http://host:99999",
-        "http://host:x",
-        "http://h?a=b",
-        "//h",
-        " ",
-    ],
-)
-def test_what_is_no_url_of_a_service_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="URL"):
-        Client(url)
+def test_what_is_no_url_of_a_service_is_refused() -> None:
+    for url in ("host:7070", "ftp://host", "http://", "http://:7070", "file:///x", "http://host:99999", "http://host:x"):
+        with pytest.raises(ValueError, match="URL"):
+            Client(url)
+    for url in ("http://h?a=b", "//h", " "):
+        with pytest.raises(ValueError, match="URL"):
+            Client(url)
 
 
 def test_url_and_token_come_from_the_environment_unless_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,16 +154,13 @@ def test_url_and_token_come_from_the_environment_unless_they_are_given(monkeypat
         with Client(token="given") as client:
             client.topics()
         assert Client("http://other:1").url == "http://other:1"
+        with Client(fake.url + "/log/", token="given") as client:  # a service below a path
+            client.topics()
+        assert fake.requests.pop().path == "/log/v1/namespaces/default/topics"
     assert [request.headers["authorization"] for request in fake.requests] == ["Bearer from-environment", "Bearer given"]
     monkeypatch.setenv("ONCELOG_URL", "nonsense")
     with pytest.raises(ValueError, match="nonsense"):
         Client()
-
-
-def test_a_service_below_a_path_is_reached_there() -> None:
-    with fake_server(lambda _: Answer(200, b"[]")) as fake, Client(fake.url + "/log/") as client:
-        client.topics()
-    assert fake.requests[0].path == "/log/v1/namespaces/default/topics"
 
 
 def test_threads_that_have_ended_leave_no_connection_behind() -> None:
@@ -250,3 +175,190 @@ def test_threads_that_have_ended_leave_no_connection_behind() -> None:
         transport.close()
         assert len(transport._sessions) == 0
         transport.close()
+
+
+# --- in time ------------------------------------------------------------------------------------------------------------
+
+
+_PACE = 0.02
+DRIPS = 1_500
+"""So many bytes at that pace take half a minute: a client that waits for all of them is one that waits too long."""
+
+
+class Dripping:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.sent = 0
+
+
+@contextmanager
+def dripping(begin: bytes, drip: bytes, tls: ssl.SSLContext | None = None) -> Iterator[Dripping]:
+    """A server that answers each connection with ``begin`` at once, and then byte by byte with ``drip``, over and over."""
+    ended = threading.Event()
+
+    def talk(plain: socket.socket) -> None:
+        with plain if tls is None else tls.wrap_socket(plain, server_side=True) as connection:
+            connection.recv(65_536)
+            connection.sendall(begin)
+            for byte in cycle(drip):
+                if ended.wait(_PACE) or server.sent >= DRIPS:
+                    return
+                connection.sendall(bytes([byte]))
+                server.sent += 1
+
+    def serve() -> None:
+        while not ended.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=_quietly, args=(talk, connection), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Dripping(f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}")
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server
+        finally:
+            ended.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
+
+
+def _quietly(talk: Callable[[socket.socket], None], connection: socket.socket) -> None:
+    with suppress(OSError):  # the client has hung up
+        talk(connection)
+
+
+_OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "drip"),
+    [
+        (b"", b"HTTP/1.1 200 OK"),
+        (_OK + b"X-A: ", b"x"),
+        (_OK, b"X-A: b\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (_OK + b"Content-Length: 100000\r\n\r\n", b"x"),
+        (_OK + b"\r\n", b"x"),
+        (_OK + b"Transfer-Encoding: chunked\r\n\r\nffff\r\n", b"x"),
+        (_OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"HTTP/1.1 503 Away\r\nContent-Length: 100000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 307 There\r\nLocation: /there\r\nContent-Length: 100000\r\n\r\n", b"x"),
+    ],
+    ids=["status", "header", "headers", "continue", "body", "unframed", "chunk", "chunks", "refusal", "redirect"],
+)
+def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes) -> None:
+    with dripping(begin, drip) as server:
+        transport = Transport(server.url, timeout=0.3)
+        with pytest.raises(ConnectionFailed) as caught:
+            transport.call("POST", "/", b"body", "text/plain")
+        assert server.sent < DRIPS
+        assert not caught.value.definite or begin.startswith(b"HTTP/1.1 307")  # who redirects has not done it
+        transport.close()
+
+
+def test_a_line_that_drips_ends_with_its_time() -> None:
+    with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\n{}\n{\r\nffff\r\n", b"x") as server:
+        transport = Transport(server.url, timeout=0.3)
+        lines = transport.lines("POST", "/")
+        assert next(lines) == b"{}"
+        with pytest.raises(ResponseTimeout):
+            next(lines)
+        assert server.sent < DRIPS
+        transport.close()
+
+
+def test_lines_that_come_one_by_one_may_take_longer_than_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = 0.0
+    monkeypatch.setattr("oncelog.http.deadline.time.monotonic", lambda real=time.monotonic: real() + later)
+    with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nline\n\r\n") as server:
+        transport = Transport(server.url, timeout=60)
+        lines = transport.lines("POST", "/")
+        for _ in range(4):
+            assert next(lines) == b"line"
+            later += 40
+        later += 40
+        with pytest.raises(ResponseTimeout):
+            next(lines)
+        transport.close()
+
+
+def test_a_connection_that_is_used_again_has_the_time_of_its_own_request() -> None:
+    """The time-out of a socket outlives its request."""
+    hold = threading.Event()
+
+    def handle(request: Request) -> Answer:
+        if request.path == "/held":
+            hold.wait(PATIENCE)
+        return Answer(200, b"x")
+
+    with fake_server(handle) as fake:
+        transport = Transport(fake.url)
+        assert transport.call("GET", "/", timeout=0.5) == b"x"
+        time.sleep(0.6)
+        assert transport.call("GET", "/", timeout=PATIENCE) == b"x"
+        with pytest.raises(ConnectionFailed):
+            transport.call("GET", "/held", timeout=0.3)
+        hold.set()
+        transport.close()
+
+
+def test_the_addresses_of_a_host_share_the_time_for_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight that do not answer took eight times as long."""
+    with _full() as (family, address):
+        real = socket.getaddrinfo
+
+        def eight(host: str, *given: object, **named: object) -> object:
+            if host != "many.example":
+                return real(host, *given, **named)  # type: ignore[arg-type]
+            return [(family, socket.SOCK_STREAM, 6, "", address)] * 8
+
+        monkeypatch.setattr(socket, "getaddrinfo", eight)
+        transport = Transport(f"http://many.example:{address[1]}", timeout=0.4)
+        begun = time.monotonic()
+        with pytest.raises(ConnectionFailed) as caught:
+            transport.call("GET", "/")
+        assert time.monotonic() - begun < 20
+        assert caught.value.definite
+
+
+def test_a_name_that_is_not_found_in_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, real = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *given: object, **named: object) -> object:
+        if host == "slow.example":
+            if named or socket.AI_NUMERICHOST in given:
+                raise socket.gaierror(-2, "a name")
+            ended.wait(PATIENCE)
+        return real(host, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    try:
+        with pytest.raises(ConnectionFailed) as caught:
+            Transport("http://slow.example", timeout=0.2).call("GET", "/")
+        assert caught.value.definite
+        assert not ended.is_set()
+    finally:
+        ended.set()
+
+
+@contextmanager
+def _full() -> Iterator[tuple[socket.AddressFamily, tuple[str, int]]]:
+    """An address that takes no connection and refuses none: its backlog is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        waiting = []
+        try:
+            for _ in range(4):
+                each = socket.socket()
+                waiting.append(each)
+                each.setblocking(False)
+                each.connect_ex(listener.getsockname())
+            yield socket.AF_INET, listener.getsockname()
+        finally:
+            for each in waiting:
+                each.close()

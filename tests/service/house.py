@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,14 +13,20 @@ from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.keep.recovery import recover
 from oncelog_service.log.limits import Limits
+from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import Expired
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.reading import Scans
+from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import generation_key, row_id, topic_key
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import Columns, TopicRow, encode_rows, message_id_of
+from oncelog_service.storage.records import TopicRow
+from oncelog_service.storage.rows import encode_rows, message_id_of
 from oncelog_service.transactions.manager import TransactionManager
-from tests.support import ManualClock
+from tests.world.clock import ManualClock
+from tests.world.disk import crashed as crashed
+from tests.world.disk import flip as flip
 
 PREFIX = generation_key(topic_key("default", "orders"), 1)
 OTHER = generation_key(topic_key("default", "orders-2"), 1)
@@ -33,13 +40,6 @@ class House:
     store: MemoryStore
     writer: Writer
     transactions: TransactionManager
-
-
-def crashed(disk: Disk) -> Disk:
-    """The disk as a crash at this moment leaves it."""
-    copy = Disk()
-    copy.tables = {table: dict(rows) for table, rows in disk.tables.items()}
-    return copy
 
 
 @asynccontextmanager
@@ -61,19 +61,20 @@ async def opened(
     try:
         recovered = recover(store, PREFIX, keyed)
         transactions = await TransactionManager.recover(store, writer, clock)
-        log = TopicLog(
-            PREFIX,
-            row,
-            recovered,
-            store,
-            writer,
-            cache,
-            clock,
-            limits or Limits(),
-            lambda: deduplication,
-            transactions,
-            PARTICIPANT,
+        topic = OpenTopic(
+            prefix=PREFIX,
+            row=row,
+            store=store,
+            writer=writer,
+            clock=clock,
+            limits=limits or Limits(),
+            transactions=transactions,
+            participant=PARTICIPANT,
+            deduplication=lambda _: deduplication,
+            cache=cache,
+            recovered=recovered,
         )
+        log = TopicLog(topic, recovered, Scans())
         yield House(log, store, writer, transactions)
         if clean:
             await log.close()
@@ -82,6 +83,12 @@ async def opened(
             store.close()
         await writer.close()
         store.close()
+
+
+async def turns(count: int = 20) -> None:
+    """Let everything go on that can."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def numbered(payloads: Iterable[bytes], producer: str, first: int) -> PublishRequest:
@@ -106,10 +113,3 @@ def fill(disk: Disk, requests: Sequence[Columns], prefix: bytes = PREFIX, step_m
 def single_rows(row_ids: Iterable[bytes], first_offset: int = 0) -> list[Expired]:
     """What retention is told of rows that hold one message each."""
     return [Expired(each, first_offset + number + 1, message_id_of(each)) for number, each in enumerate(row_ids)]
-
-
-def flip(disk: Disk, table: Table, key: bytes, at: int = -10) -> None:
-    """Turn one bit of a stored value."""
-    value = bytearray(disk.tables[table][key])
-    value[at] ^= 0x10
-    disk.tables[table][key] = bytes(value)

@@ -10,9 +10,11 @@ import pytest
 import requests
 
 from oncelog import Client
+from oncelog.errors import StorageUnavailable
+from oncelog.wire.models import Settlement
 from oncelog.wire.requests import PublishRequest
 from oncelog_service import background as background_module
-from oncelog_service.atomic.coordinator import Journal
+from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import RECENT_SECONDS, Background
 from oncelog_service.log.keep import snapshots as snapshots_module
 from oncelog_service.retention import Retention
@@ -22,14 +24,15 @@ from oncelog_service.topics import Topics
 from oncelog_service.transactions.manager import TransactionManager
 from tests.patience import until
 from tests.rest.talk import Topic
-from tests.support import ManualClock, running_service
+from tests.world.clock import ManualClock
+from tests.world.service import running_service
 
 TASKS = {
     "retention": (Retention, "once"),
     "settlement": (SettlementTask, "once"),
-    "journal": (Journal, "once"),
+    "atomic": (AtomicCommits, "once"),
     "transactions": (TransactionManager, "expire_due"),
-    "forgetting old outcomes": (Journal, "forget_outcomes"),
+    "forgetting old outcomes": (AtomicCommits, "forget_outcomes"),
 }
 
 
@@ -80,6 +83,43 @@ def test_a_participant_that_brings_a_bug_holds_up_no_other(monkeypatch: pytest.M
         until(lambda: len(calls) > 1, "the other topic is told")
         client.close()
         assert service.service.background.failures == 0
+
+
+class Ends:
+    """Three ends of transactions, two of them for one participant, and topics of which one cannot be told now."""
+
+    def __init__(self) -> None:
+        found = [("a", 1), ("a", 2), ("b", 3)]
+        self.found = [Settlement(write_pointer=pointer, participant=name, state="committed") for name, pointer in found]
+        self.told: list[tuple[str, int]] = []
+        self.heard: list[int] = []
+        self.without: frozenset[str] = frozenset()
+
+    def wanted(self, without: frozenset[str]) -> None:
+        self.without = without
+
+    async def settle(self, participant: str, pointer: int, committed: bool) -> None:
+        self.told.append((participant, pointer))
+        if pointer == 1:
+            raise StorageUnavailable("not now")
+
+    async def unacknowledged(self, *_: object, **__: object) -> list[Settlement]:
+        return [each for each in self.found if each.participant not in self.without]
+
+    async def acknowledge(self, pointer: int, _: str) -> None:
+        self.heard.append(pointer)
+
+
+async def test_a_participant_is_told_of_ends_in_their_order_and_not_asked_for_again_at_once() -> None:
+    ends, clock = Ends(), ManualClock()
+    task = SettlementTask(ends, ends, clock)  # type: ignore[arg-type]
+    assert await task.once() == 1
+    assert (sorted(ends.told), ends.heard) == ([("a", 1), ("b", 3)], [3])
+    await task.once()
+    assert sorted(ends.told) == [("a", 1), ("b", 3), ("b", 3)]
+    clock.advance(1_001)
+    await task.once()
+    assert ends.told.count(("a", 1)) == 2
 
 
 def test_the_same_error_is_told_once_with_its_traceback_and_forgotten_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ def test_what_is_taken_is_found_and_nothing_else(requests: list[tuple[int, int, 
             taken.keys() & set(ids)
         )
         assert any(entry.holds(ids) for entry in found) or named or not taken.keys() >= set(ids) or len(found) > 1
+        assert all(entry.holds(ids) == ({*ids} <= {*range(entry.first, entry.end)}) for entry in found)
         if named:
             assert found == sorted({taken[each] for each in ids if each in taken})
         if not found:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
 from io import BytesIO
 from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
+from oncelog.wire.columns import unpack
+from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction, VisibilityLevel
+from oncelog_dedup import Position, SequenceMap
+from oncelog_service.log.read.columns import Range, read_columns
 from oncelog_service.log.read.pages import AS_ONCELOG, AS_TMS, Bounds, Page, Sight, collect, read_page, sight
-from oncelog_service.log.scan import after
-from oncelog_service.storage.keys import FIRST_ROW_ID, split_row_id
-from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import Columns
-from tests.service.house import PREFIX, flip
+from oncelog_service.log.scan import after, find_offset
+from oncelog_service.log.verify import verify
+from oncelog_service.storage.fields import GROUP, Columns
+from oncelog_service.storage.keys import FIRST_ROW_ID, split_row_id, timestamp_prefix
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, Rows, Table
+from tests.service.house import PREFIX, flip, opened
 from tests.service.test_rows import ONCELOG_MESSAGE, TMS_MESSAGE
 from tests.service.written import Message, WrittenLog
+from tests.world.clock import ManualClock
 
 ALL = Bounds(10**6, 10**9, 0)
-LAST_PAYLOAD_ID = b"\xff" * 10
 few = st.integers(1, 12)
 lists = st.lists(few, max_size=6)
 
@@ -69,50 +75,6 @@ def test_a_transaction_sees_what_tephra_shows_and_stops_at_what_is_undecided(tra
     for pointer in range(-14, 15):
         if pointer:
             assert sight(transaction, pointer) is seen(transaction, pointer), pointer
-
-
-@given(transactions, st.randoms(use_true_random=False))
-def test_the_order_of_the_lists_does_not_matter(transaction: Transaction, random: Any) -> None:
-    def shuffled(values: Sequence[int]) -> tuple[int, ...]:
-        return tuple(random.sample(list(values), len(values)))
-
-    other = Transaction(
-        transaction.transaction_id,
-        transaction.read_pointer,
-        shuffled(transaction.invalids),
-        shuffled(transaction.in_progress),
-        write_pointer=transaction.write_pointer,
-        checkpoint_write_pointers=shuffled(transaction.checkpoint_write_pointers),
-        visibility_level=transaction.visibility_level,
-    )
-    for pointer in range(1, 15):
-        assert sight(other, pointer) is sight(transaction, pointer)
-
-
-def test_an_unsorted_list_of_invalids_leaks_nothing() -> None:
-    transaction = Transaction(100, 99, invalids=(70, 20, 50, 10), in_progress=(90, 30, 60), write_pointer=100)
-    assert [sight(transaction, each) for each in (70, 20, 50, 10)] == [Sight.PASSED] * 4
-    assert [sight(transaction, each) for each in (90, 30, 60, 101)] == [Sight.UNDECIDED] * 4
-    assert [sight(transaction, each) for each in (1, 40, 99, 100)] == [Sight.SEEN] * 4
-
-
-def test_what_was_rolled_back_is_passed_even_by_the_transaction_itself() -> None:
-    transaction = Transaction(100, 99, write_pointer=102, checkpoint_write_pointers=(102,))
-    for pointer in (100, 102, 50):
-        assert sight(transaction, pointer) is Sight.SEEN
-        assert sight(transaction, -pointer) is Sight.PASSED
-
-
-def test_its_own_writes_are_seen_by_the_level_that_it_asks_for() -> None:
-    def seen_at(level: VisibilityLevel) -> list[bool]:
-        transaction = Transaction(
-            100, 99, in_progress=(100, 101, 102), write_pointer=102, checkpoint_write_pointers=(101, 102), visibility_level=level
-        )
-        return [sight(transaction, pointer) is Sight.SEEN for pointer in (100, 101, 102)]
-
-    assert seen_at(VisibilityLevel.SNAPSHOT) == [True, True, True]
-    assert seen_at(VisibilityLevel.SNAPSHOT_ALL) == [True, True, True]
-    assert seen_at(VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT) == [True, True, False]
 
 
 # --- pages against a naive reader
@@ -230,6 +192,39 @@ def test_both_encodings_and_both_ways_to_the_rows_show_the_same(
         ]
 
 
+@settings(max_examples=30)
+@given(histories, st.none() | transactions, st.booleans(), st.integers(-3_000, 3_000))
+def test_a_poll_begins_at_every_id_offset_and_time_in_both_modes(
+    history: list[Any], transaction: Transaction | None, inclusive: bool, age_ms: int
+) -> None:
+    """Messages that are hidden or have expired are places to begin as well, and so is every place inside a stored group."""
+    log = written(history)
+    clock, messages = ManualClock(log.now_ms + age_ms), log.messages
+
+    async def scenario() -> None:
+        async with opened(log.disk, clock, clean=False) as house:
+
+            async def check(begin: bytes, **start: Any) -> None:
+                request = ConsumeRequest(
+                    **start, inclusive=inclusive, limit=3, transaction=transaction and transaction.to_bytes()
+                )
+                found = decoded((await house.log.poll(request, AS_ONCELOG)).messages)
+                # What was published at a time was there at that time: no clock says that it is earlier.
+                expected, _ = naive(log, transaction, begin, max(clock.ms, log.now_ms))
+                assert [each["id"] for each in found] == [each.message_id for each in expected[:3]], start
+
+            for number, message in enumerate(messages):
+                await check(message.message_id if inclusive else after(message.message_id), start_from=message.message_id)
+                behind = messages[number + (not inclusive) :]
+                at = behind[0].message_id if behind else after(message.message_id)
+                await check(at if number + (not inclusive) else FIRST_ROW_ID, start_offset=message.offset)
+                published, _ = split_row_id(message.message_id)
+                for at_ms in (published - 1, published, published + 1):
+                    await check(timestamp_prefix(at_ms + (not inclusive)), start_from=at_ms)
+
+    asyncio.run(scenario())
+
+
 # --- one by one
 
 
@@ -248,24 +243,6 @@ def bodies(page: Page) -> bytes:
     return b"".join(each["payload"] for each in decoded(page.messages))
 
 
-def test_a_group_appears_as_its_messages_in_store_order_with_dense_offsets() -> None:
-    log = three_and_a_group()
-    page = read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, None)
-    assert bodies(page) == b"abc01234z"
-    assert [each["offset"] for each in decoded(page.messages)] == list(range(9))
-    assert [each["id"] for each in decoded(page.messages)] == sorted(each.message_id for each in log.messages)
-
-
-@pytest.mark.parametrize("limit", range(1, 10))
-def test_a_limit_may_fall_anywhere_into_a_group(limit: int) -> None:
-    log = three_and_a_group()
-    page = read_page(log.store, PREFIX, FIRST_ROW_ID, ALL._replace(limit=limit), AS_ONCELOG, None)
-    assert bodies(page) == b"abc01234z"[:limit]
-    assert page.last_id == log.messages[limit - 1].message_id
-    rest = read_page(log.store, PREFIX, after(page.last_id), ALL, AS_ONCELOG, None)
-    assert bodies(rest) == b"abc01234z"[limit:]
-
-
 def test_a_page_ends_inside_a_group_behind_the_message_that_fills_it() -> None:
     log = three_and_a_group()
     size = len(next(iter(log.disk.tables[Table.PAYLOAD].values())))
@@ -273,53 +250,6 @@ def test_a_page_ends_inside_a_group_behind_the_message_that_fills_it() -> None:
     for max_bytes, expected in ((1, b"1"), (size, b"1"), (size + 1, b"12"), (3 * size, b"123")):
         page = read_page(log.store, PREFIX, inside, ALL._replace(max_bytes=max_bytes), AS_ONCELOG, None)
         assert bodies(page) == expected
-
-
-def test_a_page_that_stops_at_something_undecided_says_so_and_where_it_came_to() -> None:
-    log = three_and_a_group()
-    reader = Transaction(10, 9, in_progress=(5,), write_pointer=10)
-    page = read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, reader)
-    assert (bodies(page), page.undecided, page.last_id) == (b"abc", True, log.messages[2].message_id)
-    again = read_page(log.store, PREFIX, after(log.messages[2].message_id), ALL, AS_ONCELOG, reader)
-    assert again == Page([], None, undecided=True)
-
-
-def test_what_is_passed_moves_the_position_behind_all_of_it() -> None:
-    log = WrittenLog()
-    log.put(5, Columns([b"0", b"1"]))
-    at = log.publish_stored(5)
-    reader = Transaction(10, 9, invalids=(5,), write_pointer=10)
-    page = read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, reader)
-    assert page == Page([], at + LAST_PAYLOAD_ID)
-    log.publish(Columns([b"behind"]))
-    assert bodies(read_page(log.store, PREFIX, after(page.last_id or b""), ALL, AS_ONCELOG, None)) == b"behind"
-
-
-def test_without_a_transaction_everything_is_shown_also_what_was_rolled_back() -> None:
-    log = WrittenLog()
-    log.publish(Columns([b"a"], write_pointer=7), rolled=True)
-    log.publish(Columns([b"b"], write_pointer=8))
-    log.put(9, Columns([b"c"]))
-    log.publish_stored(9, rolled=True)
-    assert bodies(read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, None)) == b"abc"
-
-
-def test_an_empty_group_shows_nothing_and_ends_no_page() -> None:
-    log = WrittenLog()
-    log.publish(Columns([b"a"]))
-    log.publish_stored(5)
-    log.publish(Columns([b"b"]))
-    page = read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, None)
-    assert [(each["payload"], each["offset"]) for each in decoded(page.messages)] == [(b"a", 0), (b"b", 1)]
-
-
-def test_a_message_of_a_group_expires_by_its_own_ttl_from_when_it_was_published() -> None:
-    log = WrittenLog()
-    log.put(5, Columns([b"0", b"1", b"2"], ttls=[None, 2, None]), now_ms=log.now_ms - 60_000)
-    log.publish_stored(5)
-    for now_ms, expected in ((log.now_ms + 1_999, b"012"), (log.now_ms + 2_000, b"02")):
-        page = read_page(log.store, PREFIX, FIRST_ROW_ID, ALL._replace(now_ms=now_ms), AS_ONCELOG, None)
-        assert (bodies(page), page.last_id) == (expected, log.row_ids[0] + LAST_PAYLOAD_ID)
 
 
 def test_a_damaged_payload_is_refused_and_never_passed_over() -> None:
@@ -330,3 +260,33 @@ def test_a_damaged_payload_is_refused_and_never_passed_over() -> None:
             read_page(log.store, PREFIX, start, ALL, AS_ONCELOG, None)
     hidden = Transaction(10, 9, invalids=(5,), write_pointer=10)
     assert bodies(read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, hidden)) == b"abcz"
+
+
+class Trimming(MemoryStore):
+    """Retention comes between the row of a group and its payloads: that row is deleted, and the first payloads are."""
+
+    def __init__(self, disk: Disk, gone: int = 2) -> None:
+        super().__init__(disk)
+        self._gone = gone
+
+    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        if table is Table.PAYLOAD:
+            batch = Batch()
+            for key, row in self.disk.tables[Table.MESSAGE].items():
+                if row[1] & GROUP:
+                    batch.delete(Table.MESSAGE, key)
+            for key in sorted(self.disk.tables[Table.PAYLOAD])[: self._gone]:
+                batch.delete(Table.PAYLOAD, key)
+            self.write([batch])
+        return super().scan(table, start, stop, reverse=reverse)
+
+
+def test_a_group_that_retention_deletes_while_it_is_read_is_left_out_and_no_damage() -> None:
+    page = read_page(Trimming(three_and_a_group().disk), PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, None)
+    assert bodies(page) == b"abcz"
+    whole = Range(0, 9, FIRST_ROW_ID, 0, 10**6, 10**9)
+    columns = read_columns(Trimming(three_and_a_group().disk), PREFIX, whole)
+    assert (unpack(columns.values), columns.next) == ([b"a", b"b", b"c", b"z"], 9)
+    assert find_offset(Trimming(three_and_a_group().disk, 5), PREFIX, 5) == three_and_a_group().row_ids[-1]
+    *_, findings = verify(Trimming(three_and_a_group().disk), PREFIX, Position(9, None), SequenceMap(), lambda _: 0, True)
+    assert findings.problems == []

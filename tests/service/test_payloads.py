@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +11,14 @@ from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.log.groups.payloads import Outdated, generations_with_payloads, outdated_groups, payload_keys
 from oncelog_service.log.read.pages import AS_TMS, Bounds, read_page
+from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_ROW_ID, generation_key, pointer_key, topic_key
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import Columns, GroupRow, encode_record
+from oncelog_service.storage.records import GroupRow, encode_record
 from tests.service.house import BEGIN, OTHER, PREFIX, flip, opened
 from tests.service.written import WrittenLog
-from tests.support import ManualClock
+from tests.world.clock import ManualClock
 
 ALL = Bounds(10**6, 10**9, 0)
 P = BEGIN * POINTERS_PER_MS
@@ -69,40 +68,6 @@ def test_what_has_payloads_or_groups_is_found_and_nothing_else() -> None:
 # --- what goes
 
 
-def test_a_published_group_lives_as_long_as_its_row_however_old_its_payloads_are() -> None:
-    log = WrittenLog()
-    stored(log, P, 0, 10)
-    log.now_ms = LATER + 1
-    log.publish_stored(P)
-    assert outdated(log, LATER + 10**9, P + 10**15) == []
-
-
-def test_a_published_group_goes_when_retention_has_deleted_its_row() -> None:
-    log = WrittenLog()
-    stored(log, P, 0, 10)
-    at = log.publish_stored(P)
-    del log.disk.tables[Table.MESSAGE][PREFIX + at]
-    assert outdated(log) == [Outdated(P, pointer_key(PREFIX, P), unpublished=False, keep_row=True)]
-
-
-def test_a_group_that_was_never_published_goes_with_its_newest_payload() -> None:
-    log = WrittenLog()
-    stored(log, P, 0, 10, 500)
-    assert outdated(log, BEGIN + 500) == []
-    assert outdated(log, BEGIN + 501) == [Outdated(P, pointer_key(PREFIX, P), unpublished=True, keep_row=True)]
-
-
-def test_a_group_that_is_noted_as_expired_goes_on_going() -> None:
-    """A crash between the note and the last slice: the rest is still found, and so is a note without any payload."""
-    log = WrittenLog()
-    stored(log, P, 0, 500)
-    log.disk.tables[Table.GROUP][pointer_key(PREFIX, P)] = encode_record(GroupRow(None))
-    expected = Outdated(P, pointer_key(PREFIX, P), unpublished=False, keep_row=True)
-    assert outdated(log, BEGIN + 1) == [expected]
-    log.disk.tables[Table.PAYLOAD].clear()
-    assert outdated(log, BEGIN + 1) == [expected]
-
-
 def test_the_note_of_a_group_is_kept_as_long_as_its_pointer_could_be_used() -> None:
     log = WrittenLog()
     at = log.publish_stored(P)  # empty: nothing in it that could hold it
@@ -114,14 +79,6 @@ def test_the_note_of_a_group_is_kept_as_long_as_its_pointer_could_be_used() -> N
         assert payload_keys(log.store, group, 100) == ([] if kept else [(Table.GROUP, group.key)])
 
 
-def test_a_transaction_that_began_after_everything_expired_is_not_looked_at() -> None:
-    log = WrittenLog()
-    pointer = LATER * POINTERS_PER_MS
-    stored(log, pointer, 0)
-    stored(log, pointer - 1, 0)
-    assert [each.pointer for each in outdated(log)] == [pointer - 1]
-
-
 def test_only_this_topics_groups_are_found_each_once_and_in_order() -> None:
     log = WrittenLog()
     for pointer in (P + 256, P, P + 1, P - 1):
@@ -130,11 +87,6 @@ def test_only_this_topics_groups_are_found_each_once_and_in_order() -> None:
     stored(WrittenLog(log.disk, OTHER), P + 2, 0)
     stored(WrittenLog(log.disk, PREFIX[:-1] + b"\x00"), P + 3, 0)
     assert [each.pointer for each in outdated(log)] == [P - 1, P, P + 1, P + 256]
-
-
-def test_an_empty_topic_has_nothing_that_could_go() -> None:
-    assert outdated(WrittenLog()) == []
-    assert outdated(WrittenLog(), 0) == []
 
 
 def test_damage_is_refused_and_no_reason_to_delete() -> None:
@@ -165,15 +117,6 @@ def test_a_group_is_deleted_in_slices_its_payloads_first_and_nothing_of_others(l
     assert all(each.startswith(key) for _, each in keys)
     assert len(log.disk.tables[Table.PAYLOAD]) == 2
     assert [each.pointer for each in outdated(log, oldest_pointer=P + 1)] == [P - 1, P + 1]
-
-
-def test_of_a_group_whose_pointer_may_still_come_the_note_stays() -> None:
-    log = WrittenLog()
-    stored(log, P, *range(5))
-    del log.disk.tables[Table.MESSAGE][PREFIX + log.publish_stored(P)]
-    (group,) = outdated(log, oldest_pointer=P)
-    assert [len(each) for each in delete(log, group, 2)] == [2, 2, 1]
-    assert list(log.disk.tables[Table.GROUP]) == [group.key]
 
 
 # --- any history
@@ -225,20 +168,17 @@ def test_in_any_history_only_what_nobody_can_see_any_more_goes(
 # --- on an open topic
 
 
-def test_what_is_stored_does_not_expire_while_its_transaction_is_in_progress() -> None:
-    async def scenario() -> None:
-        async with opened(Disk(), ManualClock()) as house:
-            pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
-            await house.log.store(PublishRequest([b"x"], write_pointer=pointer))
-            assert not await house.log.expire_stored(pointer)
-            await house.log.publish(PublishRequest([], write_pointer=pointer))
-            assert not await house.log.expire_stored(pointer)
-            await house.transactions.commit(pointer)
-            assert not await house.log.expire_stored(pointer), "it is published and lives with its row"
+async def test_what_is_stored_does_not_expire_while_its_transaction_is_in_progress() -> None:
+    async with opened(Disk(), ManualClock()) as house:
+        pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
+        await house.log.store(PublishRequest([b"x"], write_pointer=pointer))
+        assert not await house.log.expire_stored(pointer)
+        await house.log.publish(PublishRequest([], write_pointer=pointer))
+        assert not await house.log.expire_stored(pointer)
+        await house.transactions.commit(pointer)
+        assert not await house.log.expire_stored(pointer), "it is published and lives with its row"
 
-            aborted = (await house.transactions.start(TransactionType.LONG)).write_pointer
-            await house.log.store(PublishRequest([b"x"], write_pointer=aborted))
-            await house.transactions.abort(aborted)
-            assert await house.log.expire_stored(aborted)
-
-    asyncio.run(scenario())
+        aborted = (await house.transactions.start(TransactionType.LONG)).write_pointer
+        await house.log.store(PublishRequest([b"x"], write_pointer=aborted))
+        await house.transactions.abort(aborted)
+        assert await house.log.expire_stored(aborted)

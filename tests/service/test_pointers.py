@@ -3,64 +3,72 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from oncelog.errors import TransactionNotInProgress, UnknownWritePointer
+from oncelog.errors import StorageFailed, StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
+from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
+from oncelog_service.cluster.leases import Lease
+from oncelog_service.log import settling
 from oncelog_service.log.groups.pointers import WritePointers
+from oncelog_service.log.limits import Limits
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
+from oncelog_service.storage.port import Table
+from oncelog_service.storage.rows import write_pointer_of
 from oncelog_service.transactions.manager import TransactionManager
 from tests.patience import PATIENCE
-from tests.service.house import BEGIN, PARTICIPANT, opened
-from tests.support import ManualClock
+from tests.service.house import BEGIN, PARTICIPANT, opened, turns
+from tests.world.clock import ManualClock
+from tests.world.disk import Gate, no_space
 
 LIFETIME_MS = 90_000_000
 FOREIGN = BEGIN * POINTERS_PER_MS + 123
 
 
-class Place:
+class There:
     """A topic's write pointers, with a real transaction service."""
 
     def __init__(self, transactions: TransactionManager, clock: ManualClock) -> None:
         self.transactions = transactions
         self.clock = clock
         self.pointers = WritePointers(transactions, PARTICIPANT, clock, LIFETIME_MS)
-        self.open_to_others = WritePointers(transactions, PARTICIPANT, clock, LIFETIME_MS, foreign=True)
+        self.foreign = WritePointers(transactions, PARTICIPANT, clock, LIFETIME_MS, foreign=True)
+        """Another service is in use too."""
+        self.enlisted: list[tuple[Any, ...]] = []
+        self.let_in = asyncio.Event()
+        self.let_in.set()
+        self._enlist = transactions.enlist
+        transactions.enlist = self._noted  # type: ignore[method-assign]
+
+    async def _noted(self, *given: Any) -> bool:
+        self.enlisted.append(given)
+        await self.let_in.wait()
+        return await self._enlist(*given)
 
     async def started(self) -> int:
         return (await self.transactions.start(TransactionType.SHORT)).write_pointer
 
     async def told(self) -> list[tuple[int, str]]:
-        return [(each.write_pointer, each.participant) for each in await self.transactions.unsettled(0)]
+        return [(each.write_pointer, each.participant) for each in await self.transactions.unacknowledged(0)]
+
+    async def refuses(self, pointer: int) -> None:
+        await refused(use(self.pointers, pointer))
 
 
 @asynccontextmanager
-async def place() -> AsyncIterator[Place]:
+async def place() -> AsyncIterator[There]:
     clock = ManualClock()
     async with opened(Disk(), clock) as house:
-        yield Place(house.transactions, clock)
+        yield There(house.transactions, clock)
 
 
-def run(scenario: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
-    async def inside() -> None:
-        async with place() as there:
-            await asyncio.wait_for(scenario(there), PATIENCE)
-
-    asyncio.run(inside())
-
-
-async def turns(count: int = 5) -> None:
-    """Let everything go on that can."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def refused(attempt: Awaitable[object]) -> None:
-    with pytest.raises(TransactionNotInProgress):
+async def refused(attempt: Awaitable[object], match: str | None = None) -> None:
+    with pytest.raises(TransactionNotInProgress, match=match):
         await attempt
 
 
@@ -69,218 +77,133 @@ async def use(pointers: WritePointers, pointer: int) -> None:
         pass
 
 
-def test_the_topic_is_enlisted_before_anything_is_written() -> None:
-    async def scenario(place: Place) -> None:
-        pointer = await place.started()
-        async with place.pointers.entered(pointer):
-            await place.transactions.abort(pointer)
-            assert await place.told() == [(pointer, PARTICIPANT)]
-
-    run(scenario)
-
-
-def test_nothing_begins_under_a_transaction_that_has_ended() -> None:
-    async def scenario(place: Place) -> None:
-        for end in (place.transactions.commit, place.transactions.abort, place.transactions.invalidate):
-            pointer = await place.started()
-            await end(pointer)
-            await refused(use(place.pointers, pointer))
-            known = await place.started()
-            await use(place.pointers, known)
-            await end(known)
-            await refused(use(place.pointers, known))
-            assert not place.pointers.in_use
-
-    run(scenario)
-
-
-def test_a_use_under_way_learns_at_the_last_moment_that_the_transaction_has_ended() -> None:
-    async def scenario(place: Place) -> None:
-        pointer = await place.started()
-        async with place.pointers.entered(pointer):
-            place.pointers.check(pointer)
-            await place.transactions.abort(pointer)
+async def test_the_topic_is_enlisted_before_anything_is_written_and_a_use_learns_at_the_last_moment_of_the_end() -> None:
+    async with place() as at:
+        pointer = await at.started()
+        async with at.pointers.entered(pointer):
+            at.pointers.check(pointer)
+            await at.transactions.abort(pointer)
+            assert await at.told() == [(pointer, PARTICIPANT)]
             with pytest.raises(TransactionNotInProgress):
-                place.pointers.check(pointer)
-
-    run(scenario)
+                at.pointers.check(pointer)
 
 
-def test_a_checkpoint_is_used_like_its_transaction_and_ends_with_it() -> None:
-    async def scenario(place: Place) -> None:
-        root = await place.started()
-        pointer = (await place.transactions.checkpoint(root)).write_pointer
-        await use(place.pointers, pointer)
-        await place.transactions.abort(root)
-        await refused(use(place.pointers, pointer))
+@pytest.mark.parametrize("end", ["commit", "abort", "invalidate"])
+async def test_nothing_begins_under_a_transaction_that_has_ended_nor_under_its_checkpoints(end: str) -> None:
+    async with place() as at:
+        never_used, known = await at.started(), await at.started()
+        checkpoint = (await at.transactions.checkpoint(known)).write_pointer
+        for each in (known, checkpoint):
+            await use(at.pointers, each)
+        for each in (never_used, known):
+            await getattr(at.transactions, end)(each)
+        for each in (never_used, known, checkpoint):
+            await at.refuses(each)
+        assert not at.pointers.in_use
 
-    run(scenario)
 
-
-def test_a_pointer_that_nobody_handed_out_is_refused() -> None:
-    async def scenario(place: Place) -> None:
-        handed_out = await place.started()
+async def test_a_pointer_that_nobody_handed_out_is_refused() -> None:
+    async with place() as at:
+        handed_out = await at.started()
         for made_up in (1, FOREIGN, handed_out - 1, handed_out + 1, handed_out + LIFETIME_MS * POINTERS_PER_MS, 2**63 - 1):
             with pytest.raises(UnknownWritePointer) as refusal:
-                await use(place.pointers, made_up)
-            assert refusal.value.definite
-            assert refusal.value.write_pointer == made_up
-        assert not place.pointers.in_use
-        await use(place.pointers, handed_out)
-
-    run(scenario)
-
-
-def test_a_foreign_pointer_is_taken_where_another_service_is_in_use_and_nobody_is_told() -> None:
-    async def scenario(place: Place) -> None:
-        async with place.open_to_others.entered(FOREIGN):
-            assert place.open_to_others.in_use
-            place.open_to_others.check(FOREIGN)
-        assert await place.told() == []
-
-    run(scenario)
-
-
-def test_a_foreign_pointer_that_an_operator_has_ended_is_refused() -> None:
-    async def scenario(place: Place) -> None:
-        place.open_to_others.end_by_hand(FOREIGN)
-        await refused(use(place.open_to_others, FOREIGN))
-        await use(place.open_to_others, FOREIGN + 1)
-
-    run(scenario)
+                await use(at.pointers, made_up)
+            assert (refusal.value.definite, refusal.value.write_pointer) == (True, made_up)
+        assert not at.pointers.in_use
 
 
 # --- closing
 
 
-def test_closing_waits_for_those_who_write_and_refuses_those_who_come_later() -> None:
-    async def scenario(place: Place) -> None:
-        pointer, other = await place.started(), await place.started()
+async def test_closing_waits_for_those_who_write_and_refuses_those_who_come_later() -> None:
+    async with place() as at:
+        pointer, other = await at.started(), await at.started()
         leave, events = asyncio.Event(), []
 
         async def writer(name: str) -> None:
-            async with place.pointers.entered(pointer):
+            async with at.pointers.entered(pointer):
                 await leave.wait()
                 with pytest.raises(TransactionNotInProgress):
-                    place.pointers.check(pointer)
+                    at.pointers.check(pointer)
                 events.append(name)
 
         async def closer() -> None:
-            async with place.pointers.closed(pointer):
+            async with at.pointers.closed(pointer):
                 events.append("closed")
-                await refused(use(place.pointers, pointer))
+                await at.refuses(pointer)
 
         tasks = [asyncio.ensure_future(writer("one")), asyncio.ensure_future(writer("two"))]
         await turns()
         tasks.append(asyncio.ensure_future(closer()))
         await turns()
-        await refused(use(place.pointers, pointer))
-        await use(place.pointers, other)
+        await at.refuses(pointer)
+        await use(at.pointers, other)
         await turns()
         assert events == [], "others who leave let nobody in"
         leave.set()
         await asyncio.gather(*tasks)
         assert events == ["one", "two", "closed"]
 
-    run(scenario)
 
-
-def test_who_is_still_asking_the_transaction_service_when_it_closes_is_refused() -> None:
-    async def scenario(place: Place) -> None:
-        pointer = await place.started()
-        entering, asked = asyncio.Event(), asyncio.Event()
-        enlist = place.transactions.enlist
-
-        async def slowly(*arguments: Any) -> bool:
-            asked.set()
-            await entering.wait()
-            return await enlist(*arguments)
-
-        place.transactions.enlist = slowly  # type: ignore[method-assign]
-        late = asyncio.ensure_future(use(place.pointers, pointer))
-        await asked.wait()
+async def test_who_is_still_asking_the_transaction_service_when_it_closes_is_refused() -> None:
+    async with place() as at:
+        pointer = await at.started()
+        at.let_in.clear()
+        late = asyncio.ensure_future(use(at.pointers, pointer))
+        await turns()
 
         async def close() -> None:
-            async with place.pointers.closed(pointer):
+            async with at.pointers.closed(pointer):
                 assert late.done()
 
         closing = asyncio.ensure_future(close())
         await turns()
         assert not closing.done()
-        entering.set()
+        at.let_in.set()
         await closing
         await refused(late)
 
-    run(scenario)
 
-
-def test_a_use_that_fails_or_is_cancelled_holds_nobody_up() -> None:
-    async def scenario(place: Place) -> None:
-        pointer = await place.started()
+async def test_a_use_or_a_closing_that_fails_or_is_cancelled_holds_nobody_up() -> None:
+    async with place() as at:
+        pointer = await at.started()
 
         async def forever() -> None:
-            async with place.pointers.entered(pointer):
+            async with at.pointers.entered(pointer):
                 await asyncio.Event().wait()
 
         cancelled = asyncio.ensure_future(forever())
         await turns()
         cancelled.cancel()
-        with pytest.raises(ZeroDivisionError):
-            async with place.pointers.entered(pointer):
-                raise ZeroDivisionError
-        async with place.pointers.closed(pointer):
-            assert not place.pointers.in_use
+        for using in (at.pointers.entered, at.pointers.closed):
+            with pytest.raises(ZeroDivisionError):
+                async with using(pointer):
+                    raise ZeroDivisionError
+        async with at.pointers.closed(pointer):
+            assert not at.pointers.in_use
         assert cancelled.cancelled()
-
-    run(scenario)
-
-
-def test_a_closing_that_failed_can_be_done_again() -> None:
-    async def scenario(place: Place) -> None:
-        pointer = await place.started()
-        await use(place.pointers, pointer)
-        with pytest.raises(ZeroDivisionError):
-            async with place.pointers.closed(pointer):
-                raise ZeroDivisionError
-        async with place.pointers.closed(pointer):
-            pass
-        await use(place.pointers, pointer)  # the transaction itself has not ended
-
-    run(scenario)
+        await use(at.pointers, pointer)  # the transaction itself has not ended
 
 
-def test_the_transaction_service_is_asked_once_and_again_when_the_pointer_was_forgotten() -> None:
-    async def scenario(place: Place) -> None:
-        pointer = await place.started()
-        asked = []
-        enlist = place.transactions.enlist
-
-        async def counted(*arguments: Any) -> bool:
-            asked.append(arguments)
-            return await enlist(*arguments)
-
-        place.transactions.enlist = counted  # type: ignore[method-assign]
+async def test_the_transaction_service_is_asked_once_and_again_when_the_pointer_was_forgotten() -> None:
+    async with place() as at:
+        pointer = await at.started()
         for _ in range(3):
-            await use(place.pointers, pointer)
-        assert len(asked) == 1
-        place.pointers.forget(pointer)
-        place.pointers.forget(pointer)
-        await use(place.pointers, pointer)
-        assert asked == [(pointer, PARTICIPANT)] * 2
-        await place.transactions.commit(pointer)
-        place.pointers.forget(pointer)
-        await refused(use(place.pointers, pointer))
-
-    run(scenario)
+            await use(at.pointers, pointer)
+        assert len(at.enlisted) == 1
+        at.pointers.forget(pointer)
+        at.pointers.forget(pointer)
+        await use(at.pointers, pointer)
+        assert at.enlisted == [(pointer, PARTICIPANT)] * 2
 
 
-def test_a_pointer_is_changed_by_one_at_a_time_and_pointers_independently() -> None:
-    async def scenario(place: Place) -> None:
+async def test_a_pointer_is_changed_by_one_at_a_time_and_pointers_independently() -> None:
+    async with place() as at:
         inside: list[int] = []
         leave = asyncio.Event()
 
         async def change(pointer: int) -> None:
-            async with place.pointers.changing(pointer):
+            async with at.pointers.changing(pointer):
                 inside.append(pointer)
                 await leave.wait()
                 inside.remove(pointer)
@@ -292,59 +215,143 @@ def test_a_pointer_is_changed_by_one_at_a_time_and_pointers_independently() -> N
         await asyncio.gather(*tasks)
         assert inside == []
 
-    run(scenario)
-
 
 # --- age
 
 
 @pytest.mark.parametrize("side", [-1, 1])
-def test_a_foreign_pointer_is_taken_up_to_the_lifetime_of_a_transaction_and_not_beyond(side: int) -> None:
-    async def scenario(place: Place) -> None:
-        at_the_bound = (BEGIN + side * LIFETIME_MS) * POINTERS_PER_MS
-        await use(place.open_to_others, at_the_bound)
+async def test_a_foreign_pointer_is_taken_up_to_the_lifetime_of_a_transaction_and_not_beyond(side: int) -> None:
+    async with place() as at:
+        await use(at.foreign, (BEGIN + side * LIFETIME_MS) * POINTERS_PER_MS)
         beyond = (BEGIN + side * (LIFETIME_MS + 1)) * POINTERS_PER_MS
-        with pytest.raises(TransactionNotInProgress, match="as its number says"):
-            await use(place.open_to_others, beyond)
-        assert not place.open_to_others.in_use
-
-    run(scenario)
+        await refused(use(at.foreign, beyond), "as its number says")
+        assert at.foreign.expired(beyond) == (side < 0)
+        assert not at.foreign.in_use
 
 
-def test_a_foreign_pointer_has_outlived_itself_a_millisecond_after_its_last_one() -> None:
-    async def scenario(place: Place) -> None:
-        pointers = place.open_to_others
-        assert not pointers.outlived(FOREIGN)
-        place.clock.advance(LIFETIME_MS)
-        assert not pointers.outlived(FOREIGN)
-        await use(pointers, FOREIGN)
-        place.clock.advance(1)
-        assert pointers.outlived(FOREIGN)
-        await refused(use(pointers, FOREIGN))
-        assert not pointers.outlived((place.clock.ms + 2 * LIFETIME_MS) * POINTERS_PER_MS)
+@pytest.mark.parametrize("committed", [True, False])
+async def test_what_waited_while_an_operator_ended_its_foreign_pointer_is_refused_or_ended_with_it(committed: bool) -> None:
+    disk = Disk()
+    async with opened(disk, limits=Limits(foreign_write_pointers=True)) as house:
 
-    run(scenario)
+        async def publish(*ids: int) -> object:
+            return await house.log.publish(PublishRequest([b""] * len(ids), "p", sequence_ids=ids, write_pointer=FOREIGN))
+
+        await publish(0)
+        gate = disk.before_sync = Gate()
+        written = asyncio.ensure_future(publish(1))
+        assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        waits = asyncio.ensure_future(publish(1, 2))
+        await turns()
+        end = asyncio.ensure_future(house.log.settling.end_foreign(FOREIGN, committed))
+        await turns()
+        gate.opened.set()
+        await written
+        [outcome] = await asyncio.gather(waits, return_exceptions=True)
+        await end
+        # Whose pointer it is, the disk is asked: where that takes longer, what waited is stored and ends with the others.
+        stored = not isinstance(outcome, TransactionNotInProgress)
+        fold = house.log.dedup.fold
+        assert (len(fold.unsettled), fold.stable.position.upcoming_offset) == (0, 2 + stored)
 
 
-def test_a_clock_that_is_set_forward_ages_no_foreign_pointer() -> None:
-    async def scenario(place: Place) -> None:
-        place.clock.ms += LIFETIME_MS + 1
-        assert not place.open_to_others.outlived(FOREIGN)
-        await use(place.open_to_others, FOREIGN)
-
-    run(scenario)
+async def test_what_a_foreign_pointer_has_left_counts_for_good_a_millisecond_after_its_last_one() -> None:
+    """Of a clock that is set forward nothing ages."""
+    clock = ManualClock()
+    async with opened(Disk(), clock, Limits(foreign_write_pointers=True)) as house:
+        await house.log.publish(PublishRequest([b"x"], write_pointer=FOREIGN))
+        clock.ms += LIFETIME_MS + 1
+        await house.log.settling.settle_expired()
+        clock.ms -= LIFETIME_MS + 1
+        clock.advance(LIFETIME_MS)
+        await house.log.settling.settle_expired()
+        assert list(house.log.dedup.fold.unsettled) == [FOREIGN]
+        clock.advance(1)
+        await house.log.settling.settle_expired()
+        assert not house.log.dedup.fold.unsettled
+        assert house.log.inspection.row_state(house.log.inspection.glance(), FOREIGN, 0) == "committed"
+        await refused(house.log.publish(PublishRequest([b"x"], write_pointer=FOREIGN)))
 
 
 @pytest.mark.parametrize("step_ms", [-2 * LIFETIME_MS, 2 * LIFETIME_MS])
-def test_our_own_pointers_are_taken_whatever_the_clock_says(step_ms: int) -> None:
-    async def scenario(place: Place) -> None:
-        before = await place.started()
-        place.clock.ms += step_ms
-        await use(place.pointers, before)
-        await use(place.pointers, await place.started())
-        place.clock.ms -= step_ms
-        after = await place.started()
+async def test_our_own_pointers_are_taken_whatever_the_clock_says(step_ms: int) -> None:
+    async with place() as at:
+        before = await at.started()
+        at.clock.ms += step_ms
+        await use(at.pointers, before)
+        await use(at.pointers, await at.started())
+        at.clock.ms -= step_ms
+        after = await at.started()
         assert after > before
-        await use(place.pointers, after)
+        await use(at.pointers, after)
 
-    run(scenario)
+
+# --- a refusal waits for the end that it stands on, so that no crash takes it back
+
+
+@pytest.mark.parametrize("end", ["commit", "abort", "invalidate"])
+@pytest.mark.parametrize(("call", "payloads"), [("publish", [b"late"]), ("store", [b"late"]), ("publish", [])])
+async def test_nobody_is_told_of_an_end_that_may_not_reach_the_disk(call: str, payloads: list[bytes], end: str) -> None:
+    disk = Disk()
+    async with opened(disk, clean=False) as house:
+        pointer = (await house.transactions.start(TransactionType.SHORT)).write_pointer
+        late = PublishRequest(payloads, write_pointer=pointer)
+        await house.log.store(PublishRequest([b"stored"], write_pointer=pointer))
+        disk.before_sync = Gate(no_space(), opened=True)
+        ending = asyncio.ensure_future(getattr(house.transactions, end)(pointer))
+        await asyncio.sleep(0)  # it is decided, and not on disk
+        with pytest.raises(StorageUnavailable):
+            await getattr(house.log, call)(late)
+        with pytest.raises(StorageFailed):
+            await ending
+    disk.before_sync = None
+    async with opened(disk, clean=False) as house:
+        assert (await house.transactions.show(pointer)).state == "in_progress"
+        await getattr(house.log, call)(late)
+        await getattr(house.transactions, end)(pointer)
+        await refused(getattr(house.log, call)(late))
+
+
+async def test_a_message_that_waited_while_its_transaction_ended_is_not_written() -> None:
+    disk = Disk()
+    async with opened(disk) as house:
+        pointer = (await house.transactions.start(TransactionType.SHORT)).write_pointer
+        disk.before_sync = gate = Gate()
+        first, late = (
+            asyncio.ensure_future(house.log.publish(PublishRequest([b"x"], "p", sequence_ids=[each], write_pointer=pointer)))
+            for each in (0, 1)
+        )
+        await asyncio.to_thread(gate.entered.wait)
+        await turns()  # the second one waits for the first one of its producer
+        ending = asyncio.ensure_future(house.transactions.abort(pointer))
+        await turns()
+        gate.opened.set()
+        await asyncio.gather(first, ending)
+        await refused(late)
+        assert house.log.position.upcoming_offset == 1
+
+
+async def test_a_large_transaction_is_rolled_back_some_rows_at_a_time_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "_ROLLED_BACK_AT_ONCE", 4)
+    disk = Disk()
+    async with opened(disk) as house:
+        pointer = (await house.transactions.start(TransactionType.SHORT)).write_pointer
+        for _ in range(5):
+            await house.log.publish(PublishRequest([b"x"] * 3, write_pointer=pointer))
+        await house.transactions.abort(pointer)
+        before = disk.writes
+        await house.log.settle(pointer, committed=False)
+        assert disk.writes == before + 3
+        assert not house.log.dedup.fold.unsettled
+        assert {write_pointer_of(row) for row in disk.tables[Table.MESSAGE].values()} == {-pointer}
+
+
+async def test_a_topic_that_may_be_served_elsewhere_answers_nothing_from_memory() -> None:
+    alive = True
+    async with opened(Disk()) as house:
+        house.log.topic.writer = house.writer.under(Lease(b"topic", None, lambda: alive))
+        await house.log.poll(ConsumeRequest(), AS_ONCELOG)
+        alive = False
+        for asked in (house.log.poll(ConsumeRequest(), AS_ONCELOG), house.log.publish(PublishRequest([b"x"]))):
+            with pytest.raises(StorageUnavailable):
+                await asked

@@ -9,7 +9,7 @@ import pytest
 
 from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog.wire.transaction import TransactionType
-from oncelog_dedup import Fold, Mark
+from oncelog_dedup import Fold, LastEntry
 from oncelog_service.log.append import producers
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, numbered, opened
@@ -21,15 +21,16 @@ class Counting(Fold):
     """A fold that counts the names it is asked for."""
 
     __slots__ = ("looked_at",)
+    looked_at: int
 
-    def items(self) -> Iterator[tuple[str, Mark]]:
+    def items(self) -> Iterator[tuple[str, LastEntry]]:
         for item in super().items():
             self.looked_at += 1
             yield item
 
 
 def counting(house: House) -> Counting:
-    fold = house.log.dedup.fold = Counting(house.log.dedup.fold.settled)
+    fold = house.log.dedup.fold = Counting(house.log.dedup.fold.stable)
     fold.looked_at = 0
     return fold
 
@@ -45,45 +46,37 @@ async def publish(house: House, names: list[str]) -> None:
     await asyncio.gather(*(house.log.publish(numbered([b"x"], name, 0)) for name in names))
 
 
-def test_200_pages_look_at_each_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_200_pages_look_at_each_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers, "_SORTED_AT_ONCE", 300)
-
-    async def scenario() -> None:
-        async with opened(Disk()) as house:
-            names = [f"p{number * 7 % PRODUCERS:05}" for number in range(PRODUCERS)]
-            await publish(house, names)
-            fold = counting(house)
-            assert await listed(house) == sorted(names)
-            assert fold.looked_at == PRODUCERS
-            await house.log.publish(numbered([b"x"], names[0], 1))
-            assert await listed(house) == sorted(names)
-            assert fold.looked_at == PRODUCERS, "another message of a producer that is known changes no list"
-
-    asyncio.run(scenario())
+    async with opened(Disk()) as house:
+        names = [f"p{number * 7 % PRODUCERS:05}" for number in range(PRODUCERS)]
+        await publish(house, names)
+        fold = counting(house)
+        assert await listed(house) == sorted(names)
+        assert fold.looked_at == PRODUCERS
+        await house.log.publish(numbered([b"x"], names[0], 1))
+        assert await listed(house) == sorted(names)
+        assert fold.looked_at == PRODUCERS, "another message of a producer that is known changes no list"
 
 
-def test_the_list_follows_who_comes_and_goes() -> None:
+async def test_the_list_follows_who_comes_and_goes() -> None:
     """Also one that comes when another one goes, so that they are as many as before."""
-
-    async def scenario() -> None:
-        async with opened(Disk()) as house:
-            producers = house.log.producers
-            await publish(house, ["c", "a"])
-            assert await listed(house, 1) == ["a", "c"]
-            await producers.open("b", "nonce", "allow")
-            assert await listed(house, 1) == ["a", "b", "c"]
-            await producers.forget("a")
-            await publish(house, ["d"])
-            assert await listed(house, 1) == ["b", "c", "d"]
-            await producers.forget("b")
-            await producers.open("e", "nonce", "allow")
-            assert await listed(house, 1) == ["c", "d", "e"]
-            pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
-            answer = await house.log.publish(PublishRequest([b"x"], "f", sequence_ids=[0], write_pointer=pointer))
-            assert await listed(house, 1) == ["c", "d", "e", "f"]
-            place = answer.start_timestamp, answer.start_sequence_id
-            await house.log.roll_back(Rollback(pointer, place, place))
-            await publish(house, ["g"])
-            assert await listed(house, 1) == ["c", "d", "e", "g"]
-
-    asyncio.run(scenario())
+    async with opened(Disk()) as house:
+        producers = house.log.producers
+        await publish(house, ["c", "a"])
+        assert await listed(house, 1) == ["a", "c"]
+        await producers.open("b", "nonce", "allow")
+        assert await listed(house, 1) == ["a", "b", "c"]
+        await producers.forget("a")
+        await publish(house, ["d"])
+        assert await listed(house, 1) == ["b", "c", "d"]
+        await producers.forget("b")
+        await producers.open("e", "nonce", "allow")
+        assert await listed(house, 1) == ["c", "d", "e"]
+        pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
+        answer = await house.log.publish(PublishRequest([b"x"], "f", sequence_ids=[0], write_pointer=pointer))
+        assert await listed(house, 1) == ["c", "d", "e", "f"]
+        place = answer.start_timestamp, answer.start_sequence_id
+        await house.log.roll_back(Rollback(pointer, place, place))
+        await publish(house, ["g"])
+        assert await listed(house, 1) == ["c", "d", "e", "g"]

@@ -73,22 +73,11 @@ def test_receipts_of_duplicates_say_where_each_original_lies_if_it_was_found(
     ]
 
 
-def test_duplicates_in_a_stored_group_have_a_receipt_each() -> None:
-    """Their row is one and the same: a run would count its seq_id up, to rows that are others'."""
-    at = row_id(5, 0)
-    originals = {each: Original(each, at + row_id(3, each), 10 + each, b"", 7) for each in range(3)}
-    runs = duplicate_runs([0, 1, 2], originals)
-    assert runs == [ReceiptRun(DUPLICATE, 1, each, at + row_id(3, each), 10 + each) for each in range(3)]
-
-
 @given(rising, st.booleans())
 def test_receipts_of_what_has_no_place_yet_say_so_of_each(sequence_ids: list[int], named: bool) -> None:
+    assert unplaced_runs(DUPLICATE, [] if named else None, 0) == []
     runs = unplaced_runs(STORED, sequence_ids if named else None, len(sequence_ids))
     assert unfolded(runs) == [(STORED, each if named else None, None, None) for each in sequence_ids]
-
-
-def test_no_messages_have_no_receipts() -> None:
-    assert unplaced_runs(DUPLICATE, None, 0) == unplaced_runs(DUPLICATE, [], 0) == duplicate_runs([], {}) == []
 
 
 def test_an_answer_names_the_first_and_the_last_row_to_roll_back() -> None:

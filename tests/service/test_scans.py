@@ -19,25 +19,22 @@ from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Rows
 from tests.patience import PATIENCE, until
 from tests.service.house import opened
-from tests.support import RunningService, running_service
+from tests.world.service import RunningService, running_service
 
 
-def test_scans_take_no_thread_from_other_reads() -> None:
-    async def scenario() -> None:
-        scans, let_go = Scans(), threading.Event()
-        held = [asyncio.ensure_future(scans.read(let_go.wait, PATIENCE)) for _ in range(50)]
-        assert await asyncio.wait_for(read(lambda: "read"), PATIENCE) == "read"
-        never = asyncio.ensure_future(scans.read(pytest.fail, "nobody waits for it any more"))
-        await asyncio.sleep(0)
-        never.cancel()
-        let_go.set()
-        assert await asyncio.gather(*held) == [True] * 50
-        assert await scans.read(threading.active_count) > reading._SCANNING - 1
-
-    asyncio.run(scenario())
+async def test_scans_take_no_thread_from_other_reads() -> None:
+    scans, let_go = Scans(), threading.Event()
+    held = [asyncio.ensure_future(scans.read(let_go.wait, PATIENCE)) for _ in range(50)]
+    assert await asyncio.wait_for(read(lambda: "read"), PATIENCE) == "read"
+    never = asyncio.ensure_future(scans.read(pytest.fail, "nobody waits for it any more"))
+    await asyncio.sleep(0)
+    never.cancel()
+    let_go.set()
+    assert await asyncio.gather(*held) == [True] * 50
+    assert await scans.read(threading.active_count) > reading._SCANNING - 1
 
 
-def test_a_verification_holds_no_scan_open_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_verification_holds_no_scan_open_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads its progress slowly, or not at all any more, would keep the store from being closed."""
     monkeypatch.setattr(verify, "_SLICE_ROWS", 10)
     running = 0
@@ -51,19 +48,23 @@ def test_a_verification_holds_no_scan_open_between_its_steps(monkeypatch: pytest
             finally:
                 running -= 1
 
-    async def scenario() -> None:
-        disk = Disk()
-        async with opened(disk) as house:
-            for begin in range(0, 100, 4):
-                await house.log.publish(PublishRequest([b""] * 4, "p", sequence_ids=list(range(begin, begin + 4))))
-            steps = 0
-            for findings in verify_log(Counting(disk), house.log):
-                assert running == 0
-                assert findings.messages <= 10 * (steps := steps + 1)
-            assert (findings.messages, findings.problems) == (100, [])
-            assert steps > 10
+    disk = Disk()
+    async with opened(disk) as house:
+        for begin in range(0, 100, 4):
+            await house.log.publish(PublishRequest([b""] * 4, "p", sequence_ids=list(range(begin, begin + 4))))
+        steps = 0
+        for findings in verify_log(Counting(disk), house.log):
+            assert running == 0
+            assert findings.messages <= 10 * (steps := steps + 1)
+        assert (findings.messages, findings.problems) == (100, [])
+        assert steps > 10
 
-    asyncio.run(scenario())
+
+async def test_a_verification_that_is_given_up_before_its_first_step_watches_nothing_any_more() -> None:
+    async with opened(Disk(), keyed=True) as house:
+        verify_log(house.store, house.log).close()
+        assert house.log.topic.keys is not None
+        assert house.log.topic.watchers == house.log.topic.keys.watchers == []
 
 
 def _reading(running: RunningService, request: bytes) -> socket.socket:

@@ -9,34 +9,32 @@ from dataclasses import replace
 import pytest
 
 from oncelog.wire.codec import (
-    decode_consume_response,
-    decode_publish_request,
+    decode_polled,
     encode_consume_response,
-    encode_publish_request,
 )
 from oncelog.wire.media import ONCELOG_AVRO
-from oncelog.wire.models import OpenSubscription, Place, ReceiveMessages
+from oncelog.wire.models import OpenSubscription, ReceiveMessages, StartPosition
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import Deduplicator
 from oncelog_service.log import topic_log
-from oncelog_service.log.read import pages
+from oncelog_service.log.read import pages, polls
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, Encoding, Page
-from oncelog_service.storage import rows
 from oncelog_service.storage.memory import Disk
 from oncelog_service.transactions import state
 from oncelog_service.transactions.decisions import Abort, Command, Commit, Start, decide
 from oncelog_service.transactions.state import TransactionsState
 from tests.service.house import House, opened
-from tests.support import ManualClock
+from tests.world.clock import ManualClock
 
 SLICE = 50
+SMALL = AS_JSON._replace(max_messages=120)
 
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_log, "_CACHED_ROWS", SLICE)
-    monkeypatch.setattr(topic_log, "_SLICE_ROWS", SLICE)
+    monkeypatch.setattr(polls, "_CACHED_ROWS", SLICE)
+    monkeypatch.setattr(polls, "_SLICE_ROWS", SLICE)
     monkeypatch.setattr(topic_log, "_ENDED_AT_ONCE", SLICE)
 
 
@@ -44,7 +42,7 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each slice has looked at."""
     found: list[int] = []
-    islice = pages.islice
+    islice = pages.islice  # type: ignore[attr-defined]
 
     def counted(rows: Iterable[tuple[bytes, bytes]], most: int) -> Iterator[tuple[bytes, bytes]]:
         found.append(0)
@@ -57,8 +55,11 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def poll(house: House, encoding: Encoding = AS_ONCELOG, **asked: object) -> list[bytes]:
-    page = await house.log.poll(ConsumeRequest(**asked), encoding)  # type: ignore[arg-type]
-    records, _ = decode_consume_response(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+    return payloads(await house.log.poll(ConsumeRequest(**asked), encoding))  # type: ignore[arg-type]
+
+
+def payloads(page: Page) -> list[bytes]:
+    records, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
     return [each["payload"] for each in records]
 
 
@@ -71,95 +72,71 @@ async def with_expired(house: House, clock: ManualClock, expired: int) -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["in the cache", "in the store"])
-def test_expired_rows_hold_up_nobody_and_hide_nothing(cached: bool, looked_at: list[int]) -> None:
-    async def scenario() -> None:
-        clock, disk = ManualClock(), Disk()
-        async with opened(disk, clock) as house:
-            await with_expired(house, clock, 1_000)
-            if not cached:
-                house.log.cache.clear()
-                house.log._cached_from_the_first_row = False
-            turns = 0
+async def test_expired_rows_hold_up_nobody_and_hide_nothing(cached: bool, looked_at: list[int]) -> None:
+    clock, disk = ManualClock(), Disk()
+    async with opened(disk, clock) as house:
+        await with_expired(house, clock, 1_000)
+        if not cached:
+            house.log.topic.cache.clear()
+        turns = 0
 
-            async def others() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            task = asyncio.ensure_future(others())
-            assert await poll(house) == [b"first", b"last"]
-            task.cancel()
-            assert max(looked_at) <= SLICE
-            assert len(looked_at) >= 1_000 // SLICE
-            assert turns >= len(looked_at) - 1, "one between each slice and the next"
-
-    asyncio.run(scenario())
-
-
-def test_retention_looks_at_some_producers_in_one_turn_and_finds_all_that_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        async with opened(Disk(), clock) as house:
-            log = house.log
-            names = [(await log.producers.open(None, str(number), "allow")).name for number in range(6 * SLICE)]
-            clock.advance(26 * 3_600_000)
-            used = names[: 2 * SLICE] + names[3 * SLICE :: 2]  # whole slices are used, whole ones idle, and some are mixed
-            for name in used:
-                await log.publish(PublishRequest([b"x"], name, 1, [0]))
-            seen, last_pushed = [0], Deduplicator.last_pushed
-
-            def counted(dedup: Deduplicator, name: str) -> object:
-                seen[-1] += 1
-                return last_pushed(dedup, name)
-
-            async def others() -> None:
-                while True:
-                    seen.append(0)
-                    await asyncio.sleep(0)
-
-            monkeypatch.setattr(Deduplicator, "last_pushed", counted)
-            task = asyncio.ensure_future(others())
-            await log.end_idle_producers()
-            task.cancel()
-            assert max(seen) <= SLICE
-            assert sum(seen) == len(names), "each is looked at once"
-            assert set(log.producers.names_of_rows()) == set(used)
-
-    asyncio.run(scenario())
-
-
-def test_a_page_of_json_is_short_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with opened(Disk()) as house:
-            payloads = [b"%d" % number for number in range(300)]
-            await house.log.publish(PublishRequest(payloads))
-            small = AS_JSON._replace(max_messages=120)
-            found: list[bytes] = []
-            start: bytes | None = None
-            sizes = []
+        async def others() -> None:
+            nonlocal turns
             while True:
-                page = await house.log.poll(ConsumeRequest(start_from=start, inclusive=False, limit=1_000), small)
-                if not page.messages:
-                    break
-                records, start = decode_consume_response(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
-                found += [each["payload"] for each in records]
-                sizes.append(len(records))
-            assert found == payloads
-            assert sizes == [120, 120, 60]
+                turns += 1
+                await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+        task = asyncio.ensure_future(others())
+        assert await poll(house) == [b"first", b"last"]
+        task.cancel()
+        assert max(looked_at) <= SLICE
+        assert len(looked_at) >= 1_000 // SLICE
+        assert turns >= len(looked_at) - 1, "one between each slice and the next"
 
 
-def test_a_large_limit_is_filled_from_many_slices(looked_at: list[int]) -> None:
-    async def scenario() -> None:
-        async with opened(Disk()) as house:
-            payloads = [b"%d" % number for number in range(500)]
-            await house.log.publish(PublishRequest(payloads))
-            assert await poll(house, limit=420) == payloads[:420]
-            assert max(looked_at) <= SLICE
+async def test_retention_looks_at_some_producers_in_one_turn_and_finds_all_that_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    async with opened(Disk(), clock) as house:
+        log = house.log
+        names = [(await log.producers.open(None, str(number), "allow")).name for number in range(6 * SLICE)]
+        clock.advance(26 * 3_600_000)
+        used = names[: 2 * SLICE] + names[3 * SLICE :: 2]  # whole slices are used, whole ones idle, and some are mixed
+        for name in used:
+            await log.publish(PublishRequest([b"x"], name, 1, [0]))
+        seen, last_pushed = [0], Deduplicator.last_pushed
 
-    asyncio.run(scenario())
+        def counted(dedup: Deduplicator, name: str) -> object:
+            seen[-1] += 1
+            return last_pushed(dedup, name)
+
+        async def others() -> None:
+            while True:
+                seen.append(0)
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(Deduplicator, "last_pushed", counted)
+        task = asyncio.ensure_future(others())
+        await log.end_idle_producers()
+        task.cancel()
+        assert max(seen) <= SLICE
+        assert sum(seen) == len(names), "each is looked at once"
+        assert set(log.producers.names_of_rows()) == set(used)
+
+
+@pytest.mark.parametrize(("limit", "encoding", "sizes"), [(420, AS_ONCELOG, [420, 80]), (1_000, SMALL, [120] * 4 + [20])])
+async def test_a_limit_is_filled_from_many_slices_and_what_ends_before_it_goes_on(
+    limit: int, encoding: Encoding, sizes: list[int], looked_at: list[int]
+) -> None:
+    """A page of JSON is short: it is printed in one go."""
+    async with opened(Disk()) as house:
+        await house.log.publish(PublishRequest([b"%d" % number for number in range(500)]))
+        found, start = list[list[bytes]](), None
+        while (page := await house.log.poll(ConsumeRequest(start_from=start, inclusive=False, limit=limit), encoding)).messages:
+            found.append(payloads(page))
+            start = page.last_id
+        assert [int(each) for part in found for each in part] == list(range(500))
+        assert list(map(len, found)) == sizes
+        assert max(looked_at) <= SLICE
 
 
 class CountingClock(ManualClock):
@@ -173,52 +150,28 @@ class CountingClock(ManualClock):
         return super().monotonic()
 
 
-def test_whoever_waits_behind_what_has_expired_waits() -> None:
+async def test_whoever_waits_behind_what_has_expired_waits() -> None:
     """Everything has expired, as on a topic that nobody writes to: a reader from the beginning and a consumer that has not
     acknowledged it wait for what comes next. They asked again and again without a pause, and nobody else had a turn."""
-
-    async def scenario() -> None:
-        clock = CountingClock()
-        async with opened(Disk(), clock) as house:
-            log = house.log
-            log.change(replace(log.row, properties={"ttl": "1"}))
-            await log.publish(PublishRequest([b"gone"]))
-            clock.advance(5_000)
-            group = await log.subscriptions.open(OpenSubscription(name="g", nonce="n", start=Place(at="earliest")))
-            waiting = [
-                asyncio.ensure_future(poll(house, wait=10_000)),
-                asyncio.ensure_future(
-                    log.subscriptions.receive("g", ReceiveMessages(epoch=group.epoch, wait=10_000), AS_ONCELOG)
-                ),
-            ]
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert not any(each.done() for each in waiting)
-            await log.publish(PublishRequest([b"next"]))
-            assert await waiting[0] == [b"next"]
-            page = await waiting[1]
-            assert isinstance(page, Page)
-            assert len(page.messages) == 1
-
-    asyncio.run(scenario())
-
-
-def test_properties_are_encoded_where_they_are_decoded_and_not_where_offsets_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> list[bytes]:
-        raise AssertionError("they are encoded once more")
-
-    async def scenario() -> None:
-        properties = [{"n": str(number)} if number % 2 else None for number in range(5)]
-        async with opened(Disk()) as house:
-            for upto in (3, 5):  # of the second request some are known already
-                sent = PublishRequest([b"x"] * upto, "p", sequence_ids=range(upto), properties=properties[:upto])
-                await house.log.publish(decode_publish_request(ONCELOG_AVRO, encode_publish_request(sent)))
-            page = await house.log.poll(ConsumeRequest(), AS_ONCELOG)
-            records, _ = decode_consume_response(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
-            assert [each["properties"] for each in records] == properties
-
-    monkeypatch.setattr(rows, "encode_tails", never)
-    asyncio.run(scenario())
+    clock = CountingClock()
+    async with opened(Disk(), clock) as house:
+        log = house.log
+        log.change(replace(log.row, properties={"ttl": "1"}))
+        await log.publish(PublishRequest([b"gone"]))
+        clock.advance(5_000)
+        group = await log.subscriptions.open(OpenSubscription(name="g", nonce="n", start=StartPosition(at="earliest")))
+        waiting = [
+            asyncio.ensure_future(poll(house, wait=10_000)),
+            asyncio.ensure_future(log.subscriptions.receive("g", ReceiveMessages(epoch=group.epoch, wait=10_000), AS_ONCELOG)),
+        ]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        await log.publish(PublishRequest([b"next"]))
+        assert await waiting[0] == [b"next"]
+        page = await waiting[1]
+        assert isinstance(page, Page)
+        assert len(page.messages) == 1
 
 
 def test_what_becomes_free_with_a_slow_transaction_is_dropped_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,28 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hypothesis import strategies as st
+
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.log.stamps import Stamps
+from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
 from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.payload_rows import Payload, decode_payload_row, encode_payload_rows
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import (
-    Columns,
-    GroupProducer,
-    GroupRow,
-    GroupSummary,
-    Payload,
-    decode_payload_row,
-    encode_group_row,
-    encode_payload_rows,
-    encode_record,
-    encode_rows,
-    message_id_of,
-    rolled_back,
-)
+from oncelog_service.storage.records import GroupRow, encode_record
+from oncelog_service.storage.rows import GroupProducer, GroupSummary, encode_group_row, encode_rows, message_id_of, rolled_back
 from tests.service.house import BEGIN, PREFIX
 
 POINTER = BEGIN * POINTERS_PER_MS
+
+Request = tuple[str, int, bool, int, str | None]
+"""Its kind, how many messages, whether it is rolled back later, so many ms after the one before, and its producer."""
+requests = st.lists(
+    st.tuples(
+        st.sampled_from(["plain", "direct", "group"]),
+        st.integers(0, 5),
+        st.booleans(),
+        st.integers(1, 10**6),
+        st.sampled_from(["a", "b", None]),
+    ),
+    min_size=1,
+    max_size=10,
+)
 
 
 class Message(NamedTuple):
@@ -112,7 +118,7 @@ class WrittenLog:
             data = encode_record(GroupRow(row_id.hex(), producer))
             self.disk.tables[Table.GROUP][pointer_key(self.prefix, pointer)] = data
         for each in payloads:
-            message_id, offset_of = row_id + each.payload_id, offset + each.place
+            message_id, offset_of = row_id + each.payload_id, offset + each.group_index
             marked = None if pointer < 0 else -pointer if rolled else pointer
             self.messages.append(Message(message_id, offset_of, each.payload, each.producer, each.sequence_id, each.ttl, marked))
             if each.producer is not None and not rolled:
@@ -131,7 +137,9 @@ class WrittenLog:
             if each.producer is not None and each.sequence_id is not None:
                 first = parts[each.producer].first_sequence_id if each.producer in parts else each.sequence_id
                 before = self.newest.get(each.producer, FIRST_ROW_ID)
-                parts[each.producer] = GroupProducer(each.producer, first, each.sequence_id, each.payload_id, each.place, before)
+                parts[each.producer] = GroupProducer(
+                    each.producer, first, each.sequence_id, each.payload_id, each.group_index, before
+                )
         last_id = payloads[-1].payload_id if payloads else FIRST_PAYLOAD_ID
         return GroupSummary(len(payloads), last_id, tuple(parts.values()))
 
@@ -140,3 +148,27 @@ class WrittenLog:
             self.disk.tables[Table.MESSAGE][self.prefix + row_id] = row
             self.row_ids.append(row_id)
             self.pointers.append(pointer)
+
+
+def written(history: Sequence[Request]) -> WrittenLog:
+    """The log of such requests, each under a pointer of its own but for plain ones. A group's payloads come two at a time, and
+    one without a producer behind them. What is rolled back gives its sequence ids back."""
+    log, upcoming = WrittenLog(), dict[str | None, int]()
+    for pointer, (kind, count, rolled, step_ms, producer) in enumerate(history, 1):
+        rolled = rolled and kind != "plain"
+        begin = upcoming.get(producer, 0)
+        ids = None if producer is None else list(range(begin, begin + count))
+        bodies = [b"%d.%d" % (pointer, each) for each in range(count)]
+        if kind == "group":
+            for at in range(0, count, 2):
+                part = Columns(bodies[at : at + 2], producer, ids and ids[at : at + 2])
+                log.put(pointer, part, now_ms=log.now_ms + at // 4)
+            if count:
+                log.put(pointer, Columns([b"unnamed"]), now_ms=log.now_ms + 2)
+            log.publish_stored(pointer, rolled=rolled, step_ms=step_ms)
+        elif count:
+            columns = Columns(bodies, producer, ids, write_pointer=pointer if kind == "direct" else None)
+            log.publish(columns, rolled=rolled, step_ms=step_ms)
+        if not rolled:
+            upcoming[producer] = begin + count
+    return log

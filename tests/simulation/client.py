@@ -8,9 +8,10 @@ from typing import TypeAlias
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable, TransactionNotInProgress
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
-from tests.simulation.facts import Begun, Facts
-from tests.simulation.rows import Entry
+from tests.model.facts import Begun, Facts
+from tests.model.maps import Entry
 from tests.simulation.world import LIFETIME_MS, TOPICS, World
+from tests.world.disk import Database
 
 PRODUCERS = ("a", "b", "c")
 Action: TypeAlias = Callable[[], Awaitable[None]]
@@ -20,13 +21,13 @@ Action: TypeAlias = Callable[[], Awaitable[None]]
 class Client:
     """Every method without ``await`` decides, by ``random``; the action that it returns asks and notes what was answered."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, database: Database | None = None) -> None:
         self.random = random
-        self.world = World(random.choice([1, 3, 8, 25]), random.choice([0, 2**20]))
+        self.world = World(random.choice([1, 3, 8, 25]), random.choice([0, 2**20]), database)
         self.facts = Facts()
         self.logs: dict[str, list[Entry]] = {topic: [] for topic in TOPICS}
         self.story: list[str] = []
-        """What was done, for whoever looks for the reason of a failure."""
+        """What was done: it is shown with a failure."""
         self._serial = 0
         self._armed = False
         self._alone = True
@@ -97,5 +98,5 @@ class Client:
     def _may_have_ended(self, pointer: int) -> bool:
         root = self.facts.roots.get(pointer)
         if root is None:
-            return self.facts.outlived(pointer, self.world.clock.ms, LIFETIME_MS)
+            return self.facts.expired(pointer, self.world.clock.ms, LIFETIME_MS)
         return not self.facts.begun[root].certainly_open

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.model.maps import NAMESPACE
 from tests.simulation.client import Action
-from tests.simulation.judge import check
-from tests.simulation.rows import NAMESPACE
 from tests.simulation.transacting import Transacting
-from tests.simulation.world import FAULTS, LIFETIME_MS, TOPICS, Fault
+from tests.simulation.world import LIFETIME_MS, TOPICS
+from tests.world.disk import FAULTS, Fault, arm, disarm
 
 
 class Driver(Transacting):
@@ -22,9 +22,9 @@ class Driver(Transacting):
         try:
             for _ in range(steps):
                 await self.step()
-                self.logs = await check(self.world, self.facts, self.random)
+                self.logs = await self.world.check(self.facts, self.random)
         finally:
-            self.world.disarm()
+            disarm(self.world.disk)
             await self.world.service.stop()
 
     async def step(self) -> None:
@@ -50,7 +50,7 @@ class Driver(Transacting):
         if crashes:
             await self.world.crash()
         self._opened_anew(surely=crashes)
-        self.world.disarm()
+        disarm(self.world.disk)
 
     def _opened_anew(self, surely: bool) -> None:
         """Nobody knows how long the service was away, so each transaction has its whole time anew; what has ended stays so."""
@@ -80,10 +80,10 @@ class Driver(Transacting):
             each.possible -= {"in_progress"}
 
     async def _expire_and_fail(self, fault: Fault) -> None:
-        """Whoever asks while time-outs are being written is told what stays so, whatever becomes of the write, or nothing."""
+        """What is answered while time-outs are being written stays so, whatever becomes of the write."""
         self._tell(f"the time-outs' write {fault}")
         transactions = self.world.service.transactions
-        self.world.arm(fault, 0)
+        arm(self.world.disk, fault, 0)
         _, told = await asyncio.gather(
             transactions.expire_due(),  # type: ignore[union-attr]
             transactions.states(list(self.facts.begun)),
@@ -105,7 +105,7 @@ class Driver(Transacting):
             write = self.random.randrange(count + 2)
             self._tell(f"write {write} {fault}")
             self._armed = True
-            self.world.arm(fault, write)
+            arm(self.world.disk, fault, write)
         answers = await asyncio.gather(*(action() for action in actions), return_exceptions=True)
         self._armed = False
         if fault is not None:

@@ -14,8 +14,8 @@ from oncelog.errors import (
 )
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse
 from oncelog_service.storage.keys import row_id
+from tests.model.facts import Sent
 from tests.simulation.client import PRODUCERS, Action, Client
-from tests.simulation.facts import Sent
 from tests.simulation.world import TOPICS
 
 

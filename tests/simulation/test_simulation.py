@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import count
+from pathlib import Path
 from random import Random, SystemRandom
 
 import pytest
 
-from oncelog.errors import RollbackRefused
-from oncelog.wire.requests import PublishRequest, Rollback
-from oncelog.wire.transaction import TransactionType
+from tests.postgres import PostgresServer
 from tests.simulation.driver import Driver
-from tests.simulation.judge import read_all
-from tests.simulation.rows import NAMESPACE
-from tests.simulation.world import World
+from tests.world.disk import Database
 
 STEPS = 40
+SEEDS = [int(os.environ.get("SIMULATION_SEED", 0)) or seed for seed in range(1, 11)]
 
 
-def _simulate(seed: int, steps: int = STEPS) -> None:
-    driver = Driver(Random(seed))
+def _simulate(seed: int, steps: int = STEPS, database: Database | None = None) -> None:
+    driver = Driver(Random(seed), database)
     try:
         asyncio.run(driver.run(steps))
     except BaseException as error:
@@ -31,43 +30,19 @@ def _simulate(seed: int, steps: int = STEPS) -> None:
         raise
 
 
-@pytest.mark.parametrize("seed", [int(os.environ.get("SIMULATION_SEED", 0)) or seed for seed in range(1, 13)])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_fails_memory_is_the_fold_of_the_log_and_answers_stay_true(seed: int) -> None:
     _simulate(seed)
 
 
-def test_paging_behind_a_stored_group_at_the_end_of_a_log_comes_to_an_end() -> None:
-    async def page() -> list[bytes]:
-        world = World(snapshot_messages=25, cache_bytes=0)
-        await world.start()
-        await world.service.topics.create(NAMESPACE, "orders", {})
-        log = await world.topic("orders")
-        pointer = (await world.service.transactions.start(TransactionType.SHORT)).write_pointer
-        await log.store(PublishRequest([b"1", b"2"], write_pointer=pointer))
-        await log.publish(PublishRequest([], write_pointer=pointer))
-        found = [payload for limit in (1, 2, 3) for _, _, payload in await read_all(world, "orders", limit)]
-        await world.service.stop()
-        return found
-
-    assert asyncio.run(page()) == [b"1", b"2"] * 3
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_a_database_answers_what_memory_does_whatever_fails(seed: int, tmp_path: Path) -> None:
+    numbers = count()
+    _simulate(seed, database=lambda: f"sqlite://{tmp_path / str(next(numbers))}")
 
 
-def test_a_rollback_around_a_request_that_is_not_rolled_back_is_refused_rather_than_called_done() -> None:
-    async def roll_back() -> None:
-        world = World(snapshot_messages=25, cache_bytes=0)
-        await world.start()
-        await world.service.topics.create(NAMESPACE, "orders", {})
-        log = await world.topic("orders")
-        pointer = (await world.service.transactions.start(TransactionType.SHORT)).write_pointer
-        answers = [await log.publish(PublishRequest([body], write_pointer=pointer)) for body in (b"1", b"2", b"3")]
-        first, _, last = ((each.start_timestamp, each.start_sequence_id) for each in answers)
-        await log.roll_back(Rollback(pointer, first, first))
-        await log.roll_back(Rollback(pointer, last, last))
-        with pytest.raises(RollbackRefused):
-            await log.roll_back(Rollback(pointer, first, last))
-        await world.service.stop()
-
-    asyncio.run(roll_back())
+def test_postgresql_answers_what_memory_does_whatever_fails(postgres: PostgresServer) -> None:
+    _simulate(SEEDS[2], database=postgres.fresh_schema)
 
 
 @pytest.mark.slow

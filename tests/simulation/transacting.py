@@ -9,9 +9,8 @@ from oncelog.wire.models import TransactionState
 from oncelog.wire.requests import STORED, PublishResponse, Rollback
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.storage.keys import row_id, split_row_id
+from tests.model.facts import Range
 from tests.simulation.client import PRODUCERS, Action
-from tests.simulation.facts import Range
-from tests.simulation.judge import read_all
 from tests.simulation.sending import Sending
 from tests.simulation.world import LIFETIME_MS, TOPICS
 
@@ -183,7 +182,7 @@ class Transacting(Sending):
 
             async def call() -> None:
                 transaction = await self.world.service.transactions.start(TransactionType.SHORT)
-                found.extend(await read_all(self.world, topic, self.random.choice([1, 5, 100]), transaction))
+                found.extend(await self.world.read_all(topic, self.random.choice([1, 5, 100]), transaction))
 
             if await self._ask(f"look {topic}", call) is None:
                 self.facts.looked.append((topic, found))

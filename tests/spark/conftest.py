@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from oncelog import Client
 from oncelog.spark.session import SMALL, session
-from tests.support import RunningService, running_service
+from tests.world.service import RunningService, running_service
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +26,9 @@ def service() -> Iterator[RunningService]:
     """A service over a memory store that the tests of one file share; each uses topics of its own."""
     with running_service() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def client(service: RunningService) -> Iterator[Client]:
+    with Client(service.url) as made:
+        yield made

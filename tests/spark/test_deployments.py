@@ -11,31 +11,28 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from oncelog import Client, Reader
+from oncelog import Client
 from oncelog.spark import java_home
+from oncelog.spark.session import prepare
 from oncelog.wire.requests import PublishRequest
 from tests.patience import PATIENCE
-from tests.scenarios.spark_proxy import FaultProxy
 from tests.spark.strangers import stranger
-from tests.support import ServiceProcess, free_port
+from tests.spark.topics import values
+from tests.world.service import ServiceProcess, free_port
+
+pytestmark = pytest.mark.slow
 
 LETTERS = [b"letter %d" % number for number in range(300)]
 PYSPARK = Path(pyspark.__file__).parent
 ON_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.minTaskRuntime": "100ms",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
-}
 DRIVER = Path(__file__).with_name("deployment_driver.py")
 
 
@@ -50,41 +47,30 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
         yield process
 
 
-def values(url: str, topic: str) -> list[bytes]:
-    with Client(url) as client, Reader(topic, timeout=0, client=client) as reader:
-        return [message.payload for message in reader]
-
-
-def driven(service: ServiceProcess, tmp_path: Path, by: str, python: Path | None = None, **plan: Any) -> dict[str, Any]:
+def driven(service: ServiceProcess, folder: Path, python: Path, plan: dict[str, Any]) -> dict[str, Any]:
     """What the driver tells when it has ended well. ``python``: of Spark's workers."""
-    whole = {"conf": {}, "url": service.url, "checkpoint": str(tmp_path / "checkpoint"), "by": by, "thorough": True, **plan}
-    environment = {**os.environ, "PYSPARK_PYTHON": str(python or sys.executable)}
-    command = [sys.executable, DRIVER, json.dumps(whole)]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
-    ) as driver:
-        try:
-            out, errors = driver.communicate(timeout=560)
-        finally:
-            if driver.poll() is None:
-                os.killpg(driver.pid, signal.SIGKILL)
-    assert driver.returncode == 0, errors[-6000:]
+    whole = {"conf": {}, "url": service.url, "checkpoint": str(folder / "checkpoint"), **plan}
+    out = ended([sys.executable, DRIVER, json.dumps(whole)], folder, {**os.environ, "PYSPARK_PYTHON": str(python)})
     told: dict[str, Any] = json.loads(out.splitlines()[-1])
     return told
 
 
-def check(service: ServiceProcess, told: dict[str, Any]) -> None:
-    assert values(service.url, "out") == LETTERS, "each once, in order"
-    assert told["rows"] == len(LETTERS)
-    assert told["batches"] >= 2
-    numbers = [b"%d" % number for number in range(20)]
-    assert sorted(values(service.url, "numbers"), key=int) == numbers, "a repeated batch writes nothing"
-    nothing_left(service)
-
-
-def nothing_left(service: ServiceProcess) -> None:
-    with Client(service.url) as client:
-        assert [each.id for each in client.atomic_transactions("spark")] == []
+def ended(command: list[Any], folder: Path, environment: dict[str, str]) -> str:
+    """What a command prints that ends well; else nothing of it is left."""
+    errors = folder / "errors"
+    with (
+        errors.open("wb") as log,
+        subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        ) as process,
+    ):
+        try:
+            out, _ = process.communicate(timeout=560)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, out[-3000:] + errors.read_text()[-6000:]
+    return out
 
 
 @contextmanager
@@ -118,42 +104,89 @@ def daemon(directory: Path, name: str, address: str, *arguments: str) -> Iterato
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
-def test_on_one_machine_with_workers_that_do_not_have_oncelog(service: ServiceProcess, tmp_path: Path) -> None:
-    driven(service, tmp_path, "session", stranger(tmp_path), master="local[2]", thorough=False)
+@pytest.mark.parametrize(
+    ("by", "plan"),
+    [
+        ("session", {"master": "local[2]"}),
+        ("register", {"master": "local-cluster[2,1,1024]"}),
+        ("session", {"master": "of two hosts", "conf": ON_LOOPBACK}),
+        ("register", {"remote": "local[2]"}),
+        ("itself", {"master": "local[2]"}),
+    ],
+    ids=["one machine", "local cluster", "standalone cluster of two hosts", "Spark Connect", "installed: no call is needed"],
+)
+def test_where_workers_do_not_have_oncelog_it_is_sent(
+    service: ServiceProcess, tmp_path: Path, by: str, plan: dict[str, Any]
+) -> None:
+    python = Path(sys.executable) if by == "itself" else stranger(tmp_path)
+    with standalone(tmp_path) if plan.get("master") == "of two hosts" else nullcontext(plan.get("master")) as master:
+        told = driven(service, tmp_path, python, {"by": by, **plan, "master": master})
     assert values(service.url, "out") == LETTERS, "each once, in order"
-    nothing_left(service)
+    assert told["rows"] == len(LETTERS)
+    assert told["batches"] >= 2
+    numbers = [b"%d" % number for number in range(20)]
+    assert sorted(values(service.url, "numbers"), key=int) == numbers, "a repeated batch writes nothing"
+    with Client(service.url) as client:
+        assert [each.id for each in client.atomic_transactions("spark")] == []
 
 
-@pytest.mark.slow
-def test_on_a_local_cluster(service: ServiceProcess, tmp_path: Path) -> None:
-    check(service, driven(service, tmp_path, "register", stranger(tmp_path), master="local-cluster[2,1,1024]"))
+# --- in a declarative pipeline (``spark-pipelines run``), with no call that registers anything
+
+SPEC = """\
+name: copy
+storage: file://{directory}/storage
+libraries:
+  - glob:
+      include: transformations/**
+"""
+
+FLOWS = """\
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
 
 
-@pytest.mark.slow
-def test_on_a_standalone_cluster_of_two_hosts(service: ServiceProcess, tmp_path: Path) -> None:
-    with standalone(tmp_path) as master:
-        check(service, driven(service, tmp_path, "session", stranger(tmp_path), master=master, conf=ON_LOOPBACK))
+def letters_of_the_topic():
+    options = {{"url": "{url}", "subscribe": "in", "startingOffsets": "earliest", "minPartitions": "2"}}
+    return spark.readStream.format("oncelog").options(**options).load()
 
 
-@pytest.mark.slow
-def test_a_slow_task_that_spark_runs_twice_writes_once(service: ServiceProcess, tmp_path: Path) -> None:
-    with standalone(tmp_path) as master, FaultProxy(service.url) as proxy:
-        plan = {"conf": ON_LOOPBACK | SPECULATION, "marks": str(tmp_path), "thorough": False, "to": proxy.url}
-        driven(service, tmp_path, "session", stranger(tmp_path), master=master, **plan)
-        staged = [request.path.partition("/stage/")[2].split("/")[0] for request, _ in proxy.answered if request.is_stage]
-    assert (tmp_path / "attempt-0-1").exists(), "Spark has run a copy of the slow task"
-    batches, partitions = 2, 2
-    assert len(set(staged)) > batches * partitions, "the slow one had staged something: a sink that publishes would show it twice"
+@dp.table
+def letters():
+    return letters_of_the_topic()
+
+
+dp.create_sink("out", "oncelog", {{"url": "{url}", "topic": "out"}})
+
+
+@dp.append_flow(target="out")
+def copied():
+    return letters_of_the_topic().select("key", "value")
+"""
+
+
+def update(directory: Path) -> None:
+    """One update of a declarative pipeline: all that is there now."""
+    environment = dict(os.environ)
+    prepare(environment, "local")
+    command = [Path(sys.executable).with_name("spark-pipelines"), "run", "--spec", directory / "spark-pipeline.yml"]
+    # The tables of a pipeline outlive it only in a catalog that does.
+    command += ["--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.ui.enabled=false"]
+    ended(command, directory, environment)
+
+
+def test_each_update_of_a_pipeline_writes_what_is_new_once(service: ServiceProcess, tmp_path: Path) -> None:
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(directory=tmp_path))
+    (tmp_path / "transformations" / "copy.py").write_text(FLOWS.format(url=service.url))
+    update(tmp_path)
     assert values(service.url, "out") == LETTERS
-    nothing_left(service)
-
-
-@pytest.mark.slow
-def test_through_spark_connect(service: ServiceProcess, tmp_path: Path) -> None:
-    check(service, driven(service, tmp_path, "register", stranger(tmp_path), remote="local[2]"))
-
-
-@pytest.mark.slow
-def test_where_the_package_is_installed_no_call_is_needed(service: ServiceProcess, tmp_path: Path) -> None:
-    check(service, driven(service, tmp_path, "itself", master="local[2]"))
+    more = [b"letter %d, later" % number for number in range(100)]
+    with Client(service.url) as client:
+        client.publish("in", PublishRequest(more))
+    update(tmp_path)
+    assert values(service.url, "out") == LETTERS + more
+    files = (tmp_path / "spark-warehouse" / "letters").glob("*.parquet")
+    assert sorted(value for file in files for value in pq.read_table(file)["value"].to_pylist()) == sorted(LETTERS + more)

@@ -1,4 +1,4 @@
-"""The flights pipeline: its queries say what counting in Python says, and streams of them give what a batch gives."""
+"""The streams of the demo: what they write is what counting in Python says, and what a batch of the same queries gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,76 +14,60 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelog import Client, Producer
-from oncelog.spark.jobs.flights import (
-    as_messages,
-    compare_with_batch,
-    delays,
-    difference,
-    flights,
-    from_messages,
-    parsed_flights,
-    parsed_weather,
-    with_weather,
-)
 from oncelog.spark.jobs.progress import follow
-from tests.support import RunningService
+from tests.world.service import RunningService
 
 pytestmark = pytest.mark.wide
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(scope="module")
-def client(service: RunningService) -> Iterator[Client]:
-    with Client(service.url) as made:
-        yield made
+@pytest.fixture(autouse=True)
+def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
 
 
-@pytest.fixture(scope="module")
-def lines() -> Iterator[Any]:
-    """What the demo publishes."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        from flights import data
+def test_streams_that_are_continued_give_what_counting_and_a_batch_give(
+    spark: SparkSession, service: RunningService, tmp_path: Path
+) -> None:
+    from flights import data, streams
 
-        yield data
-    finally:
-        sys.path.remove(str(EXAMPLES))
-
-
-def as_values(spark: SparkSession, lines: list[Any]) -> DataFrame:
-    return spark.createDataFrame([(bytearray(line.payload),) for line in lines], "value BINARY")
-
-
-def test_the_queries_say_what_counting_says(spark: SparkSession, lines: Any) -> None:
-    flown = lines.flights_by_hour(1_500)
-    found = delays(parsed_flights(as_values(spark, flown)))
-    assert {
-        (row.hour.astimezone(UTC), row.origin): (row.flights, row.departures, row.late, row.delay_minutes)
-        for row in found.collect()
-    } == counted(flown)
-    assert difference(from_messages(as_messages(found)), found) == (len(counted(flown)), [])
-    weather = lines.weather_by_hour(flown[-1].hour)
-    hours = Counter((line.hour, line.airport) for line in weather)
-    joined = with_weather(parsed_flights(as_values(spark, flown)), parsed_weather(as_values(spark, weather)))
-    assert joined.count() == sum(hours[line.hour, line.airport] for line in flown)
-    assert joined.where("temp IS NULL AND wind_speed IS NULL").count() < 10
+    lines = {data.TOPIC: data.flights_by_hour(2_000)}
+    lines[data.WEATHER_TOPIC] = data.weather_by_hour(lines[data.TOPIC][-1].hour)
+    with Client(service.url) as client:
+        for topic in (*lines, data.DELAYS_TOPIC):
+            client.create_topic(topic)
+    for begin, end in ((0.0, 0.6), (0.6, 1.0)):
+        for topic, its in lines.items():
+            with Producer(topic, url=service.url) as producer:
+                for line in its[int(begin * len(its)) : int(end * len(its))]:
+                    producer.send_async(line.payload)
+        done = follow(streams.streams(spark, str(tmp_path), service.url, to_the_end=True, max_offsets=1_000))
+    assert done["delays"].rows == 800
+    rows, problems = streams.compare_with_batch(spark, str(tmp_path), service.url)
+    assert problems == []
+    hours = Counter((line.hour, line.airport) for line in lines[data.WEATHER_TOPIC])
+    assert rows["weather-files"] == sum(hours[line.hour, line.airport] for line in lines[data.TOPIC]) > 1_900
+    assert rows["delays"] == rows["delays-files"] > 60
+    expected = counted(lines[data.TOPIC])
+    for row in spark.read.parquet(f"{tmp_path}/delays").collect():
+        counts = (row.flights, row.departures, row.late, row.delay_minutes)
+        assert counts == expected[row.hour.astimezone(UTC), row.origin]
 
 
-def counted(flown: list[Any]) -> dict[tuple[datetime, str], tuple[int, int, int, int]]:
-    sums: dict[tuple[datetime, str], list[int]] = {}
+def counted(flown: list[Any]) -> dict[tuple[datetime, str], tuple[int, ...]]:
+    sums: dict[tuple[datetime, str], tuple[int, ...]] = {}
     for line in flown:
         row = next(csv.reader([line.payload.decode()]))
-        counts = sums.setdefault((datetime.fromisoformat(line.hour), line.airport), [0, 0, 0, 0])
-        counts[0] += 1
-        counts[1] += row[3] != "NA"
-        if row[5] != "NA":
-            counts[2] += int(row[5]) >= 15
-            counts[3] += int(row[5])
-    return {key: (a, b, c, d) for key, (a, b, c, d) in sums.items()}
+        late = 0 if row[5] == "NA" else int(row[5])
+        key = (datetime.fromisoformat(line.hour), line.airport)
+        sums[key] = tuple(map(sum, zip(sums.get(key, (0, 0, 0, 0)), (1, row[3] != "NA", late >= 15, late), strict=True)))
+    return sums
 
 
 def test_a_difference_is_seen_row_by_row(spark: SparkSession) -> None:
+    from flights.streams import difference
+
     def numbers(*values: int | None) -> DataFrame:
         return spark.createDataFrame([(value,) for value in values], "n INT")
 
@@ -92,27 +75,6 @@ def test_a_difference_is_seen_row_by_row(spark: SparkSession) -> None:
     twice = ["1 rows too many or other than in the batch"]
     assert difference(numbers(1, 2, 2), numbers(1, 2)) == (2, twice)
     assert difference(numbers(1, 3), numbers(1, 2)) == (1, [*twice, "1 rows of the batch that are not there"])
-
-
-def test_streams_that_are_continued_give_what_a_batch_gives(
-    spark: SparkSession, client: Client, lines: Any, tmp_path: Path
-) -> None:
-    for topic in ("flights", "weather", "delays"):
-        client.create_topic(topic)
-    flown = lines.flights_by_hour(2_000)
-    weather = lines.weather_by_hour(flown[-1].hour)
-    for part in (slice(0, 1_200), slice(1_200, None)):
-        for topic, its in (("flights", flown), ("weather", weather)):
-            share = slice(part.start * len(its) // len(flown), None if part.stop is None else part.stop * len(its) // len(flown))
-            with Producer(topic, url=client.url) as producer:
-                for line in its[share]:
-                    producer.send_async(line.payload)
-        done = follow(flights(spark, str(tmp_path), url=client.url, available_now=True, max_offsets=1_000))
-    assert done["delays"].rows == 800
-    rows, problems = compare_with_batch(spark, str(tmp_path), url=client.url)
-    assert problems == []
-    assert rows["delays"] == rows["delays-files"] > 60
-    assert rows["weather-files"] > 1_900
 
 
 @pytest.mark.slow

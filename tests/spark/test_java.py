@@ -28,24 +28,18 @@ def fake_java(home: Path, version: str, status: int = 0) -> Path:
     return java
 
 
-def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
-    fake_java(tmp_path / "set", "21")
-    fake_java(tmp_path / "found", "21")
-    environment = {"JAVA_HOME": str(tmp_path / "set"), "PATH": str(tmp_path / "found" / "bin")}
-    assert java_home(environment) == tmp_path / "set"
-
-
-def test_a_java_on_the_path_tells_where_it_lives(tmp_path: Path) -> None:
-    fake_java(tmp_path, "17")
-    assert java_home({"PATH": str(tmp_path / "bin")}) == tmp_path / "really"
-
-
-@pytest.mark.parametrize(("version", "status"), [("11", 0), ("1.8", 0), ("21", 1)])
-def test_a_java_that_is_too_old_or_does_not_start_is_passed_over(tmp_path: Path, version: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("version", "status", "chosen"),
+    [("21", 0, "set"), ("11", 0, "found/really"), ("1.8", 0, "found/really"), ("21", 1, "found/really")],
+)
+def test_java_home_goes_before_the_path_unless_it_is_too_old_or_does_not_start(
+    tmp_path: Path, version: str, status: int, chosen: str
+) -> None:
     fake_java(tmp_path / "set", version, status)
     fake_java(tmp_path / "found", "17")
     environment = {"JAVA_HOME": str(tmp_path / "set"), "PATH": str(tmp_path / "found" / "bin")}
-    assert java_home(environment) == tmp_path / "found" / "really"
+    assert java_home(environment) == tmp_path / chosen
+    assert java_home({"PATH": environment["PATH"]}) == tmp_path / "found" / "really", "it says where it lives"
 
 
 def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from oncelog.spark.reading.offsets import (
     capped,
     from_json,
     loss_at,
+    offset_of,
     pinned,
-    place,
     ranges,
     share,
     split,
@@ -33,9 +33,9 @@ TOPICS = ("a", "b", "c")
 
 
 def known(
-    settled: int, earliest: int = 0, generation: int = 1, at_timestamp: int | None = None, within: int | None = None
+    stable: int, earliest: int = 0, generation: int = 1, at_timestamp: int | None = None, within: int | None = None
 ) -> TopicOffsets:
-    return TopicOffsets(generation=generation, earliest=earliest, settled=settled, at_timestamp=at_timestamp, within=within)
+    return TopicOffsets(generation=generation, earliest=earliest, stable=stable, at_timestamp=at_timestamp, within=within)
 
 
 # --- the text in Spark's log
@@ -47,25 +47,20 @@ def test_positions_come_back_from_sparks_log_as_they_were(positions: dict[str, P
     assert from_json(json.loads(json.dumps(to_json(positions)))) == positions
 
 
-def test_the_text_is_the_one_that_checkpoints_hold() -> None:
-    text = '{"v": 1, "topics": {"t": {"base": 5, "pos": 9, "generation": 1}}}'
-    assert json.dumps(to_json({"t": Position(5, 9, 1)})) == text
-
-
 @pytest.mark.parametrize(
-    ("edge", "start"),
+    ("offset", "text"),
     [
-        ("latest", "latest"),
-        ("earliest", "earliest"),
-        (AtTime(7), {"timestamp": 7}),
-        (AtTimes({"t": 7}), {"timestamps": {"t": 7}}),
-        (AtOffsets({"t": -1}), {"offsets": {"t": -1}}),
+        (to_json({"t": Position(5, 9, 1)}), '{"v": 1, "topics": {"t": {"base": 5, "pos": 9, "generation": 1}}}'),
+        (unresolved("latest"), '{"v": 1, "start": "latest"}'),
+        (unresolved("earliest"), '{"v": 1, "start": "earliest"}'),
+        (unresolved(AtTime(7)), '{"v": 1, "start": {"timestamp": 7}}'),
+        (unresolved(AtTimes({"t": 7})), '{"v": 1, "start": {"timestamps": {"t": 7}}}'),
+        (unresolved(AtOffsets({"t": -1})), '{"v": 1, "start": {"offsets": {"t": -1}}}'),
     ],
 )
-def test_a_beginning_that_is_not_resolved_has_no_positions(edge: object, start: object) -> None:
-    offset = unresolved(edge)  # type: ignore[arg-type]
-    assert offset == {"v": 1, "start": start}
-    assert from_json(json.loads(json.dumps(offset))) is None
+def test_the_text_is_the_one_that_checkpoints_hold(offset: dict[str, object], text: str) -> None:
+    assert json.dumps(offset) == text
+    assert (from_json(offset) is None) == ("start" in offset), "what is not resolved has no positions"
 
 
 @pytest.mark.parametrize("offset", [{"v": 2, "topics": {}}, {"topics": {}}])
@@ -94,9 +89,9 @@ def test_a_stream_is_pinned_by_an_empty_batch_at_its_beginning(edge: object, off
     assert ranges(positions) == []
 
 
-def test_a_time_that_no_settled_message_has_reached_is_the_settled_end() -> None:
-    assert place(AtTime(1), "t", known(10, at_timestamp=12)) == 10
-    assert place(AtTime(1), "t", known(10)) == 10
+@pytest.mark.parametrize(("at_timestamp", "found"), [(2, 3), (7, 7), (12, 10), (None, 10)])
+def test_a_time_means_an_offset_that_is_there_and_stable(at_timestamp: int | None, found: int) -> None:
+    assert offset_of(AtTime(1), "t", known(10, 3, at_timestamp=at_timestamp)) == found
 
 
 def test_a_beginning_beyond_the_messages_is_refused_and_not_waited_for() -> None:
@@ -138,31 +133,28 @@ def test_batches_under_any_limits_cover_every_offset_exactly_once(data: st.DataO
     assert read == {topic: list(range(upto)) for topic, upto in logs.items()}
 
 
-def test_without_news_the_batch_is_none() -> None:
-    positions = {"t": Position(0, 5, 1)}
-    assert advanced(positions, {"t": 5}, {"t": known(5)}) is None
-    assert advanced(positions, {"t": 5}, {"t": known(3)}) is None, "what is not settled any more is waited for"
+A, B = Position(3, 5, 1), Position(0, 4, 1)
 
 
-def test_a_topic_subscribed_to_later_begins_at_its_oldest_message() -> None:
-    positions, answers = {"a": Position(3, 5, 1)}, {"a": known(5), "b": known(9, 2, generation=3)}
-    at, losses = begins(positions, answers)
-    assert (at, losses) == ({"a": 5, "b": 2}, [])
-    assert advanced(positions, at, answers) == {"a": Position(5, 5, 1), "b": Position(2, 9, 3, oldest=True)}
-
-
-def test_an_empty_topic_subscribed_to_later_is_noted_once() -> None:
-    positions, answers = {"a": Position(3, 5, 1)}, {"a": known(5), "b": known(0)}
-    end = advanced(positions, begins(positions, answers)[0], answers)
-    assert end == {"a": Position(5, 5, 1), "b": Position(0, 0, 1, oldest=True)}
-    assert advanced(end, begins(end, answers)[0], answers) is None
-
-
-def test_a_topic_not_subscribed_to_any_more_keeps_its_place() -> None:
-    positions = {"a": Position(3, 5, 1), "b": Position(0, 4, 1)}
-    end = advanced(positions, {"a": 5}, {"a": known(8)})
-    assert end == {"a": Position(5, 8, 1), "b": Position(4, 4, 1)}
-    assert begins(end, {"b": known(9)})[0] == {"b": 4}
+@pytest.mark.parametrize(
+    ("positions", "answers", "end"),
+    [
+        ({"a": A}, {"a": known(5)}, None),
+        ({"a": A}, {"a": known(4)}, None),  # what is not stable any more is waited for
+        ({"a": A}, {"a": known(5), "b": known(9, 2, 3)}, {"a": Position(5, 5, 1), "b": Position(2, 9, 3, oldest=True)}),
+        ({"a": A}, {"a": known(5), "b": known(0)}, {"a": Position(5, 5, 1), "b": Position(0, 0, 1, oldest=True)}),
+        ({"b": Position(0, 0, 1, True)}, {"b": known(0)}, None),  # an empty one is noted once
+        ({"b": Position(0, 0, 1, True)}, {"b": known(9, 4)}, {"b": Position(4, 9, 1, oldest=True)}),
+        ({"b": Position(4, 9, 1, True)}, {"b": known(20, 4)}, {"b": Position(9, 20, 1)}),
+        ({"a": A, "b": B}, {"a": known(8)}, {"a": Position(5, 8, 1), "b": Position(4, 4, 1)}),  # b keeps its place
+        ({"a": A, "b": B}, {"b": known(4)}, None),
+        ({"a": A}, {"a": known(20, 0, 2)}, {"a": Position(0, 20, 2)}),
+    ],
+)
+def test_a_batch_goes_from_where_each_topic_stands_to_what_is_stable(
+    positions: dict[str, Position], answers: dict[str, TopicOffsets], end: dict[str, Position] | None
+) -> None:
+    assert advanced(positions, begins(positions, answers)[0], answers) == end
 
 
 @given(st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 50)), st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 50)))
@@ -173,38 +165,35 @@ def test_available_now_ends_at_the_target_whatever_comes_meanwhile(before: dict[
 
 
 def test_a_topic_made_anew_behind_the_target_has_nothing_for_this_run() -> None:
-    assert capped({"t": known(9, 2, generation=2)}, {"t": known(100)})["t"].settled == 2
+    assert capped({"t": known(9, 2, generation=2)}, {"t": known(100)})["t"].stable == 2
 
 
 # --- what is lost
 
 
-def test_messages_that_are_gone_are_noticed_with_what_is_lost() -> None:
-    at, [loss] = begins({"t": Position(0, 5, 1)}, {"t": known(20, 8)})
-    assert at == {"t": 8}
-    assert str(loss).startswith("topic t: the messages from offset 5 to 7 are not there any more")
+@pytest.mark.parametrize(
+    ("position", "answer", "at", "says"),
+    [
+        (Position(0, 5, 1), known(20, 5), 5, None),
+        (Position(0, 5, 1), known(20, 8), 8, "topic t: the messages from offset 5 to 7 are not there any more"),
+        (Position(0, 5, 1), known(20, 0, 2), 0, "topic t was deleted and created anew"),
+        (Position(0, 0, 1), known(9, 4), 4, "topic t: the messages from offset 0 to 3"),
+        (Position(0, 0, 1, oldest=True), known(9, 4), 4, None),  # nothing was read, and the oldest was asked for
+        (Position(0, 0, 1, oldest=True), known(9, 0, 2), 0, "topic t was deleted and created anew"),
+        (Position(4, 9, 1, oldest=True), known(20, 12), 12, "topic t: the messages from offset 9 to 11"),
+        (None, known(20, 8), 8, None),
+    ],
+)
+def test_what_is_lost_is_what_would_have_been_read(
+    position: Position | None, answer: TopicOffsets, at: int, says: str | None
+) -> None:
+    found, losses = begins({} if position is None else {"t": position}, {"t": answer})
+    assert found == {"t": at}
+    assert [str(loss)[: len(says or "")] for loss in losses] == ([] if says is None else [says])
 
 
-def test_a_topic_deleted_and_created_anew_is_a_loss_and_begins_at_its_oldest_message() -> None:
-    at, [loss] = begins({"t": Position(0, 5, 1)}, {"t": known(20, 0, generation=2)})
-    assert at == {"t": 0}
-    assert "deleted and created anew" in str(loss)
-    assert advanced({"t": Position(0, 5, 1)}, at, {"t": known(20, generation=2)}) == {"t": Position(0, 20, 2)}
-
-
-def test_nothing_is_lost_where_reading_goes_on_at_the_oldest_message() -> None:
-    assert loss_at("t", 8, 1, known(20, 8)) is None
+def test_a_range_without_a_generation_is_not_of_another_one() -> None:
     assert loss_at("t", 8, None, known(20, 8, generation=9)) is None
-
-
-def test_what_a_stream_from_the_oldest_message_never_read_is_not_missed() -> None:
-    pin = pinned("earliest", {"t": known(5)})
-    assert begins(pin, {"t": known(9, 4)}) == ({"t": 4}, [])
-    assert begins({"t": Position(0, 0, 1)}, {"t": known(9, 4)})[1] != [], "unlike one that was told where to begin"
-    read = advanced(pin, {"t": 4}, {"t": known(9, 4)})
-    assert read == {"t": Position(4, 9, 1, oldest=True)}
-    assert begins(read, {"t": known(20, 12)})[1] != []
-    assert advanced(read, {"t": 9}, {"t": known(20, 4)}) == {"t": Position(9, 20, 1)}
 
 
 # --- sharing and splitting
@@ -230,11 +219,13 @@ def test_a_limit_is_shared_in_proportion_to_what_waits() -> None:
     st.none() | st.integers(1, 40),
 )
 def test_splits_are_dense_in_order_and_as_many_as_asked_for(sizes: list[tuple[int, int]], parts: int | None) -> None:
-    whole = [Range(str(index), first, first + size, 1) for index, (first, size) in enumerate(sizes)]
+    whole = [Range(str(index), first, first + size, 1, oldest=True) for index, (first, size) in enumerate(sizes)]
     pieces = split(whole, parts)
     assert [(p.topic, offset) for p in pieces for offset in range(p.first, p.upto)] == [
         (one.topic, offset) for one in whole for offset in range(one.first, one.upto)
     ]
     assert all(piece.first < piece.upto for piece in pieces)
+    begins_whole = {(one.topic, one.first) for one in whole}
+    assert all(piece.oldest == ((piece.topic, piece.first) in begins_whole) for piece in pieces), "behind it something was read"
     messages = sum(size for _, size in sizes)
     assert len(pieces) == max(len(whole), min(parts or 0, messages))

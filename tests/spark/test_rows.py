@@ -11,21 +11,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructType
 
+from oncelog.producing.cutting import REQUEST
+from oncelog.spark.reading.columns import read_schema
 from oncelog.spark.writing import rows as module
-from oncelog.spark.writing.rows import Chunks, Columns, Place, check_columns, checksum, checksum_text, split
-from oncelog.transactions.chunks import MAX_BYTES
+from oncelog.spark.writing.rows import Chunks, Columns, Target, check_columns, checksum, checksum_text, split
+
+MAX_BYTES = REQUEST.bytes
 
 
 class Row(NamedTuple):
@@ -84,45 +77,38 @@ def cut(rows: Sequence[Row], at: Sequence[int]) -> list[list[Row]]:
 names = st.sampled_from(["t", "u", "v"])
 headers = st.none() | st.dictionaries(st.text(max_size=3), st.text(max_size=3), min_size=1, max_size=2)
 numbers = st.integers(0, 2**63 - 1)
-some_rows = st.lists(
-    st.builds(Row, st.binary(max_size=8), st.none() | st.binary(max_size=3), names, headers, st.none(), st.none()), max_size=40
-)
-named_rows = st.lists(st.builds(Row, st.binary(max_size=8), st.none(), names, st.none(), names, numbers), max_size=40)
+unnamed = st.builds(Row, st.binary(max_size=8), st.none() | st.binary(max_size=3), names, headers, st.none(), st.none())
+named = st.builds(Row, st.binary(max_size=8), st.none() | st.binary(max_size=3), names, headers, names, numbers)
+some_rows = st.lists(unnamed | named, max_size=40)
 cuts = st.lists(st.integers(0, 40), max_size=4)
 
 
-@settings(max_examples=50)
-@given(some_rows, cuts, st.integers(1, 10))
-def test_every_row_leaves_once_and_those_of_a_topic_in_order(rows: list[Row], at: list[int], most: int) -> None:
-    requests, _ = written([batch_of(part) for part in cut(rows, at)], None, False, most)
+@given(some_rows, cuts, st.integers(1, 10), st.sampled_from([None, "w"]), st.booleans())
+def test_every_row_leaves_once_and_in_the_order_of_its_place(
+    rows: list[Row], at: list[int], most: int, topic: str | None, keep: bool
+) -> None:
+    requests, _ = written([batch_of(part) for part in cut(rows, at)], topic, keep, most)
+    wanted = [each._replace(topic=topic or each.topic) for each in rows]
+    wanted = wanted if keep else [each._replace(producer=None, sequence_id=None) for each in wanted]
     left = rows_of(requests)
-    for topic in ("t", "u", "v"):
-        assert [each for each in left if each.topic == topic] == [each for each in rows if each.topic == topic]
-    assert all(1 <= len(request.payloads) <= most for _, request in requests)
-
-
-@settings(max_examples=50)
-@given(named_rows, cuts, st.integers(1, 10))
-def test_those_of_a_producer_keep_their_order_and_numbers(rows: list[Row], at: list[int], most: int) -> None:
-    requests, _ = written([batch_of(part) for part in cut(rows, at)], None, True, most)
-    left = rows_of(requests)
-    assert sorted(map(repr, left)) == sorted(map(repr, rows))
-    for place in {(each.topic, each.producer) for each in rows}:
-        ours, theirs = ([each for each in side if (each.topic, each.producer) == place] for side in (left, rows))
+    assert sorted(map(repr, left)) == sorted(map(repr, wanted))
+    for place in {(each.topic, each.producer) for each in wanted}:
+        ours, theirs = ([each for each in side if (each.topic, each.producer) == place] for side in (left, wanted))
         assert ours == theirs
+    assert all(1 <= len(request.payloads) <= most for _, request in requests)
 
 
 @settings(max_examples=50)
 @given(some_rows, cuts, st.randoms())
 def test_the_sum_is_that_of_the_rows_in_any_order_and_any_cut(rows: list[Row], at: list[int], random: Any) -> None:
     shuffled = random.sample(rows, len(rows))
-    _, total = written([batch_of(rows)] if rows else [], None, False, 10)
-    _, again = written([batch_of(part) for part in cut(shuffled, at)], None, False, 3)
+    _, total = written([batch_of(rows)] if rows else [], None, True, 10)
+    _, again = written([batch_of(part) for part in cut(shuffled, at)], None, True, 3)
     assert total == again
 
 
 @settings(max_examples=50)
-@given(some_rows, some_rows)
+@given(st.lists(unnamed, max_size=10), st.lists(unnamed, max_size=10))
 @example([Row(b"b", b"a")], [Row(b"ab", b"")])
 @example([Row(b"b", b"")], [Row(b"b", None)])
 @example([Row(b"b", None, "t")], [Row(b"b", None, "u")])
@@ -140,12 +126,8 @@ def test_rows_that_swap_their_values_have_another_sum() -> None:
     numbers = Random(1)
     for _ in range(100_000):
         keys, payloads = ([numbers.randbytes(4) for _ in range(2)] for _ in range(2))
-        swapped = checksum(Place("t"), Columns(payloads[::-1], list(keys)))
-        assert swapped != checksum(Place("t"), Columns(payloads, list(keys)))
-
-
-def test_the_sum_is_kept_with_the_number_of_rows() -> None:
-    assert checksum_text(3, 2**128 + 255) == "3:" + "0" * 30 + "ff"
+        swapped = checksum(Target("t"), Columns(payloads[::-1], list(keys)))
+        assert swapped != checksum(Target("t"), Columns(payloads, list(keys)))
 
 
 def test_the_sum_stays_what_it_is_from_one_version_to_the_next() -> None:
@@ -157,37 +139,25 @@ def test_the_sum_stays_what_it_is_from_one_version_to_the_next() -> None:
         "3:9e4f4a60aff7b22f68e9205f45c049ab",
         "3:5d5096796f0cee8b6c2b7a6c68427cbc",
     )
+    assert checksum_text(3, 2**128 + 255) == "3:" + "0" * 30 + "ff"
 
 
 @pytest.mark.parametrize("binary", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()], ids=str)
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string()], ids=str)
-def test_strings_and_bytes_are_the_same_in_all_their_forms(binary: pa.DataType, text: pa.DataType) -> None:
-    rows = [Row("ä".encode(), b"k"), Row(b"", None, "u"), Row(b"x", b"")]
-    batch = _with(batch_of(rows, text), binary)
+def test_strings_and_bytes_are_the_same_in_all_their_forms_and_a_slice_is_its_own_rows(
+    binary: pa.DataType, text: pa.DataType
+) -> None:
+    rows = [Row("ä".encode(), b"k"), Row(b"", None, "u"), Row(b"x", b""), Row(b"y")]
+    batch, plain = batch_of(rows, text), pa.string() if pa.types.is_large_string(binary) else pa.binary()
+    for index in (0, 1):  # key and value
+        batch = batch.set_column(index, batch.schema.names[index], batch.column(index).cast(plain).cast(binary))
     assert sorted(map(repr, rows_of(written([batch], None, False, 10)[0]))) == sorted(map(repr, rows))
-
-
-def _with(batch: pa.RecordBatch, kind: pa.DataType) -> pa.RecordBatch:
-    columns = [
-        column.cast(pa.string() if pa.types.is_large_string(kind) else pa.binary()).cast(kind)
-        if name in ("key", "value")
-        else column
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    ]
-    return pa.record_batch(columns, names=batch.schema.names)
-
-
-def test_a_slice_of_a_batch_is_its_own_rows() -> None:
-    batch = batch_of([Row(b"%d" % number) for number in range(10)]).slice(3, 4)
-    assert [each.value for each in rows_of(written([batch], "t", False, 10)[0])] == [b"3", b"4", b"5", b"6"]
-
-
-def test_the_option_wins_over_the_column() -> None:
-    assert {topic for topic, _ in written([batch_of([Row(b"a"), Row(b"b", topic="u")])], "w", False, 10)[0]} == {"w"}
+    assert rows_of(written([batch.slice(1, 2)], "t", False, 10)[0]) == [rows[1]._replace(topic="t"), rows[2]]
 
 
 def test_no_request_is_larger_than_it_may_be_but_for_one_row() -> None:
-    sizes = [100, MAX_BYTES // 2, MAX_BYTES // 2, MAX_BYTES // 2, 3 * MAX_BYTES, 100, MAX_BYTES]
+    half = MAX_BYTES // 2 - 128  # what a row costs beside its value
+    sizes = [100, half, half, half, 3 * MAX_BYTES, 100, MAX_BYTES]
     rows = [Row(bytes([number]) * size) for number, size in enumerate(sizes)]
     requests, _ = written([batch_of(rows)], None, False, 10)
     assert rows_of(requests) == rows
@@ -206,39 +176,36 @@ def test_a_task_holds_a_bounded_number_of_rows_of_many_producers(monkeypatch: py
     assert left + sum(len(request.payloads) for _, request in chunks.rest()) == 1_000
 
 
-@pytest.mark.parametrize(
-    ("names", "columns", "problem"),
-    [
-        (["value"], [[b"a", None]], "column value is null in 1 rows for topic t"),
-        (["value", "topic"], [[b"a", b"b"], ["u", None]], "column topic is None in 1 rows: fill it, or set option topic"),
-        (["value", "topic"], [[b"a"], [""]], "column topic is ''"),
-    ],
-)
-def test_a_row_that_cannot_be_written_says_which_column(names: list[str], columns: list[Any], problem: str) -> None:
-    kinds = {"value": pa.binary(), "topic": pa.string()}
-    batch = pa.record_batch([pa.array(each, kinds[name]) for name, each in zip(names, columns, strict=True)], names=names)
-    with pytest.raises(ValueError, match=problem):
-        list(split(batch, None if "topic" in names else "t", False))
-
-
-def test_a_producers_row_needs_its_number() -> None:
-    with pytest.raises(ValueError, match="column sequence_id is null in 1 rows of producer 'p'"):
-        list(split(batch_of([Row(b"a", producer="p")]), "t", True))
+def headed(*headers: tuple[str, bytes | None] | None) -> dict[str, Any]:
+    pairs = [None if each is None else {"key": each[0], "value": each[1]} for each in headers]
+    return {"value": [b"a"], "headers": [pairs]}
 
 
 @pytest.mark.parametrize(
-    ("headers", "problem"),
+    ("columns", "topic", "keep", "problem"),
     [
-        ([{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}], "names 'a' twice"),
-        ([{"key": "a", "value": b"\xff"}], "header 'a' is not UTF-8"),
-        ([{"key": "a", "value": None}], "holds a null"),
-        ([None], "holds a null"),
+        ({"value": [b"a", None]}, "t", False, "column value is null in 1 rows for topic t"),
+        (
+            {"value": [b"a", b"b"], "topic": ["u", None]},
+            None,
+            False,
+            "column topic is None in 1 rows: fill it, or set option topic",
+        ),
+        ({"value": [b"a"], "topic": [""]}, None, False, "column topic is ''"),
+        ({"value": [b"a"], "producer": ["p"], "sequence_id": [None]}, "t", True, "sequence_id is null in 1 rows of producer 'p'"),
+        (headed(("a", b"1"), ("a", b"2")), "t", False, "names 'a' twice"),
+        (headed(("a", b"\xff")), "t", False, "header 'a' is not UTF-8"),
+        (headed(("a", None)), "t", False, "holds a null"),
+        (headed(None), "t", False, "holds a null"),
     ],
 )
-def test_a_header_that_cannot_be_a_property_is_refused(headers: list[Any], problem: str) -> None:
-    batch = pa.record_batch([pa.array([b"a"], pa.binary()), pa.array([headers], HEADERS)], names=["value", "headers"])
+def test_a_row_that_cannot_be_written_says_which_column(
+    columns: dict[str, list[Any]], topic: str | None, keep: bool, problem: str
+) -> None:
+    kinds = {"value": pa.binary(), "headers": HEADERS, "sequence_id": pa.int64()}
+    batch = pa.record_batch([pa.array(each, kinds.get(name, pa.string())) for name, each in columns.items()], names=list(columns))
     with pytest.raises(ValueError, match=problem):
-        list(split(batch, "t", False))
+        list(split(batch, topic, keep))
 
 
 # --- the columns
@@ -251,16 +218,11 @@ def schema(**columns: DataType) -> StructType:
     return found
 
 
-def test_what_the_source_brings_the_sink_takes() -> None:
-    pair = StructType().add("key", StringType()).add("value", BinaryType())
-    everything = schema(
-        key=BinaryType(), value=BinaryType(), topic=StringType(), partition=IntegerType(), offset=LongType(),
-        timestamp=TimestampType(), headers=ArrayType(pair), message_id=BinaryType(), producer=StringType(),
-        sequence_id=LongType(),
-    )  # fmt: skip
+def test_what_the_source_brings_the_sink_takes_and_what_is_not_written_may_be_of_any_type() -> None:
     for topic in (None, "t"):
         for keep in (False, True):
-            check_columns(everything, topic, keep)
+            check_columns(read_schema(True), topic, keep)
+    check_columns(schema(value=StringType(), topic=LongType(), producer=LongType(), offset=StringType()), "t", False)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +242,3 @@ def test_what_the_source_brings_the_sink_takes() -> None:
 def test_a_schema_that_cannot_be_written_says_why(columns: StructType, topic: str | None, keep: bool, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         check_columns(columns, topic, keep)
-
-
-def test_columns_that_are_not_written_may_be_of_any_type() -> None:
-    check_columns(schema(value=StringType(), topic=LongType(), producer=LongType(), offset=StringType()), "t", False)

@@ -15,7 +15,7 @@ from oncelog.spark.home import spark_home
 from oncelog.spark.java import java_home
 from oncelog.spark.session import is_here, prepare
 from tests.patience import PATIENCE
-from tests.support import RunningService
+from tests.world.service import RunningService
 
 pytestmark = pytest.mark.wide
 
@@ -35,32 +35,18 @@ def test_what_is_missing_is_named_with_what_installs_it(missing: str) -> None:
     assert f"ImportError: oncelog.spark needs {missing}: pip install 'oncelog[spark]'" in run.stderr
 
 
-def test_the_environment_says_which_java_and_which_python() -> None:
-    environment = {"JAVA_HOME": str(java_home())}
-    prepare(environment, "local[2]")
-    assert environment == {
-        "JAVA_HOME": str(java_home()),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_HOME": str(spark_home({})),
-    }
-
-
-def test_what_the_caller_has_chosen_stays() -> None:
-    chosen = {"PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b", "SPARK_LOCAL_IP": "10.0.0.1", "SPARK_HOME": "c"}
-    chosen["JAVA_HOME"] = str(java_home())
-    environment = dict(chosen)
-    prepare(environment, "local")
-    assert environment == chosen
-
-
-def test_only_a_master_on_this_machine_is_bound_to_loopback() -> None:
-    environment = {"JAVA_HOME": str(java_home())}
-    prepare(environment, "spark://elsewhere:7077")
-    assert not {"SPARK_LOCAL_IP", "SPARK_HOME"} & {*environment}
-    here = {"local", "local[*]", "local-cluster[2,1,1024]"}
-    assert {master for master in (*here, "yarn", "spark://localhost:7077") if is_here(master)} == here
+def test_the_environment_says_which_java_and_which_python_and_what_the_caller_has_chosen_stays() -> None:
+    java = {"JAVA_HOME": str(java_home())}
+    here = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
+    local = {**java, **here, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark_home({}))}
+    chosen = {**java, "PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b", "SPARK_LOCAL_IP": "10.0.0.1", "SPARK_HOME": "c"}
+    elsewhere = {**java, **here}  # only a master on this machine is bound to loopback
+    for given, master, wanted in ((java, "local[2]", local), (chosen, "local", chosen), (java, "spark://there:7077", elsewhere)):
+        environment = dict(given)
+        prepare(environment, master)
+        assert environment == wanted
+    masters = {"local", "local[*]", "local-cluster[2,1,1024]"}
+    assert {master for master in (*masters, "yarn", "spark://localhost:7077") if is_here(master)} == masters
 
 
 def test_a_session_is_on_loopback_quiet_and_knows_the_format(spark: SparkSession, service: RunningService) -> None:
@@ -68,14 +54,9 @@ def test_a_session_is_on_loopback_quiet_and_knows_the_format(spark: SparkSession
     assert spark.conf.get("spark.log.level") == "ERROR"
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert session("another", "local[2]").sparkContext is spark.sparkContext, "there is one"
-    assert "offset" in spark.read.format("oncelog").option("url", service.url).option("topic", "none").load().columns
-
-
-@pytest.mark.parametrize("ship_code", [True, False])
-def test_registering_again_is_harmless(spark: SparkSession, service: RunningService, ship_code: bool) -> None:
-    register(spark, ship_code=ship_code)
-    assert "offset" in spark.read.format("oncelog").option("url", service.url).option("topic", "none").load().columns
-    register(spark)
+    for again in (lambda: None, lambda: register(spark, ship_code=False), lambda: register(spark)):
+        again()  # is harmless
+        assert "offset" in spark.read.format("oncelog").option("url", service.url).option("topic", "none").load().columns
 
 
 @pytest.mark.parametrize("older", ["4.0.5", "4.1.4"])

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
-import freezegun
 import pytest
-from freezegun.api import FrozenDateTimeFactory
 
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
-from oncelog_service.clock import SystemClock
 from oncelog_service.storage.memory import Disk
-from tests.patience import PATIENCE
 from tests.service.house import PARTICIPANT, House, opened
-from tests.support import ManualClock
+from tests.world.clock import ManualClock
 
-DAY = timedelta(hours=25, seconds=1)
-BEGIN = datetime(2026, 9, 21, tzinfo=UTC)
 HOUR_MS = 3_600_000
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 async def published(house: House) -> int:
@@ -39,108 +24,71 @@ async def publish(house: House, pointer: int) -> None:
     await house.log.publish(PublishRequest([b"a"], write_pointer=pointer))
 
 
-def test_the_machines_clock_a_day_ahead_for_once_stops_no_transactional_publish_afterwards() -> None:
-    async def scenario(frozen: FrozenDateTimeFactory) -> None:
-        disk = Disk()
-        async with opened(disk, SystemClock()) as house:
-            before = await published(house)
-            frozen.move_to(BEGIN + DAY)
-            await publish(house, before)
-            ahead = await published(house)
-            assert await house.transactions.expire_due() == 0, "a step forward ends nobody"
-            frozen.move_to(BEGIN)
-            await publish(house, before)
-            await publish(house, ahead)
-            assert await published(house) > ahead > before
-            highest = house.transactions.state.last
-        frozen.move_to(BEGIN + timedelta(seconds=1))
-        async with opened(disk, SystemClock()) as house:  # whose clock is right, and whose pointers are a day ahead of it
-            await publish(house, ahead)
-            assert await published(house) > highest
-            await house.log.settle_outlived()
-            assert (await house.transactions.show(ahead)).state == "in_progress"
-            await house.transactions.commit(ahead)
-
-    with freezegun.freeze_time(BEGIN, real_asyncio=True) as frozen:
-        run(lambda: scenario(frozen))
-
-
 @pytest.mark.parametrize("step_ms", [-26 * HOUR_MS, -HOUR_MS, HOUR_MS, 26 * HOUR_MS])
-def test_a_transaction_times_out_when_its_time_is_over_whatever_the_clock_is_set_to(step_ms: int) -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        async with opened(Disk(), clock) as house:
-            transactions = house.transactions
-            pointers = [(await transactions.start(TransactionType.SHORT, 10_000)).write_pointer for _ in range(3)]
-            clock.ms += step_ms
-            pointers.append((await transactions.start(TransactionType.SHORT, 10_000)).write_pointer)
-            clock.seconds += 9.999
-            assert await transactions.expire_due() == 0
-            clock.ms -= step_ms
-            clock.seconds += 0.001
-            assert await transactions.expire_due() == 4
-            assert {await state(house, pointer) for pointer in pointers} == {"invalid"}
-
-    run(scenario)
+async def test_a_transaction_times_out_when_its_time_is_over_whatever_the_clock_is_set_to(step_ms: int) -> None:
+    clock = ManualClock()
+    async with opened(Disk(), clock) as house:
+        transactions = house.transactions
+        pointers = [(await transactions.start(TransactionType.SHORT, 10_000)).write_pointer for _ in range(3)]
+        clock.ms += step_ms
+        pointers.append((await transactions.start(TransactionType.SHORT, 10_000)).write_pointer)
+        clock.seconds += 9.999
+        assert await transactions.expire_due() == 0
+        clock.ms -= step_ms
+        clock.seconds += 0.001
+        assert await transactions.expire_due() == 4
+        assert {await state(house, pointer) for pointer in pointers} == {"invalid"}
 
 
 @pytest.mark.parametrize("step_ms", [-26 * HOUR_MS, 0, 26 * HOUR_MS])
-def test_who_takes_over_with_another_clock_gives_each_transaction_its_whole_time_anew(step_ms: int) -> None:
-    async def scenario() -> None:
-        disk, clock = Disk(), ManualClock()
-        async with opened(disk, clock, clean=False) as house:
-            pointer = await published(house)
-            prepared = await published(house)
-            await house.transactions.can_commit(prepared, [b"key"], "bank")
-            clock.seconds += 29.0
-        other = ManualClock(clock.ms + step_ms)
-        async with opened(disk, other) as house:
-            await publish(house, pointer)
-            other.seconds += 29.0
-            assert await house.transactions.expire_due() == 0
-            other.seconds += 1.0
-            assert await house.transactions.expire_due() == 1
-            assert await state(house, pointer) == "invalid"
-            assert await state(house, prepared) == "in_progress"
-
-    run(scenario)
+async def test_who_takes_over_with_another_clock_gives_each_transaction_its_whole_time_anew(step_ms: int) -> None:
+    disk, clock = Disk(), ManualClock()
+    async with opened(disk, clock, clean=False) as house:
+        pointer = await published(house)
+        prepared = await published(house)
+        await house.transactions.can_commit(prepared, [b"key"], "bank")
+        clock.seconds += 29.0
+    other = ManualClock(clock.ms + step_ms)
+    other.seconds = 1_000.0
+    async with opened(disk, other) as house:
+        await publish(house, pointer)
+        other.seconds += 29.0
+        assert await house.transactions.expire_due() == 0
+        other.seconds += 1.0
+        assert await house.transactions.expire_due() == 1
+        assert await state(house, pointer) == "invalid"
+        assert await state(house, prepared) == "in_progress"
 
 
-def test_a_step_forward_forgets_no_outcome() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        async with opened(Disk(), clock) as house:
-            pointer = await published(house)
-            await house.transactions.commit(pointer)
-            await house.transactions.settled(pointer, "0:default/orders/1")
-            clock.ms += 27 * HOUR_MS
-            assert await house.transactions.forget_outcomes() == 0
-            assert await state(house, pointer) == "committed"
-            clock.seconds += 27 * 3_600
-            assert await house.transactions.forget_outcomes() == 1
-
-    run(scenario)
+async def test_a_step_forward_forgets_no_outcome() -> None:
+    clock = ManualClock()
+    async with opened(Disk(), clock) as house:
+        pointer = await published(house)
+        await house.transactions.commit(pointer)
+        await house.transactions.acknowledge(pointer, "0:default/orders/1")
+        clock.ms += 27 * HOUR_MS
+        assert await house.transactions.forget_outcomes() == 0
+        assert await state(house, pointer) == "committed"
+        clock.seconds += 27 * 3_600
+        assert await house.transactions.forget_outcomes() == 1
 
 
-def test_what_ends_late_since_a_restart_gave_it_its_time_anew_is_not_forgotten_at_once() -> None:
-    async def scenario() -> None:
-        disk, clock = Disk(), ManualClock()
-        async with opened(disk, clock) as house:
-            pointer = await published(house)
-            await house.transactions.can_commit(pointer, [b"key"], "bank")
-            clock.advance(20 * HOUR_MS)
-        async with opened(disk, clock) as house:
-            clock.advance(7 * HOUR_MS)
-            await house.transactions.commit(pointer)
-            await house.transactions.settled(pointer, PARTICIPANT)
-            assert await house.transactions.forget_outcomes() == 0
-        async with opened(disk, clock) as house:
-            assert await house.transactions.forget_outcomes() == 0
-            assert await state(house, pointer) == "committed"
-            clock.advance(HOUR_MS + 1)
-            assert await house.transactions.forget_outcomes() == 1
-
-    run(scenario)
+async def test_what_ends_late_since_a_restart_gave_it_its_time_anew_is_not_forgotten_at_once() -> None:
+    disk, clock = Disk(), ManualClock()
+    async with opened(disk, clock) as house:
+        pointer = await published(house)
+        await house.transactions.can_commit(pointer, [b"key"], "bank")
+        clock.advance(20 * HOUR_MS)
+    async with opened(disk, clock) as house:
+        clock.advance(7 * HOUR_MS)
+        await house.transactions.commit(pointer)
+        await house.transactions.acknowledge(pointer, PARTICIPANT)
+        assert await house.transactions.forget_outcomes() == 0
+    async with opened(disk, clock) as house:
+        assert await house.transactions.forget_outcomes() == 0
+        assert await state(house, pointer) == "committed"
+        clock.advance(HOUR_MS + 1)
+        assert await house.transactions.forget_outcomes() == 1
 
 
 async def state(house: House, pointer: int) -> str:

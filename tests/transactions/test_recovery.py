@@ -19,16 +19,16 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.wire.models import TransactionState
-from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key, outcome_key
-from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.keys import SNAPSHOT_SLOTS, outcome_key
+from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Batch, StoreDamaged, Table
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.manager import TransactionManager
-from oncelog_service.transactions.recovery import recover
 from oncelog_service.transactions.snapshot import encode_snapshot
 from tests.patience import PATIENCE
-from tests.support import ManualClock
-from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, crashed, opened, run, with_invalid
+from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, found_on, opened, with_invalid
+from tests.world.clock import ManualClock
+from tests.world.disk import crashed
 
 SMALL = TransactionLimits(snapshot_edits=7)
 """Snapshots all the time."""
@@ -45,7 +45,7 @@ async def one_move(manager: TransactionManager, random: Random, clock: ManualClo
         lambda: manager.invalidate(pointer),
         lambda: manager.checkpoint(pointer),
         lambda: manager.enlist(pointer, random.choice([ORDERS, BILLS])),
-        lambda: manager.settled(pointer, random.choice([ORDERS, BILLS])),
+        lambda: manager.acknowledge(pointer, random.choice([ORDERS, BILLS])),
         lambda: manager.prune([pointer], None),
         manager.expire_due,
     ]
@@ -59,78 +59,65 @@ async def one_move(manager: TransactionManager, random: Random, clock: ManualClo
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_a_crash_at_any_write_the_state_is_what_it_was_after_that_write(seed: int) -> None:
+async def test_after_a_crash_at_any_write_the_state_is_what_it_was_after_that_write(seed: int) -> None:
     """Every write is held against what recovery makes of the disk that it left."""
-
-    async def scenario() -> None:
-        random, clock, disk, ids = Random(seed), ManualClock(), Disk(), list[int]()
-        for _ in range(3):
-            async with opened(disk, clock, SMALL, clean=random.random() < 0.5) as house:
-                for _ in range(40):
-                    await one_move(house.manager, random, clock, ids)
-                    await house.manager.start(SHORT)  # whatever was submitted lazily or without waiting is written with it
-                    live = house.manager.state
-                    recovered = recover(MemoryStore(crashed(disk))).state
-                    assert encode_snapshot(recovered) == encode_snapshot(live), seed
-                    assert recovered.invalids == live.invalids
-
-    run(scenario())
+    random, clock, disk, ids = Random(seed), ManualClock(), Disk(), list[int]()
+    for _ in range(3):
+        async with opened(disk, clock, SMALL, clean=random.random() < 0.5) as house:
+            for _ in range(40):
+                await one_move(house.manager, random, clock, ids)
+                await house.manager.start(SHORT)  # whatever was submitted lazily or without waiting is written with it
+                live = house.manager.state
+                recovered = found_on(crashed(disk)).state
+                assert encode_snapshot(recovered) == encode_snapshot(live), seed
+                assert recovered.invalids == live.invalids
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("move", ["start", "commit", "abort", "invalidate", "can_commit", "checkpoint"])
-def test_after_a_failed_write_the_transaction_is_wholly_as_before_or_wholly_as_after(move: str, on_disk: bool) -> None:
-    async def scenario() -> None:
-        disk = Disk()
-        async with opened(disk, clean=False) as house:
-            manager = house.manager
-            begun = (await manager.start(SHORT)).transaction_id
-            further = (await manager.checkpoint(begun)).write_pointer
-            before = encode_snapshot(manager.state)
-            disk.before_sync, disk.fail_after_apply = fail, on_disk
-            arguments = {"start": (SHORT,), "can_commit": (begun, [b"key"])}.get(move, (begun,))
-            with pytest.raises(StorageFailed):
-                await getattr(manager, move)(*arguments)
-            after = encode_snapshot(manager.state)
-            for call in (manager.start(SHORT), manager.commit(begun), manager.show(begun), manager.states([begun])):
-                with pytest.raises(StorageUnavailable):
-                    await call
-        disk.before_sync, disk.fail_after_apply = None, False
-        ended: dict[str, TransactionState] = {"commit": "committed", "abort": "aborted", "invalidate": "invalid"}
-        async with opened(disk, clean=False) as house:
-            assert encode_snapshot(house.manager.state) == (after if on_disk else before)
-            state = ended.get(move, "in_progress") if on_disk else "in_progress"
-            assert await house.manager.states([begun, further]) == {begun: state, further: state}
-
-    run(scenario())
+async def test_after_a_failed_write_the_transaction_is_wholly_as_before_or_wholly_as_after(move: str, on_disk: bool) -> None:
+    disk = Disk()
+    async with opened(disk, clean=False) as house:
+        manager = house.manager
+        begun = (await manager.start(SHORT)).transaction_id
+        further = (await manager.checkpoint(begun)).write_pointer
+        before = encode_snapshot(manager.state)
+        disk.before_sync, disk.fail_after_apply = fail, on_disk
+        arguments = {"start": (SHORT,), "can_commit": (begun, [b"key"])}.get(move, (begun,))
+        with pytest.raises(StorageFailed):
+            await getattr(manager, move)(*arguments)
+        after = encode_snapshot(manager.state)
+        for call in (manager.start(SHORT), manager.commit(begun), manager.show(begun), manager.states([begun])):
+            with pytest.raises(StorageUnavailable):
+                await call
+    disk.before_sync, disk.fail_after_apply = None, False
+    ended: dict[str, TransactionState] = {"commit": "committed", "abort": "aborted", "invalidate": "invalid"}
+    async with opened(disk, clean=False) as house:
+        assert encode_snapshot(house.manager.state) == (after if on_disk else before)
+        state = ended.get(move, "in_progress") if on_disk else "in_progress"
+        assert await house.manager.states([begun, further]) == {begun: state, further: state}
 
 
 def fail(_: Sequence[Batch]) -> None:
     raise OSError("no space left on device")
 
 
-def test_the_background_task_ends_when_the_store_fails() -> None:
-    async def scenario() -> None:
-        disk, clock = Disk(), ManualClock()
-        async with opened(disk, clock, clean=False) as house:
-            await house.manager.start(SHORT, 1)
-            disk.before_sync = fail
-            clock.advance(1)
-            await asyncio.wait_for(house.manager.run(), PATIENCE)
-
-    run(scenario())
+async def test_the_background_task_ends_when_the_store_fails() -> None:
+    disk, clock = Disk(), ManualClock()
+    async with opened(disk, clock, clean=False) as house:
+        await house.manager.start(SHORT, 1)
+        disk.before_sync = fail
+        clock.advance(1)
+        await asyncio.wait_for(house.manager.run(), PATIENCE)
 
 
-def test_a_clean_stop_leaves_nothing_to_replay() -> None:
-    async def scenario() -> None:
-        disk = Disk()
-        async with opened(disk) as house:
-            begun = (await house.manager.start(SHORT)).transaction_id
-        recovered = recover(MemoryStore(disk))
-        assert max(each or 0 for each in recovered.snapshots) == recovered.state.number == 1
-        assert list(recovered.state.open) == [begun]
-
-    run(scenario())
+async def test_a_clean_stop_leaves_nothing_to_replay() -> None:
+    disk = Disk()
+    async with opened(disk) as house:
+        begun = (await house.manager.start(SHORT)).transaction_id
+    recovered = found_on(disk)
+    assert max(each or 0 for each in recovered.snapshots) == recovered.state.number == 1
+    assert list(recovered.state.open) == [begun]
 
 
 async def many(disk: Disk, transactions: int = 40) -> list[int]:
@@ -148,78 +135,49 @@ async def many(disk: Disk, transactions: int = 40) -> list[int]:
         return ids
 
 
-def test_edits_that_both_snapshots_hold_are_deleted_and_no_others() -> None:
-    async def scenario() -> None:
-        disk = Disk()
-        await many(disk)
-        recovered = recover(MemoryStore(disk))
-        numbers = [each for each in recovered.snapshots if each is not None]
-        stored = [int.from_bytes(key, "big") for key in sorted(disk.tables[Table.TRANSACTION_EDIT])]
-        assert len(numbers) == 2
-        assert stored == list(range(min(numbers) + 1, recovered.state.number + 1))
-
-    run(scenario())
+async def test_edits_that_both_snapshots_hold_are_deleted_and_no_others() -> None:
+    disk = Disk()
+    await many(disk)
+    recovered = found_on(disk)
+    numbers = [each for each in recovered.snapshots if each is not None]
+    stored = [int.from_bytes(key, "big") for key in sorted(disk.tables[Table.TRANSACTION_EDIT])]
+    assert len(numbers) == 2
+    assert stored == list(range(min(numbers) + 1, recovered.state.number + 1))
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_one_damaged_snapshot_is_made_up_for_by_the_other_and_more_edits(lost: int) -> None:
-    async def scenario() -> None:
-        disk = Disk()
-        await many(disk)
-        whole = recover(MemoryStore(disk)).state
-        damage(disk, Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[lost])
-        recovered = recover(MemoryStore(disk))
-        assert recovered.snapshots[lost] is None
-        assert encode_snapshot(recovered.state) == encode_snapshot(whole)
-        async with opened(disk) as house:  # the next snapshot takes the place of the damaged one
-            await house.manager.start(SHORT)
-        assert None not in recover(MemoryStore(disk)).snapshots
-
-    run(scenario())
+async def test_one_damaged_snapshot_is_made_up_for_by_the_other_and_more_edits(lost: int) -> None:
+    disk = Disk()
+    await many(disk)
+    whole = found_on(disk).state
+    damage(disk, Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[lost])
+    recovered = found_on(disk)
+    assert recovered.snapshots[lost] is None
+    assert encode_snapshot(recovered.state) == encode_snapshot(whole)
+    async with opened(disk) as house:  # the next snapshot takes the place of the damaged one
+        await house.manager.start(SHORT)
+    assert None not in found_on(disk).snapshots
 
 
-def test_with_both_snapshots_damaged_nothing_is_made_up() -> None:
-    async def scenario() -> None:
-        disk = Disk()
-        await many(disk)
-        for slot in SNAPSHOT_SLOTS:
-            damage(disk, Table.TRANSACTION_SNAPSHOT, slot)
-        with pytest.raises(StoreDamaged):
-            recover(MemoryStore(disk))
-        disk.tables[Table.TRANSACTION_EDIT].clear()
-        with pytest.raises(StoreDamaged):
-            recover(MemoryStore(disk))
-
-    run(scenario())
+async def test_with_both_snapshots_damaged_nothing_is_made_up() -> None:
+    disk = Disk()
+    await many(disk)
+    for slot in SNAPSHOT_SLOTS:
+        damage(disk, Table.TRANSACTION_SNAPSHOT, slot)
+    with pytest.raises(StoreDamaged):
+        found_on(disk)
+    disk.tables[Table.TRANSACTION_EDIT].clear()
+    with pytest.raises(StoreDamaged):
+        found_on(disk)
 
 
-def test_a_damaged_or_missing_edit_is_refused() -> None:
-    async def scenario() -> None:
-        disk = Disk()
-        async with opened(disk, clean=False) as house:
-            for _ in range(5):
-                await house.manager.start(SHORT)
-        flipped, without_first, without_third = crashed(disk), crashed(disk), crashed(disk)
-        damage(flipped, Table.TRANSACTION_EDIT, edit_key(3))
-        lose(without_first, 1)
-        lose(without_third, 3)
-        for hurt in (flipped, without_first, without_third):
-            with pytest.raises(StoreDamaged):
-                recover(MemoryStore(hurt))
-
-    run(scenario())
-
-
-def test_a_damaged_outcome_is_refused() -> None:
-    async def scenario() -> None:
-        disk = Disk()
-        begun = (await many(disk))[0]
-        damage(disk, Table.OUTCOME, outcome_key(begun))
-        async with opened(disk) as house:
-            with pytest.raises(OncelogError, match="damaged"):
-                await house.manager.show(begun)
-
-    run(scenario())
+async def test_a_damaged_outcome_is_refused() -> None:
+    disk = Disk()
+    begun = (await many(disk))[0]
+    damage(disk, Table.OUTCOME, outcome_key(begun))
+    async with opened(disk) as house:
+        with pytest.raises(OncelogError, match="damaged"):
+            await house.manager.show(begun)
 
 
 def damage(disk: Disk, table: Table, key: bytes) -> None:
@@ -228,44 +186,34 @@ def damage(disk: Disk, table: Table, key: bytes) -> None:
     disk.tables[table][key] = bytes(value)
 
 
-def lose(disk: Disk, number: int) -> None:
-    del disk.tables[Table.TRANSACTION_EDIT][edit_key(number)]
+async def test_large_snapshots_are_encoded_aside_and_hold_exactly_the_edits_up_to_their_number() -> None:
+    disk = with_invalid(2_500)
+    async with opened(disk, clean=False) as house:
+        begun = [(await house.manager.start(SHORT)).transaction_id for _ in range(50)]
+        while not disk.tables[Table.TRANSACTION_SNAPSHOT].get(SNAPSHOT_SLOTS[1]):
+            begun += [each.transaction_id for each in await asyncio.gather(*(house.manager.start(SHORT) for _ in range(50)))]
+            await asyncio.gather(*(house.manager.commit(begun.pop(0)) for _ in range(50)))
+        live = encode_snapshot(house.manager.state)
+    recovered = found_on(disk)
+    assert min(each or 0 for each in recovered.snapshots) == 5_000
+    assert encode_snapshot(recovered.state) == live
 
 
-def test_large_snapshots_are_encoded_aside_and_hold_exactly_the_edits_up_to_their_number() -> None:
-    async def scenario() -> None:
-        disk = with_invalid(2_500)
-        async with opened(disk, clean=False) as house:
-            begun = [(await house.manager.start(SHORT)).transaction_id for _ in range(50)]
-            while not disk.tables[Table.TRANSACTION_SNAPSHOT].get(SNAPSHOT_SLOTS[1]):
-                begun += [each.transaction_id for each in await asyncio.gather(*(house.manager.start(SHORT) for _ in range(50)))]
-                await asyncio.gather(*(house.manager.commit(begun.pop(0)) for _ in range(50)))
-            live = encode_snapshot(house.manager.state)
-        recovered = recover(MemoryStore(disk))
-        assert min(each or 0 for each in recovered.snapshots) == 5_000
-        assert encode_snapshot(recovered.state) == live
-
-    run(scenario())
-
-
-def test_outcomes_outlive_their_transactions_by_the_maximum_lifetime_and_are_then_deleted() -> None:
-    async def scenario() -> None:
-        disk, clock = Disk(), ManualClock()
-        async with opened(disk, clock) as house:
-            manager = house.manager
-            old = [(await manager.start(SHORT)).transaction_id for _ in range(5)]
-            for each in old:
-                await manager.commit(each)
-        async with opened(disk, clock) as house:
-            manager = house.manager
-            clock.advance(90_000_000)
-            young = (await manager.start(SHORT)).transaction_id
-            await manager.commit(young)
-            assert await manager.forget_outcomes() == 0
-            clock.advance(3_600_001)
-            assert [await manager.forget_outcomes(2) for _ in range(4)] == [2, 2, 1, 0]
-            assert await manager.states([*old, young]) == {young: "committed"}
-            with pytest.raises(TransactionNotFound):
-                await manager.show(old[0])
-
-    run(scenario())
+async def test_outcomes_outlive_their_transactions_by_the_maximum_lifetime_and_are_then_deleted() -> None:
+    disk, clock = Disk(), ManualClock()
+    async with opened(disk, clock) as house:
+        manager = house.manager
+        old = [(await manager.start(SHORT)).transaction_id for _ in range(5)]
+        for each in old:
+            await manager.commit(each)
+    async with opened(disk, clock) as house:
+        manager = house.manager
+        clock.advance(90_000_000)
+        young = (await manager.start(SHORT)).transaction_id
+        await manager.commit(young)
+        assert await manager.forget_outcomes() == 0
+        clock.advance(3_600_001)
+        assert [await manager.forget_outcomes(2) for _ in range(4)] == [2, 2, 1, 0]
+        assert await manager.states([*old, young]) == {young: "committed"}
+        with pytest.raises(TransactionNotFound):
+            await manager.show(old[0])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from oncelog import Client
 from oncelog.errors import NotServedHere
 from oncelog.wire.requests import PublishRequest
@@ -13,9 +11,8 @@ from oncelog_service.service import Service
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.memory import Disk
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
-from tests.patience import PATIENCE
-from tests.support import running_service
 from tests.transactions.house import opened
+from tests.world.service import running_service
 
 ALIVE = ("a", "b", "c")
 PARTICIPANTS = [f"store:default/t{number}/1" for number in range(200)]
@@ -37,23 +34,20 @@ def test_what_an_instance_serves_beside_its_share_is_wanted_and_what_it_could_no
     assert all(map(EVERYTHING.wants, [*PARTICIPANTS, "anything"]))
 
 
-def test_each_instance_is_handed_its_own_share_however_much_the_others_have_to_do() -> None:
-    async def scenario() -> None:
-        async with opened(Disk()) as house:
-            manager = house.manager
-            for _ in range(15):
-                pointer = (await manager.start(TransactionType.SHORT)).write_pointer
-                for participant in PARTICIPANTS[:100]:
-                    await manager.enlist(pointer, participant)
-                await manager.commit(pointer)
-            shares = [await manager.unsettled(0, "store", Wanted(each, ALIVE)) for each in ALIVE]
-            assert sum(map(len, shares)) == 1_500, "1,000 are handed out at once; a third of these is less"
-            for each, share in zip(ALIVE, shares, strict=True):
-                assert all(Wanted(each, ALIVE).wants(settlement.participant) for settlement in share)
-            assert len(await manager.unsettled(0, "store")) == 1_000
-            assert await manager.unsettled(0, "another") == []
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+async def test_each_instance_is_handed_its_own_share_however_much_the_others_have_to_do() -> None:
+    async with opened(Disk()) as house:
+        manager = house.manager
+        for _ in range(15):
+            pointer = (await manager.start(TransactionType.SHORT)).write_pointer
+            for participant in PARTICIPANTS[:100]:
+                await manager.enlist(pointer, participant)
+            await manager.commit(pointer)
+        shares = [await manager.unacknowledged(0, "store", Wanted(each, ALIVE)) for each in ALIVE]
+        assert sum(map(len, shares)) == 1_500, "1,000 are handed out at once; a third of these is less"
+        for each, share in zip(ALIVE, shares, strict=True):
+            assert all(Wanted(each, ALIVE).wants(settlement.participant) for settlement in share)
+        assert len(await manager.unacknowledged(0, "store")) == 1_000
+        assert await manager.unacknowledged(0, "another") == []
 
 
 def test_a_topic_that_cannot_be_told_now_holds_up_no_other_one() -> None:
@@ -85,7 +79,7 @@ def test_a_topic_that_cannot_be_told_now_holds_up_no_other_one() -> None:
             inside.topics.settle = elsewhere  # type: ignore[method-assign]
             task = SettlementTask(inside.topics, inside.transactions, SystemClock())
             rounds = [await task.once() for _ in range(3)]
-            return told, rounds, len(await inside.transactions.unsettled(0))
+            return told, rounds, len(await inside.transactions.unacknowledged(0))
 
         told, rounds, left = service.on_loop(settle)
         assert (told.count("ours"), told.count("theirs")) == (5, 1), "it is not tried again and again"

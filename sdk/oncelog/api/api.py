@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 from uuid import uuid4
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from oncelog.api.calls import decoded, parse, quoted, receipts_bytes, topic_path
-from oncelog.api.plausible import MAX_LONG, check_names_rise, check_page, check_receipts
+from oncelog.api.calls import as_request, parse, quoted, topic_path
+from oncelog.api.plausible import MAX_LONG, check_page
 from oncelog.api.subscriptions import SubscriptionCalls
-from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError, TopicExists
+from oncelog.errors import InvalidResponse, OncelogError, TopicExists
 from oncelog.wire.codec import (
-    decode_polled,
-    decode_publish_response,
     encode_consume_request,
-    encode_publish_request,
 )
-from oncelog.wire.media import DEFAULT_NAMESPACE, JSON, ONCELOG_AVRO
+from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
 from oncelog.wire.models import (
     Cluster,
     Gaps,
@@ -36,8 +31,6 @@ from oncelog.wire.models import (
     Why,
 )
 from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
-
-_PAGE = 1_000
 
 _NAMES: TypeAdapter[list[str]] = TypeAdapter(list[str])
 _PRODUCERS: TypeAdapter[list[Producer]] = TypeAdapter(list[Producer])
@@ -96,12 +89,10 @@ class Api(SubscriptionCalls):
 
     def delete_topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Delete topic, messages and producers. Raises TopicNotFound."""
-        path = topic_path(namespace, topic)
-        # Not repeated blindly: between two tries somebody may have created it again.
-        self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
+        self._delete(topic_path(namespace, topic))
 
     def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:
-        """Where the log begins and ends. Raises TopicNotFound."""
+        """The ends of the log, and what is in hand. Raises TopicNotFound."""
         return parse(_STATS, self._get(topic_path(namespace, topic) + "/stats"))
 
     def verify(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[tuple[int, int] | Verification]:
@@ -129,7 +120,7 @@ class Api(SubscriptionCalls):
         return parse(_NAMES, self._get("/v1/namespaces"))
 
     def policies(self, namespace: str = DEFAULT_NAMESPACE) -> NamespacePolicies:
-        """What holds for topics that do not say otherwise."""
+        """The policies of a namespace: they hold for topics that do not say otherwise."""
         return parse(_POLICIES, self._get(f"/v1/namespaces/{quoted(namespace)}/policies"))
 
     def set_policies(self, policies: NamespacePolicies, namespace: str = DEFAULT_NAMESPACE) -> None:
@@ -142,14 +133,9 @@ class Api(SubscriptionCalls):
         self, topic: str, name: str | None = None, *, gaps: Gaps = "allow", namespace: str = DEFAULT_NAMESPACE
     ) -> OpenedProducer:
         """Begin a new incarnation, fencing the older ones. What :class:`oncelog.Producer` does when it is made."""
-        path = topic_path(namespace, topic) + "/producers"
         # The nonce makes a repeated open the same open.
-        try:
-            asked = OpenProducer(name=name, nonce=uuid4().hex, gaps=gaps)
-        except ValidationError as error:
-            raise InvalidRequest(f"not a producer: {error}") from error
-        body = json.dumps(asked.to_wire()).encode()
-        opened = parse(_OPENED, self._trying(lambda: self._transport.call("POST", path, body, JSON), idempotent=True))
+        wanted = as_request(OpenProducer, "a producer", name=name, nonce=uuid4().hex, gaps=gaps)
+        opened = parse(_OPENED, self._post(topic_path(namespace, topic) + "/producers", wanted, idempotent=True))
         if opened.name != (name or opened.name) or not 0 < opened.epoch <= MAX_LONG:
             raise InvalidResponse(f"the answer opens the producer {opened.name[:250]!r}, epoch {opened.epoch}; not {name!r}")
         if not -1 < (opened.last_sequence_id or 0) <= MAX_LONG:
@@ -158,64 +144,48 @@ class Api(SubscriptionCalls):
 
     def producers(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Producer]:
         """Every producer of a topic, by name, fetched page by page."""
-        path = topic_path(namespace, topic) + "/producers"
-        after = ""
-        while True:
-            page = parse(_PRODUCERS, self._get(path, {"after": after, "limit": str(_PAGE)}))
-            check_names_rise([each.name.encode() for each in page], after.encode() or None)
-            yield from page
-            if len(page) < _PAGE:
-                return
-            after = page[-1].name
+        return self._listed(_PRODUCERS, topic_path(namespace, topic) + "/producers", lambda each: each.name)
 
     def producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Producer:
-        """One producer as the live maps have it. Raises ProducerNotFound."""
+        """Show one producer as the live maps have it. Raises ProducerNotFound."""
         return parse(_PRODUCER, self._get(_producer_path(namespace, topic, name)))
 
     def forget_producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Drop its sequence ids and fence its running incarnation. Raises ProducerNotFound."""
-        path = _producer_path(namespace, topic, name)
-        self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
+        self._delete(_producer_path(namespace, topic, name))
 
     def end_producer(
         self, topic: str, name: str, epoch: int, namespace: str = DEFAULT_NAMESPACE, *, timeout: float | None = None
     ) -> None:
-        """End a producer whose name the service assigned: nothing is stored under that any more. Twice is as once.
+        """End a producer whose name the service assigned: nothing is stored under that any more. Idempotent.
 
         Only where all its messages have a definite outcome. Tried once, for ``timeout`` seconds: what is not ended ends by itself
-        when it was not used for long. Raises InvalidRequest: somebody chose the name; ProducerFenced.
+        when it was not used for long. Raises InvalidRequest: a caller chose the name; ProducerFenced.
         """
         self._transport.call("DELETE", _producer_path(namespace, topic, name), params={"epoch": str(epoch)}, timeout=timeout)
 
     def why(self, topic: str, name: str, sequence_id: int, namespace: str = DEFAULT_NAMESPACE) -> Why:
-        """Why a message with this sequence id was or would be dropped."""
+        """Explain why a message with this sequence id was or would be dropped."""
         return parse(_WHY, self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))
 
     # --- messages
 
     def publish(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> list[ReceiptRun]:
-        """One publish request, sent once and never tried again; :class:`oncelog.Producer` is what one wants."""
-        path = topic_path(namespace, topic) + "/publish"
-        most = receipts_bytes(len(request.payloads))
-        body = self._transport.call("POST", path, encode_publish_request(request), ONCELOG_AVRO, most=most)
-        runs = decoded(decode_publish_response, body)
-        check_receipts(runs, len(request.payloads))
-        return runs
+        """Send one publish request, once and never again; :class:`oncelog.Producer` is what one wants."""
+        return self._send_messages(topic_path(namespace, topic) + "/publish", request).receipts
 
     def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
-        """One poll: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.
+        """Poll once: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.
 
         Tried again, it waits for what is left of ``request.wait`` only.
         """
-        path = topic_path(namespace, topic) + "/poll"
-        end = time.monotonic() + (request.wait or 0) / 1000
-
-        def once() -> bytes:
-            left = max(0.0, end - time.monotonic())
-            data = encode_consume_request(replace(request, wait=request.wait and int(left * 1000)))
-            return self._transport.call("POST", path, data, ONCELOG_AVRO, timeout=self._timeout + left)
-
-        polled = decoded(lambda body: decode_polled(body, request.limit), self._trying(once, idempotent=True))
+        polled = self._page(
+            topic_path(namespace, topic) + "/poll",
+            lambda left_ms: encode_consume_request(replace(request, wait=request.wait and left_ms)),
+            ONCELOG_AVRO,
+            request.wait or 0,
+            request.limit,
+        )
         check_page(
             polled.messages,
             polled.position,
@@ -237,7 +207,7 @@ class Api(SubscriptionCalls):
         return True
 
     def close(self) -> None:
-        """Close the connections. It stays closed: every later call raises ClientClosed. Twice is as once."""
+        """Close the connections. It stays closed: every later call raises ClientClosed. Idempotent."""
         self._transport.close()
 
     def __enter__(self) -> Self:

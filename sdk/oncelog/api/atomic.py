@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import uuid4
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from oncelog.api.calls import parse, quoted, topic_path
+from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.transactions import TransactionCalls
-from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import encode_commit_request, encode_publish_request
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
 from oncelog.wire.models import AtomicOutcome, BeginAtomic, GroupProducer
 from oncelog.wire.requests import CommitRequest, PublishRequest
 
 DEFAULT_GROUP = "default"
-_PAGE = 1_000
 
 _OUTCOME = TypeAdapter(AtomicOutcome)
 _OUTCOMES: TypeAdapter[list[AtomicOutcome]] = TypeAdapter(list[AtomicOutcome])
 _PRODUCER = TypeAdapter(GroupProducer)
 
 
-class JournalCalls(TransactionCalls):
-    """The journal: transactions that become readable on all their topics or on none, for readers that know nothing of them."""
+class AtomicCalls(TransactionCalls):
+    """Atomic commits: messages become readable on all their topics or on none, for readers that know nothing of transactions."""
 
     # --- the life of one
 
@@ -41,12 +39,10 @@ class JournalCalls(TransactionCalls):
         ``id``: else the SDK draws one; ``timeout``: seconds until it is aborted, else the service's setting. Raises
         TransactionExists (it was begun differently), TransactionNotInProgress (the one it is for has ended), InvalidRequest.
         """
-        try:
-            timeout_ms = None if timeout is None else round(timeout * 1000)
-            asked = BeginAtomic(id=uuid4().hex if id is None else id, group=group, timeout_ms=timeout_ms, of=of)
-        except ValidationError as error:
-            raise InvalidRequest(f"not an atomic commit: {error}") from error
-        return parse(_OUTCOME, self._post(_ROOT, asked.to_wire(), idempotent=True))
+        timeout_ms = None if timeout is None else round(timeout * 1000)
+        id = uuid4().hex if id is None else id  # noqa: A001
+        wanted = as_request(BeginAtomic, "an atomic commit", id=id, group=group, timeout_ms=timeout_ms, of=of)
+        return parse(_OUTCOME, self._post(_ROOT, wanted, idempotent=True))
 
     def stage(
         self,
@@ -61,11 +57,10 @@ class JournalCalls(TransactionCalls):
         The same chunk again is stored once. Raises TransactionNotFound, TransactionNotInProgress, TopicNotFound, ChunkReused.
         """
         path = f"{topic_path(namespace, topic)}/stage/{quoted(id)}/{chunk}"
-        body = encode_publish_request(request)
-        self._trying(lambda: self._transport.call("PUT", path, body, ONCELOG_AVRO), idempotent=True)
+        self._call("PUT", path, encode_publish_request(request), ONCELOG_AVRO, idempotent=True)
 
     def commit_atomic(self, id: str, request: CommitRequest, *, retry: float | None = None) -> AtomicOutcome:  # noqa: A002
-        """Make it appear on all topics or on none: what was staged, the request's parts, its branches. Twice is as once.
+        """Make it appear on all topics or on none: what was staged, the request's parts, its branches. Idempotent.
 
         ``retry``: seconds that it is tried again, else the client's. Raises what was refused (OffsetMismatch, SequenceReused,
         ProducerFenced, …: then it is aborted), BranchGone, TransactionNotFound; TransactionNotInProgress: it was aborted, or
@@ -78,24 +73,21 @@ class JournalCalls(TransactionCalls):
         )
 
     def abort_atomic(self, id: str) -> AtomicOutcome:  # noqa: A002
-        """Drop everything that is staged; twice is as once. Raises TransactionNotInProgress, TransactionNotFound."""
+        """Drop everything that is staged; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""
         return parse(_OUTCOME, self._post(_path(id, "abort"), idempotent=True))
 
     # --- what is known about them
 
     def atomic_outcome(self, id: str) -> AtomicOutcome:  # noqa: A002
-        """What became of it; what is answered is durable. Raises TransactionNotFound: it never began, or that is forgotten."""
+        """Tell what became of it.
+
+        What is answered is durable. Raises TransactionNotFound: it never began, or that is forgotten.
+        """
         return parse(_OUTCOME, self._get(_path(id)))
 
     def atomic_transactions(self, group: str | None = None) -> Iterator[AtomicOutcome]:
         """Every one in progress, oldest first, fetched page by page."""
-        params = {"limit": str(_PAGE)} | ({} if group is None else {"group": group})
-        while True:
-            page = parse(_OUTCOMES, self._get(_ROOT, params))
-            yield from page
-            if len(page) < _PAGE:
-                return
-            params["after"] = page[-1].id
+        return self._listed(_OUTCOMES, _ROOT, lambda each: each.id, None if group is None else {"group": group}, rising=False)
 
     def group_producer(self, group: str, name: str) -> GroupProducer:
         """The newest commit of a group under a producer's name. Raises GroupProducerNotFound."""
@@ -106,12 +98,10 @@ class JournalCalls(TransactionCalls):
 
         ``incarnation``: only if its newest commit is of this one. Raises GroupProducerNotFound; ProducerFenced: it is of another.
         """
-        path = _producer_path(group, name)
-        params = None if incarnation is None else {"incarnation": incarnation}
-        self._trying(lambda: self._transport.call("DELETE", path, params=params), idempotent=False)
+        self._delete(_producer_path(group, name), None if incarnation is None else {"incarnation": incarnation})
 
 
-_ROOT = "/v1/journal"
+_ROOT = "/v1/atomic"
 
 
 def _path(transaction: str, *action: str) -> str:

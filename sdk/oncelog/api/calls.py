@@ -5,22 +5,39 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from oncelog.api.retry import may_retry, wait_before_retry
-from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError, ResponseTimeout
+from oncelog.api.plausible import check_names_rise
+from oncelog.api.retry import Tries
+from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Trust, Verify
-from oncelog.wire.media import JSON
+from oncelog.wire.codec import decode_polled
+from oncelog.wire.media import JSON, ONCELOG_AVRO
+from oncelog.wire.models import Resource
+from oncelog.wire.requests import Polled
 
 T = TypeVar("T")
+K = TypeVar("K", str, int)
 
 RETRY_SECONDS = 15.0
 """How long a call is tried again before its error is raised: as long as a service needs to restart."""
+PAGE = 1_000
+"""Of a listing."""
+
+
+class _Options(TypedDict, total=False):
+    """Options of a call; see :meth:`Calls._call`."""
+
+    accept: str | None
+    timeout: float | None
+    most: int
+    within: float | None
 
 
 class Calls:
@@ -58,66 +75,107 @@ class Calls:
 
     @property
     def url(self) -> str:
-        """Of the service."""
+        """URL of the service."""
         return self._transport.url
 
     def _trying(self, call: Callable[[], T], idempotent: bool, seconds: float | None = None) -> T:
-        """What ``call`` answers, tried again while that is safe and of use; see :func:`oncelog.api.retry.may_retry`.
+        """Call, and call again while that is safe and of use; see :func:`oncelog.api.retry.may_retry`.
 
-        ``seconds``: for how long, else as the client was told.
+        ``seconds``: for how long, else the client's ``retry``.
 
         Raises:
             OncelogError: the last try's; ``definite`` only if no earlier try may have got through either.
         """
         seconds = self._retry if seconds is None else seconds
-        end = time.monotonic() + seconds
         others = self._transport.others if seconds else 0
-        attempt = 0
-        perhaps_done = False
+        tries = Tries(time.monotonic() + seconds, idempotent=idempotent, others=others)
         while True:
             try:
                 return call()
             except OncelogError as error:
-                wait = wait_before_retry(error, attempt, random.random(), end - time.monotonic())
-                if isinstance(error, ResponseTimeout) and others:  # that took all the time; another one may answer at once
-                    others, wait = others - 1, wait or 0.0
-                if wait is None or not may_retry(error, idempotent):
-                    error.definite = error.definite and not perhaps_done  # an earlier try may have got through
+                wait = tries.wait_after(error, time.monotonic(), random.random())
+                if wait is None:
                     raise
-                perhaps_done = perhaps_done or not error.definite
             time.sleep(wait)
-            attempt += 1
 
-    def _get(self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES) -> bytes:
-        return self._trying(lambda: self._transport.call("GET", path, params=params, most=most), idempotent=True)
-
-    def _put(self, path: str, value: object) -> None:
-        body = json.dumps(value).encode()
-        self._trying(lambda: self._transport.call("PUT", path, body, JSON), idempotent=False)
-
-    def _post(
+    def _call(
         self,
+        method: str,
         path: str,
-        value: object = None,
+        body: bytes | None = None,
+        media: str | None = None,
         *,
         idempotent: bool,
+        params: dict[str, str] | None = None,
         accept: str | None = None,
         timeout: float | None = None,
         most: int = MAX_JSON_BYTES,
         within: float | None = None,
     ) -> bytes:
-        """``timeout``: seconds until an answer must have come, else the client's; ``most``: bytes that it may have; ``within``:
-        seconds for all tries together."""
-        body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
-        end = None if within is None else time.monotonic() + within
+        """The answer of one call, tried again as :meth:`_trying` does.
+
+        ``timeout``: seconds until an answer must have come, else the client's; ``most``: bytes that it may have; ``within``:
+        seconds for all tries together.
+        """
+        end = inf if within is None else time.monotonic() + within
 
         def once() -> bytes:
-            most_seconds = self._timeout if timeout is None else timeout
-            if end is not None:
-                most_seconds = max(0.001, min(most_seconds, end - time.monotonic()))
-            return self._transport.call("POST", path, body, media, accept=accept, timeout=most_seconds, most=most)
+            seconds = max(0.001, min(self._timeout if timeout is None else timeout, end - time.monotonic()))
+            return self._transport.call(method, path, body, media, params, seconds, accept, most)
 
         return self._trying(once, idempotent, within)
+
+    def _get(self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES) -> bytes:
+        return self._call("GET", path, params=params, most=most, idempotent=True)
+
+    def _put(self, path: str, value: object) -> None:
+        self._call("PUT", path, json.dumps(value).encode(), JSON, idempotent=False)
+
+    def _post(self, path: str, value: object = None, *, idempotent: bool, **options: Unpack[_Options]) -> bytes:
+        body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
+        return self._call("POST", path, body, media, idempotent=idempotent, **options)
+
+    def _delete(self, path: str, params: dict[str, str] | None = None, *, idempotent: bool = False) -> None:
+        # Not repeated blindly: between two tries another client may have made it again.
+        self._call("DELETE", path, params=params, idempotent=idempotent)
+
+    def _page(self, path: str, body: Callable[[int], bytes], media: str, wait_ms: int, most_messages: int | None) -> Polled:
+        """The messages that a request held by the service for ``wait_ms`` brings; ``body``: of one that is held for so many.
+
+        Tried again, it is held for what is left.
+        """
+        end = time.monotonic() + wait_ms / 1000
+
+        def once() -> bytes:
+            left = max(0.0, end - time.monotonic())
+            data, timeout = body(int(left * 1000)), self._timeout + left
+            return self._transport.call("POST", path, data, media, None, timeout, ONCELOG_AVRO)
+
+        return decoded(lambda answer: decode_polled(answer, most_messages), self._trying(once, idempotent=True))
+
+    def _listed(
+        self,
+        kind: TypeAdapter[list[T]],
+        path: str,
+        key: Callable[[T], K],
+        params: dict[str, str] | None = None,
+        rising: bool = True,
+    ) -> Iterator[T]:
+        """Every resource of a listing, fetched page by page; ``key``: what the next page goes on behind. Raises InvalidResponse
+        for a page that does not."""
+        asked = {"limit": str(PAGE), **(params or {})}
+        behind: K | None = None
+        # A page may be shorter than it was asked for, since what it listed is gone: only an empty one is the last.
+        while page := parse(kind, self._get(path, asked)):
+            check_names_rise([key(each) for each in (page if rising else page[-1:])], behind, rising)
+            yield from page
+            behind = key(page[-1])
+            asked["after"] = str(behind)
+
+
+def tried(calls: Calls, call: Callable[[], T]) -> T:
+    """Make a call that is idempotent, and again for as long as this client insists. Raises the last try's OncelogError."""
+    return calls._trying(call, idempotent=True)
 
 
 def quoted(name: str) -> str:
@@ -132,8 +190,16 @@ def topic_path(namespace: str, topic: str) -> str:
     return f"/v1/namespaces/{quoted(namespace)}/topics/{quoted(topic)}"
 
 
+def as_request(kind: type[Resource], what: str, **fields: object) -> dict[str, object]:
+    """A request as it travels. Raises InvalidRequest: it is not ``what`` it should be."""
+    try:
+        return kind(**fields).to_wire()
+    except ValidationError as error:
+        raise InvalidRequest(f"not {what}: {error}") from error
+
+
 def receipts_bytes(messages: int) -> int:
-    """That the receipts of so many messages take at most, and then some."""
+    """The most bytes that the receipts of so many messages take, and then some."""
     return (1 << 16) + 128 * messages
 
 
@@ -146,7 +212,7 @@ def parse(kind: TypeAdapter[T], body: bytes) -> T:
 
 
 def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
-    """What ``decode`` reads in an answer. Raises InvalidResponse."""
+    """Decode an answer. Raises InvalidResponse."""
     try:
         return decode(body)
     except (InvalidRequest, ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:

@@ -1,9 +1,14 @@
-"""What producers, readers and consumers may be given beside the codec, for type checkers: that alone says what the values are."""
+"""What producers, readers, consumers and messages may be given, for type checkers, each list in one place."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar
+
+from oncelog.message_id import MessageId
+from oncelog.values.expectation import UNCHECKED, Unchecked
 
 if TYPE_CHECKING:
     from oncelog.api.api import Api
@@ -11,6 +16,11 @@ if TYPE_CHECKING:
     from oncelog.values.start import Start
     from oncelog.wire.models import Gaps
     from oncelog.wire.transaction import Transaction
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEFAULTS = {"expected_key_offset": UNCHECKED}
+"""Of the options whose default is not None."""
 
 Untyped = Literal["json"] | dict[str, Any] | list[Any] | Path
 """Codecs that say nothing about the type of their values: JSON, and schemas of Avro."""
@@ -37,7 +47,7 @@ class ConnectionOptions(TypedDict, total=False):
 
 
 class ProducerOptions(ConnectionOptions, total=False):
-    """Of a Producer."""
+    """What a Producer may be given beside topic and codec."""
 
     name: str | None
     initial_sequence_id: int | None
@@ -51,8 +61,30 @@ class ProducerOptions(ConnectionOptions, total=False):
     exit_timeout: float
 
 
+class MessageOptions(TypedDict, total=False):
+    """What a message may be given beside its value."""
+
+    sequence_id: int | None
+    """Rises from message to message of a producer. None: the SDK numbers."""
+    key: bytes | str | None
+    properties: Mapping[str, str] | None
+    ttl: int | None
+    """Seconds that it lives; shorter than the topic's."""
+
+
+class SendOptions(MessageOptions, total=False):
+    """What a message may be given, and what it expects where it gets its offset."""
+
+    expected_offset: int | None
+    """That it gets."""
+    expected_last_id: MessageId | None
+    """Of the newest message of the topic; ``MessageId.NONE``: none was ever published."""
+    expected_key_offset: int | Unchecked | None
+    """Of the newest message with the same key; None: no message has it yet."""
+
+
 class StreamOptions(ConnectionOptions, total=False):
-    """Of whatever delivers messages."""
+    """What readers and consumers have in common."""
 
     start: Start
     inclusive: bool
@@ -61,12 +93,35 @@ class StreamOptions(ConnectionOptions, total=False):
 
 
 class ReaderOptions(StreamOptions, total=False):
-    """Of a Reader."""
+    """What a Reader may be given beside topic and codec."""
 
     transaction: BegunTransaction | Transaction | bytes | None
 
 
 class ConsumerOptions(StreamOptions, total=False):
-    """Of a Consumer."""
+    """What a Consumer may be given beside topic, subscription and codec."""
 
     ack_interval: float
+
+
+def shows(kind: type[Any]) -> Callable[[F], F]:
+    """Have :func:`inspect.signature` show the keywords of a TypedDict that a function takes by ``**``."""
+
+    def show(function: F) -> F:
+        shown = signature(function)
+        rest = [each for each in shown.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        more = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=annotation.__forward_arg__)
+            for name, annotation in kind.__annotations__.items()
+        ]
+        function.__signature__ = shown.replace(parameters=[*rest, *more])  # type: ignore[attr-defined]
+        return function
+
+    return show
+
+
+def check_takes(options: Mapping[str, Any], kind: type[Any], function: str) -> None:
+    """Raises TypeError for a keyword that is none of the TypedDict's."""
+    for name in options:
+        if name not in kind.__annotations__:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")

@@ -32,7 +32,9 @@ def check_page(
     first_offset: int | None = None,
     limit: int | None = None,
 ) -> None:
-    """Of a poll or a consumer's receive. ``start``: as asked, the id of a message or a time in ms; ``first_offset``: as asked.
+    """Check the answer to a poll or a consumer's receive.
+
+    ``start``: as asked, the id of a message or a time in ms; ``first_offset``: as asked.
 
     Raises InvalidResponse.
     """
@@ -57,7 +59,7 @@ def check_page(
 
 
 def check_receipts(runs: Sequence[ReceiptRun], messages: int) -> None:
-    """Of a publish of so many messages, in runs. Raises InvalidResponse."""
+    """Check the receipts, in runs, of a publish of so many messages. Raises InvalidResponse."""
     named = 0
     for run in runs:
         if run.status not in (STORED, DUPLICATE) or not 0 < run.count <= messages - named:
@@ -88,7 +90,7 @@ def check_names_all(runs: Sequence[ReceiptRun], sequence_ids: Sequence[int]) -> 
 
 
 def check_columns(columns: MessageColumns, first: int, upto: int, limit: int | None) -> None:
-    """Of the messages with offsets from ``first`` to below ``upto``. Raises InvalidResponse."""
+    """Check the columns of the messages with offsets from ``first`` to below ``upto``. Raises InvalidResponse."""
     if not (first < columns.next <= upto or first == columns.next == upto):
         raise InvalidResponse(f"the answer goes on at offset {columns.next}, where {first} to {upto} were asked for")
     if limit is not None and columns.messages > limit:
@@ -107,9 +109,13 @@ def check_columns(columns: MessageColumns, first: int, upto: int, limit: int | N
         _check_ids([ids[at : at + SIZE] for at in range(0, len(ids), SIZE)])
 
 
-def check_names_rise(names: Sequence[Any], after: Any) -> None:
-    """Of one page of a listing that goes on behind ``after``. Raises InvalidResponse: it would never end."""
-    if names and (not all(map(lt, names, islice(names, 1, None))) or not (after is None or after < names[0])):
+def check_names_rise(names: Sequence[Any], after: Any, rising: bool = True) -> None:
+    """Check one page of a listing: it goes on behind ``after``; one that is not ``rising`` ends elsewhere at least.
+
+    Raises InvalidResponse: it would never end.
+    """
+    good = all(map(lt, names, islice(names, 1, None))) and (after is None or (after < names[0] if rising else after != names[-1]))
+    if not good:
         raise InvalidResponse("the page of a listing does not go on behind the one before: it would come again for ever")
 
 

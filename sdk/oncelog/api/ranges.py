@@ -1,15 +1,14 @@
-"""The calls that readers of whole ranges are made of: which offsets are settled, and their messages column by column."""
+"""The calls that readers of whole ranges are made of: which offsets are stable, and their messages column by column."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from oncelog.api.atomic import JournalCalls
-from oncelog.api.calls import decoded, parse, quoted, topic_path
+from oncelog.api.atomic import AtomicCalls
+from oncelog.api.calls import as_request, decoded, parse, quoted, topic_path
 from oncelog.api.plausible import check_columns
-from oncelog.errors import InvalidRequest
 from oncelog.http.transport import MAX_ANSWER_BYTES
 from oncelog.wire.columns import MessageColumns, decode_message_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -21,23 +20,20 @@ _GROUPS: TypeAdapter[list[InspectedGroup]] = TypeAdapter(list[InspectedGroup])
 _PAYLOADS: TypeAdapter[list[InspectedPayload]] = TypeAdapter(list[InspectedPayload])
 
 
-class RangeCalls(JournalCalls):
+class RangeCalls(AtomicCalls):
     """Ranges of offsets that hold the same messages whenever they are read."""
 
     def offsets(
         self, topics: Mapping[str, TopicAsked], namespace: str = DEFAULT_NAMESPACE, *, wait: float = 0
     ) -> dict[str, TopicOffsets]:
-        """Where the log of each topic begins, and up to where it is settled.
+        """Tell where the log of each topic begins, and up to where it is stable.
 
-        Answers at once when a topic is settled beyond its ``after``; else after ``wait`` seconds at the latest. Raises
+        Answers at once when a topic is stable beyond its ``after``; else after ``wait`` seconds at the latest. Raises
         TopicNotFound, InvalidRequest.
         """
-        try:
-            asked = AskOffsets(topics=dict(topics), wait=round(wait * 1000))
-        except ValidationError as error:
-            raise InvalidRequest(f"not a question about offsets: {error}") from error
+        wanted = as_request(AskOffsets, "a question about offsets", topics=dict(topics), wait=round(wait * 1000))
         path = f"/v1/namespaces/{quoted(namespace)}/offsets"
-        return parse(_OFFSETS, self._post(path, asked.to_wire(), idempotent=True, timeout=self._timeout + wait))
+        return parse(_OFFSETS, self._post(path, wanted, idempotent=True, timeout=self._timeout + wait))
 
     def read_columns(
         self,
@@ -52,18 +48,18 @@ class RangeCalls(JournalCalls):
         properties: bool = False,
         refuse_expired: bool = False,
     ) -> MessageColumns:
-        """The settled messages with offsets from ``first`` to below ``upto``, or the first of them: go on at ``next``.
+        """The stable messages with offsets from ``first`` to below ``upto``, or the first of them: go on at ``next``.
 
         ``limit``, ``max_bytes``: of one answer, at most what the service allows; ``properties``: whether to bring them;
         ``refuse_expired``: whether messages of the range that have expired by the topic's ttl are an error, or left out.
 
         Raises:
-            OffsetOutOfRange: ``upto`` is not settled yet, or ``first`` lies before the oldest message.
+            OffsetOutOfRange: ``upto`` is not stable yet, or ``first`` lies before the oldest message.
             StaleMessageId: the topic is not of this ``generation`` any more. MessagesExpired: with ``refuse_expired``.
             TopicNotFound, TopicDamaged, InvalidRequest.
         """
-        asked = {"first": first, "upto": upto, "generation": generation, "limit": limit, "maxBytes": max_bytes}
-        params = {name: str(value) for name, value in asked.items() if value is not None}
+        given = {"first": first, "upto": upto, "generation": generation, "limit": limit, "maxBytes": max_bytes}
+        params = {name: str(value) for name, value in given.items() if value is not None}
         params |= {name: "true" for name, wanted in (("properties", properties), ("refuseExpired", refuse_expired)) if wanted}
         columns = decoded(decode_message_columns, self._get(f"{topic_path(namespace, topic)}/columns", params, MAX_ANSWER_BYTES))
         check_columns(columns, first, upto, limit)
@@ -81,7 +77,7 @@ class RangeCalls(JournalCalls):
         return parse(_ROWS, self._get(topic_path(namespace, topic) + "/rows", {"first": str(first), "limit": str(limit)}))
 
     def inspect_groups(self, topic: str, limit: int = 100, namespace: str = DEFAULT_NAMESPACE) -> list[InspectedGroup]:
-        """What is stored apart from the log, by write pointer. Raises TopicNotFound, TopicDamaged."""
+        """List what is stored apart from the log, by write pointer. Raises TopicNotFound, TopicDamaged."""
         return parse(_GROUPS, self._get(topic_path(namespace, topic) + "/groups", {"limit": str(limit)}))
 
     def inspect_payloads(

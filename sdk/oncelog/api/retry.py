@@ -1,6 +1,11 @@
-"""How long to wait, and what may be tried again. Pure: told what failed, never trying anything itself."""
+"""Says what may be tried again, and after how long. Pure: told what failed and when, it tries nothing and waits for nobody.
+
+Each caller keeps a :class:`Tries`, asks it after every failure, and sleeps as it can: in a thread, on an event, in a loop.
+"""
 
 from __future__ import annotations
+
+from math import inf
 
 from oncelog.errors import (
     ClientClosed,
@@ -16,6 +21,7 @@ from oncelog.errors import (
     ProducerInTransaction,
     RequestTimeout,
     RequestTooLarge,
+    ResponseTimeout,
     SequenceGap,
     SequenceReused,
     StorageFailed,
@@ -31,7 +37,7 @@ LONGEST_ASKED_SECONDS = 30.0
 """Of a ``Retry-After`` no more is heeded: nobody on the way to the service decides that its clients stand still."""
 
 _TRANSIENT = (
-    ConnectionFailed,  # also GatewayUnavailable: somebody on the way says that the service is away
+    ConnectionFailed,  # also GatewayUnavailable: a gateway says that the service is away
     StorageUnavailable,
     StorageFailed,
     TransactionsUnavailable,
@@ -48,30 +54,57 @@ _OF_AN_EXPECTATION = (OffsetMismatch, ExpectationsNotChecked, KeyInTransaction)
 
 
 def pause(attempt: int, fraction: float) -> float:
-    """Seconds before retry number ``attempt`` (from 0): exponential, half of it spread by ``fraction`` (0 to 1).
-
-    Without the spread, the clients of a service that restarts all come back in the same moment.
-    """
+    """Seconds before retry number ``attempt`` (from 0): exponential, half of it spread by ``fraction`` (0 to 1)."""
+    # Without the spread, the clients of a service that restarts all come back in the same moment.
     longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(attempt, 16))
     return longest / 2 + longest / 2 * fraction
 
 
-def wait_before_retry(error: OncelogError, attempt: int, fraction: float, left: float) -> float | None:
-    """Seconds to wait after ``error``, before retry number ``attempt``; None where ``left`` seconds are too few for one.
+class Tries:
+    """The tries of one call: how many there were, until when there may be more, and whether one may have got through."""
 
-    A ``Retry-After`` is heeded up to :data:`LONGEST_ASKED_SECONDS`, and up to the last moment: one more try may be the one.
-    """
-    own = pause(attempt, fraction)
-    if own > left:
-        return None
-    return min(own + min(error.retry_after or 0.0, LONGEST_ASKED_SECONDS), left)
+    __slots__ = ("_ends", "_failed", "_idempotent", "_named", "_others", "perhaps_done")
+
+    def __init__(self, ends: float = inf, *, idempotent: bool = True, named: bool = False, others: int = 0) -> None:
+        """``ends``: by the caller's clock; ``idempotent``: see :func:`may_retry`; ``named``: it is a named producer's request.
+
+        ``others``: so many further instances are asked when one has not answered, even if that took all the time there was.
+        """
+        self._ends = ends
+        self._idempotent = idempotent
+        self._named = named
+        self._others = others
+        self._failed = 0
+        self.perhaps_done = False
+        """Whether a try that failed may have got through all the same."""
+
+    def wait(self, now: float, fraction: float, asked: float = 0.0) -> float | None:
+        """Seconds until the next try, at least ``asked`` of them; None: there is no time for one.
+
+        What is asked is heeded up to :data:`LONGEST_ASKED_SECONDS`, and up to the last moment: one more try may be the one.
+        """
+        own, left = pause(self._failed, fraction), self._ends - now
+        self._failed += 1
+        return None if own > left else min(own + min(asked, LONGEST_ASKED_SECONDS), left)
+
+    def wait_after(self, error: OncelogError, now: float, fraction: float) -> float | None:
+        """Seconds until the next try after ``error``. None: that is how the call ends, and ``error`` says now whether it is
+        definite of *all* tries: a refusal now says nothing of an earlier one that may have got through."""
+        wait = self.wait(now, fraction, error.retry_after or 0.0)
+        if isinstance(error, ResponseTimeout) and self._others:  # that took all the time; another one may answer at once
+            self._others, wait = self._others - 1, wait or 0.0
+        if wait is None or not may_retry(error, self._idempotent):
+            error.definite = error.definite and (not self.perhaps_done or (self._named and rules_out_earlier_tries(error)))
+            return None
+        self.perhaps_done = self.perhaps_done or not error.definite
+        return wait
 
 
 def may_retry(error: OncelogError, idempotent: bool) -> bool:
     """Whether trying again may help and cannot do the thing twice.
 
-    ``idempotent``: doing it twice is as once (a read; a publish of a named producer). Otherwise only what certainly was not done
-    is tried again.
+    ``idempotent``: a repetition changes nothing (a read; a publish of a named producer). Otherwise only what certainly was not
+    done is tried again.
     """
     return isinstance(error, _TRANSIENT) and (idempotent or error.definite)
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 from uuid import uuid4
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from oncelog.api.calls import decoded, parse, quoted, topic_path
-from oncelog.api.plausible import check_names_rise, check_page
+from oncelog.api.calls import as_request, parse, quoted, topic_path
+from oncelog.api.plausible import check_page
 from oncelog.api.ranges import RangeCalls
-from oncelog.errors import InvalidRequest
-from oncelog.http.transport import MAX_ANSWER_BYTES
-from oncelog.values.start import Start, place_of
-from oncelog.wire.codec import decode_polled
-from oncelog.wire.media import DEFAULT_NAMESPACE, JSON, ONCELOG_AVRO
+from oncelog.values.start import Start, start_position
+from oncelog.wire.media import DEFAULT_NAMESPACE, JSON
 from oncelog.wire.models import (
     Acknowledge,
     Acknowledged,
@@ -28,9 +23,7 @@ from oncelog.wire.models import (
 )
 from oncelog.wire.requests import Polled
 
-M = TypeVar("M")
-
-_PAGE = 1_000
+_WHAT = "a subscription"
 _SUBSCRIPTION = TypeAdapter(Subscription)
 _SUBSCRIPTIONS: TypeAdapter[list[Subscription]] = TypeAdapter(list[Subscription])
 _ACKNOWLEDGED = TypeAdapter(Acknowledged)
@@ -53,36 +46,26 @@ class SubscriptionCalls(RangeCalls):
         Raises TopicNotFound, InvalidRequest; OffsetOutOfRange, InvalidMessageId, StaleMessageId: there is no such ``start``.
         """
         # The nonce makes a repeated open the same open.
-        asked = _checked(lambda: OpenSubscription(name=name, nonce=uuid4().hex, start=place_of(start, inclusive)))
-        path = topic_path(namespace, topic) + "/subscriptions"
-        return parse(_SUBSCRIPTION, self._post(path, asked.to_wire(), idempotent=True))
+        wanted = as_request(OpenSubscription, _WHAT, name=name, nonce=uuid4().hex, start=start_position(start, inclusive))
+        return parse(_SUBSCRIPTION, self._post(topic_path(namespace, topic) + "/subscriptions", wanted, idempotent=True))
 
     def subscriptions(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Subscription]:
         """Every subscription of a topic, by name, fetched page by page."""
-        path = topic_path(namespace, topic) + "/subscriptions"
-        after = ""
-        while page := parse(_SUBSCRIPTIONS, self._get(path, {"after": after, "limit": str(_PAGE)})):
-            check_names_rise([each.name.encode() for each in page], after.encode() or None)
-            yield from page
-            after = page[-1].name
+        return self._listed(_SUBSCRIPTIONS, topic_path(namespace, topic) + "/subscriptions", lambda each: each.name)
 
     def subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Subscription:
-        """One subscription: its cursor, its lag, its epoch. Raises SubscriptionNotFound."""
+        """Show one subscription: its cursor, its lag, its epoch. Raises SubscriptionNotFound."""
         return parse(_SUBSCRIPTION, self._get(_path(namespace, topic, name)))
 
     def receive(self, topic: str, name: str, asked: ReceiveMessages, namespace: str = DEFAULT_NAMESPACE) -> Polled:
         """Records of the next messages, and the position to go on from. Raises ConsumerFenced, SubscriptionNotFound."""
-        path = _path(namespace, topic, name) + "/receive"
-        end = time.monotonic() + asked.wait / 1000
-
-        def once() -> bytes:
-            left = max(0.0, end - time.monotonic())
-            data = json.dumps(asked.model_copy(update={"wait": int(left * 1000)}).to_wire()).encode()
-            return self._transport.call(
-                "POST", path, data, JSON, accept=ONCELOG_AVRO, timeout=self._timeout + left, most=MAX_ANSWER_BYTES
-            )
-
-        polled = decoded(lambda body: decode_polled(body, asked.limit), self._trying(once, idempotent=True))
+        polled = self._page(
+            _path(namespace, topic, name) + "/receive",
+            lambda left_ms: json.dumps(asked.model_copy(update={"wait": left_ms}).to_wire()).encode(),
+            JSON,
+            asked.wait,
+            asked.limit,
+        )
         start = None if asked.after is None else bytes(asked.after)
         check_page(polled.messages, polled.position, start=start, limit=asked.limit)
         return polled
@@ -90,7 +73,9 @@ class SubscriptionCalls(RangeCalls):
     def acknowledge(
         self, topic: str, name: str, asked: Acknowledge, namespace: str = DEFAULT_NAMESPACE, *, within: float | None = None
     ) -> int:
-        """Where the cursor stands, on disk; ``within``: seconds for all tries together, else as the client was told.
+        """Move the cursor, and tell where it stands, on disk.
+
+        ``within``: seconds for all tries together, else the client's ``retry``.
 
         Raises ConsumerFenced, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId.
         """
@@ -111,21 +96,13 @@ class SubscriptionCalls(RangeCalls):
 
         Raises ConsumerFenced, SubscriptionNotFound; what :meth:`open_subscription` raises for a ``start``.
         """
-        asked = _checked(lambda: SeekSubscription(to=place_of(to, inclusive), nonce=uuid4().hex, epoch=epoch))
-        return parse(_SUBSCRIPTION, self._post(_path(namespace, topic, name) + "/seek", asked.to_wire(), idempotent=True))
+        wanted = as_request(SeekSubscription, _WHAT, to=start_position(to, inclusive), nonce=uuid4().hex, epoch=epoch)
+        return parse(_SUBSCRIPTION, self._post(_path(namespace, topic, name) + "/seek", wanted, idempotent=True))
 
     def delete_subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""
-        path = _path(namespace, topic, name)
-        self._trying(lambda: self._transport.call("DELETE", path), idempotent=False)
+        self._delete(_path(namespace, topic, name))
 
 
 def _path(namespace: str, topic: str, name: str) -> str:
     return f"{topic_path(namespace, topic)}/subscriptions/{quoted(name)}"
-
-
-def _checked(make: Callable[[], M]) -> M:
-    try:
-        return make()
-    except ValidationError as error:
-        raise InvalidRequest(f"not a subscription: {error}") from error

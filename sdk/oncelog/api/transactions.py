@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from oncelog.api.calls import Calls, decoded, parse, receipts_bytes, topic_path
-from oncelog.api.plausible import check_names_rise, check_receipts
+from oncelog.api.calls import Calls, as_request, decoded, parse, receipts_bytes, topic_path
+from oncelog.api.plausible import check_receipts
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError, TransactionNotFound, TransactionNotInProgress
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_rollback
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
@@ -31,7 +31,6 @@ from oncelog.wire.transaction import Transaction
 
 BUFFER_BYTES = 4 << 20
 """Of messages that a transaction holds in memory, beyond which it stores them on the service."""
-_PAGE = 1_000
 
 
 class _Pruned(Resource):
@@ -50,6 +49,8 @@ _PRUNED: TypeAdapter[_Pruned] = TypeAdapter(_Pruned)
 class TransactionCalls(Calls):
     """The transaction service, and what a topic takes under a write pointer."""
 
+    _unconfirmed: dict[int, bool]
+
     # --- the life of a transaction
 
     def start_transaction(
@@ -62,11 +63,9 @@ class TransactionCalls(Calls):
         Tried again only when it certainly was not begun: one that was begun twice would hold up readers until it times out.
         Raises InvalidRequest for a time-out that the service does not allow.
         """
-        try:
-            asked = StartTransaction(type=type, timeout_ms=None if timeout is None else round(timeout * 1000))
-        except ValidationError as error:
-            raise InvalidRequest(f"not a transaction: {error}") from error
-        return _begun(self._post(_ROOT, asked.to_wire(), idempotent=False, accept=THRIFT))
+        timeout_ms = None if timeout is None else round(timeout * 1000)
+        wanted = as_request(StartTransaction, "a transaction", type=type, timeout_ms=timeout_ms)
+        return _begun(self._post(_ROOT, wanted, idempotent=False, accept=THRIFT))
 
     def can_commit(self, write_pointer: int, changes: Iterable[bytes], resource: str | None = None) -> str:
         """Hand in what the transaction changed; conflicts with what others committed meanwhile are found here.
@@ -79,7 +78,7 @@ class TransactionCalls(Calls):
         return parse(_CAN_COMMIT, body).store_id
 
     def commit_transaction(self, write_pointer: int, changes: Iterable[bytes] = ()) -> TransactionStatus:
-        """Commit; twice is as once. ``changes`` as for :meth:`can_commit`, where that was not called.
+        """Commit; idempotent. ``changes`` as for :meth:`can_commit`, where that was not called.
 
         Raises:
             TransactionConflict, TransactionNotInProgress (it was aborted or is invalid), TransactionNotFound. Where the error is
@@ -90,7 +89,7 @@ class TransactionCalls(Calls):
         return parse(_STATUS, self._post(_path(write_pointer, "commit"), body, idempotent=True))
 
     def abort_transaction(self, write_pointer: int, *, unless_prepared: bool = False) -> TransactionStatus:
-        """Undo: the service rolls its messages back. Twice is as once.
+        """Undo: the service rolls its messages back. Idempotent.
 
         With ``unless_prepared`` one that a database decides is left to it, and one that is invalid stays so: for everybody but
         the client of the transaction. Asking for its state first would not do, since it may be prepared in between.
@@ -103,24 +102,10 @@ class TransactionCalls(Calls):
     def invalidate_transaction(self, write_pointer: int) -> TransactionStatus:
         """Give up: nothing of it is ever seen, and its pointer stays in the list of invalid ones until it is pruned.
 
-        For a transaction whose participants could not all undo what they did. Twice is as once; raises as
+        For a transaction whose participants could not all undo what they did. Idempotent; raises as
         :meth:`abort_transaction` does.
         """
         return parse(_STATUS, self._post(_path(write_pointer, "invalidate"), idempotent=True))
-
-    def _end_unconfirmed(self) -> None:
-        """End once more what was rolled back here and may be in progress there: an abort got lost. Each new transaction does.
-
-        One that was prepared would hold up everybody for up to 25 hours, and a long one, too.
-        """
-        for pointer, given_up in list(self._unconfirmed.items()):
-            try:
-                (self.invalidate_transaction if given_up else self.abort_transaction)(pointer)
-            except (TransactionNotInProgress, TransactionNotFound):
-                pass  # it has ended
-            except OncelogError:
-                return  # the next one will
-            self._unconfirmed.pop(pointer, None)
 
     def checkpoint_transaction(self, write_pointer: int) -> Transaction:
         """A further write pointer for what comes next. ``write_pointer``: the transaction's id.
@@ -132,30 +117,23 @@ class TransactionCalls(Calls):
     # --- what is known about them
 
     def transaction_status(self, write_pointer: int) -> TransactionStatus:
-        """What became of a transaction, by its id or a checkpoint's pointer. Raises TransactionNotFound."""
+        """Tell what became of a transaction, by its id or a checkpoint's pointer. Raises TransactionNotFound."""
         return parse(_STATUS, self._get(_path(write_pointer)))
 
     def transactions(self, state: Literal["in_progress", "invalid"] = "in_progress") -> Iterator[TransactionStatus]:
         """Every transaction in progress, or every invalid one, oldest first, fetched page by page."""
-        after = 0
-        while True:
-            page = parse(_STATUSES, self._get(_ROOT, {"state": state, "after": str(after), "limit": str(_PAGE)}))
-            check_names_rise([each.write_pointer for each in page], after)
-            yield from page
-            if len(page) < _PAGE:
-                return
-            after = page[-1].write_pointer
+        return self._listed(_STATUSES, _ROOT, lambda each: each.write_pointer, {"state": state})
 
     def transaction_states(self, write_pointers: Collection[int]) -> dict[int, TransactionState]:
         """The state of each of them that the service still knows."""
         return parse(_STATES, self._post(_ROOT + "/states", {"writePointers": list(write_pointers)}, idempotent=True))
 
     def held(self, limit: int = 1_000) -> list[HeldOnTopic]:
-        """What the open topics hold back under write pointers that are not decided, the oldest messages first."""
+        """List what the open topics hold back under write pointers that are not decided, the oldest messages first."""
         return parse(_HELD, self._get("/v1/held", {"limit": str(limit)}))
 
     def held_on(self, topic: str, namespace: str = DEFAULT_NAMESPACE, limit: int = 1_000) -> list[HeldMessages]:
-        """What one topic holds back: the first entry is what its consumers stop at. Raises TopicNotFound."""
+        """List what one topic holds back: the first entry is what its consumers stop at. Raises TopicNotFound."""
         return parse(_HELD_ON_TOPIC, self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
 
     def end_held(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
@@ -169,20 +147,20 @@ class TransactionCalls(Calls):
     def prune_transactions(self, write_pointers: Collection[int] | None = None, before: datetime | None = None) -> int:
         """Forget invalid transactions: those named, or all that were started before a time. How many they were.
 
-        Those whose messages are not marked everywhere yet stay. Raises ValueError for a time without a time zone.
+        Those whose messages are not rolled back everywhere yet stay. Raises ValueError for a time without a time zone.
         """
         if before is not None and before.tzinfo is None:
             raise ValueError(f"before {before} has no time zone; use datetime.now(UTC) or .astimezone()")
-        asked = PruneInvalid(
+        wanted = PruneInvalid(
             write_pointers=None if write_pointers is None else list(write_pointers),
             before_ms=None if before is None else int(before.timestamp() * 1000),
         )
-        return parse(_PRUNED, self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True)).pruned
+        return parse(_PRUNED, self._post(_ROOT + "/prune", wanted.to_wire(), idempotent=True)).pruned
 
     # --- messages under a write pointer
 
     def publish_transactional(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> PublishResponse:
-        """One publish request with a write pointer, sent once; its answer is what :meth:`rollback` takes.
+        """Send one publish request with a write pointer, once; its answer is what :meth:`rollback` takes.
 
         Without messages it publishes what :meth:`store` has put under the pointer, as one group, in the order of storing.
         Without a producer, sequence ids that rise by one make it safe to repeat; they are the write pointer's on this topic.
@@ -198,9 +176,8 @@ class TransactionCalls(Calls):
         return self._send_messages(topic_path(namespace, topic) + "/store", request)
 
     def rollback(self, topic: str, response: PublishResponse, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Undo one :meth:`publish_transactional` by its answer; twice is as once. Raises RollbackRefused."""
-        path, body = topic_path(namespace, topic) + "/rollback", encode_rollback(response)
-        self._trying(lambda: self._transport.call("POST", path, body, ONCELOG_AVRO), idempotent=True)
+        """Undo one :meth:`publish_transactional` by its answer; idempotent. Raises RollbackRefused."""
+        self._call("POST", topic_path(namespace, topic) + "/rollback", encode_rollback(response), ONCELOG_AVRO, idempotent=True)
 
     def _send_messages(self, path: str, request: PublishRequest) -> PublishResponse:
         body, messages = encode_publish_request(request), len(request.payloads)
@@ -209,6 +186,34 @@ class TransactionCalls(Calls):
         if messages:  # else a group is published, and nobody counts it here
             check_receipts(response.receipts, messages)
         return response
+
+
+def end_rolled_back(calls: TransactionCalls, write_pointer: int, invalid: bool) -> None:
+    """Abort a transaction whose participants are rolled back; invalidate it where they could not be.
+
+    Raises the OncelogError of a service that does not say that it has ended so; then :func:`end_unconfirmed` repeats it.
+    """
+    calls._unconfirmed[write_pointer] = invalid  # before the call: Ctrl-C may interrupt it
+    try:
+        (calls.invalidate_transaction if invalid else calls.abort_transaction)(write_pointer)
+    except TransactionNotInProgress as error:
+        if error.state not in ("aborted", "invalid"):
+            raise
+    calls._unconfirmed.pop(write_pointer, None)
+
+
+def end_unconfirmed(calls: TransactionCalls) -> None:
+    """End once more what was rolled back here and may be in progress there: an abort got lost. Each new transaction does.
+
+    One that was prepared would hold up everybody for up to 25 hours, and a long one, too.
+    """
+    for pointer, invalid in list(calls._unconfirmed.items()):
+        try:
+            end_rolled_back(calls, pointer, invalid)
+        except (TransactionNotInProgress, TransactionNotFound):
+            calls._unconfirmed.pop(pointer, None)  # it has ended
+        except OncelogError:
+            return  # the next one will
 
 
 _ROOT = "/v1/transactions"
@@ -228,7 +233,5 @@ def _path(write_pointer: int, *action: str) -> str:
 
 
 def _changes(changes: Iterable[bytes], resource: str | None) -> dict[str, object]:
-    try:
-        return Changes(changes=[change.decode("latin-1") for change in changes], resource=resource).to_wire()
-    except ValidationError as error:
-        raise InvalidRequest(f"not the changes of a transaction: {error}") from error
+    keys = [change.decode("latin-1") for change in changes]
+    return as_request(Changes, "the changes of a transaction", changes=keys, resource=resource)

@@ -1,4 +1,4 @@
-"""Sessions of requests whose connections keep a deadline, trust whom they are told to, and heed nothing around them."""
+"""Sessions of requests whose connections keep a deadline, trust whom they are given, and heed nothing around them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def new_session(trust: Trust | None = None) -> requests.Session:
 
 
 class _Session(requests.Session):
-    """One that looks at no redirect: requests would read all of its body and stumble over its address before we see it."""
+    """A session that looks at no redirect: requests would read all of its body and stumble over its address before we see it."""
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         return None
@@ -44,28 +44,14 @@ class _TimedConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         return _connected(self)
 
-    def request(self, *given: Any, **named: Any) -> None:
-        _keep_time(self)
-        super().request(*given, **named)
-
 
 class _TimedTlsConnection(HTTPSConnection):
     def _new_conn(self) -> socket.socket:
         return _connected(self)
 
-    def request(self, *given: Any, **named: Any) -> None:
-        _keep_time(self)
-        super().request(*given, **named)
-
-
-def _keep_time(connection: HTTPConnection) -> None:
-    """A connection that is used again still has the deadline of the request before."""
-    if connection.sock is not None:
-        connection.sock.settimeout(connection.timeout)
-
 
 def _connected(connection: HTTPConnection) -> socket.socket:
-    """As urllib3 does it, but one time-out for all of a host's addresses together."""
+    """Connect as urllib3 does, but with one time-out for all of a host's addresses together."""
     try:
         return connected(connection._dns_host.strip("[]"), connection.port, connection.timeout, connection.socket_options)
     except socket.gaierror as error:
@@ -108,7 +94,7 @@ class _Adapter(HTTPAdapter):
         return manager
 
     def cert_verify(self, *_: object) -> None:
-        """Whom to trust is in the context, and nobody else is: requests would add the public certificates."""
+        """Do nothing: whom to trust is in the context, and nobody else is; requests would add the public certificates."""
 
     def _tls(self) -> dict[str, Any]:
         if self._trust is None:

@@ -20,7 +20,7 @@ CONNECT_SECONDS = 5.0
 
 
 class Deadline(Timeout):
-    """When a request is given up. urllib3 takes it as the time-out of a request, and asks it before each step."""
+    """The time at which a request is given up. urllib3 takes it as the time-out of a request, and asks it before each step."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(total=max(seconds, 0.001))
@@ -28,7 +28,7 @@ class Deadline(Timeout):
         self._ends = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds; 0 when it is over."""
+        """Seconds that are left; 0 when it is over."""
         return max(0.0, self._ends - time.monotonic())
 
     def begin_anew(self) -> None:
@@ -36,11 +36,11 @@ class Deadline(Timeout):
         self._ends = time.monotonic() + self._seconds
 
     def clone(self) -> Deadline:
-        """Itself: it is one request's."""
+        """Return itself: it is one request's."""
         return self
 
     def start_connect(self) -> float:
-        """It began when it was made."""
+        """The time now: it began when it was made."""
         return time.monotonic()
 
     @property
@@ -55,7 +55,7 @@ class Deadline(Timeout):
 
 
 class Left(float):
-    """Seconds that are left, as every time-out is a number; and until when, for sockets that know of deadlines."""
+    """The seconds that are left, as every time-out is a number; and until when, for sockets that know of deadlines."""
 
     deadline: Deadline
 
@@ -66,7 +66,7 @@ class Left(float):
 
 
 class _Timed:
-    """What a socket does within its deadline. The time-out that is set says which; one that is a plain number has none."""
+    """Operations of a socket, within its deadline. The time-out that is set says which; one that is a plain number has none."""
 
     _deadline: Deadline | None = None
 
@@ -101,6 +101,7 @@ class _Timed:
 
     def _within(self) -> None:
         if self._deadline is not None:
+            # Anew before each operation: what urllib3 sets once lets every single byte take the whole time.
             left = self._deadline.left()
             if left <= 0:
                 raise TimeoutError("timed out")
@@ -112,7 +113,7 @@ class TimedSocket(_Timed, socket.socket):
 
 
 class TimedTlsSocket(_Timed, ssl.SSLSocket):
-    """The same under TLS; the ``sslsocket_class`` of a context."""
+    """A socket under TLS whose every operation ends by its deadline; the ``sslsocket_class`` of a context."""
 
 
 def connected(host: str, port: int, timeout: float | None, options: Sequence[Any] | None) -> socket.socket:
@@ -146,14 +147,17 @@ def connected(host: str, port: int, timeout: float | None, options: Sequence[Any
 
 
 def _still(timeout: float | None, ends: float) -> float:
-    """What is left of it, with the deadline that it belongs to."""
+    """The time that is left, with the deadline that it belongs to."""
     left = max(0.001, ends - time.monotonic())
     deadline = getattr(timeout, "deadline", None)
     return left if deadline is None else Left(left, deadline)
 
 
 def _addresses(host: str, port: int, seconds: float | None) -> list[Any]:
-    """Of the host. Looking them up cannot be interrupted, so a thread does it; one that is waited for in vain ends by itself."""
+    """The addresses of the host.
+
+    Looking them up cannot be interrupted, so a thread does it; one that is waited for in vain ends by itself.
+    """
     try:
         return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     except socket.gaierror:

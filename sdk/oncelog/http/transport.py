@@ -241,7 +241,7 @@ class Transport:
                 del self._served[next(iter(self._served))]
 
     def _gone(self, base: str) -> None:
-        """It could not be reached, or cannot serve: ask another one first."""
+        """Ask another one first: this one could not be reached, or cannot serve."""
         with self._lock:
             for part in [part for part, served in list(self._served.items()) if served == base]:
                 self._served.pop(part, None)
@@ -287,10 +287,13 @@ class Transport:
 
 
 def _part(path: str) -> str:
-    """What is served as a whole: a topic, all transactions, the journal (in which chunks are staged, too)."""
+    """The part of the service that a path belongs to, served as a whole.
+
+    A topic, all transactions, or all atomic commits (chunks are staged there, too).
+    """
     parts = path.split("/")
     if path.startswith("/v1/namespaces/") and len(parts) > 5 and parts[4] == "topics":
-        return "/v1/journal" if len(parts) > 6 and parts[6] == "stage" else "/".join(parts[:6])
+        return "/v1/atomic" if len(parts) > 6 and parts[6] == "stage" else "/".join(parts[:6])
     return "/".join(parts[:3])
 
 
@@ -300,7 +303,7 @@ def _base(url: str) -> str:
 
 
 def _joined(here: str, location: str) -> str:
-    """Where a redirect leads. Raises InvalidResponse."""
+    """The address that a redirect leads to. Raises InvalidResponse."""
     try:
         there = urljoin(here, location)
         if _is_http(urlsplit(there)):
@@ -334,7 +337,7 @@ def _is_http(parts: SplitResult) -> bool:
 
 
 def _check_content(response: requests.Response) -> None:
-    """Raises InvalidResponse for what the service never answers: a page for people, packed bytes."""
+    """Refuse (InvalidResponse) what the service never answers: a page for people, packed bytes."""
     packed = response.headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity"):  # and unpacked, a little may be gigabytes
         raise InvalidResponse(f"{response.url} answers in the content encoding {packed[:50]!r}, which was not asked for")
@@ -359,7 +362,7 @@ def _whole(response: requests.Response, limit: int) -> bytes:
 
 
 def _beginning(response: requests.Response, limit: int) -> bytes:
-    """What can be had of the body of a refusal: its status says something even where the rest is missing."""
+    """As much as can be had of the body of a refusal: its status says something even where the rest is missing."""
     parts, size = [], 0
     with suppress(*FAILURES):
         for part in response.raw.stream(_LINE_PART_BYTES, decode_content=False):
@@ -375,7 +378,7 @@ FAILURES = (requests.RequestException, HTTPError, HTTPException, OSError, Unicod
 
 
 def connection_error(url: str, error: BaseException) -> OncelogError:
-    """What is raised where no answer came."""
+    """The error that is raised where no answer came."""
     causes = list(_causes(error))
 
     def one_of(*kinds: type[BaseException]) -> bool:

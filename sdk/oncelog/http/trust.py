@@ -23,7 +23,10 @@ Certificate = str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.Pa
 
 @dataclass(frozen=True)
 class Trust:
-    """What a connection needs besides an address. No file is read before :attr:`context` is asked for."""
+    """Certificates and a proxy.
+
+    All that a connection needs besides an address. No file is read before :attr:`context` is asked for.
+    """
 
     ca: str | None = None
     """A file of certificates, or a directory as ``openssl rehash`` makes it; None: the public ones."""
@@ -43,7 +46,7 @@ class Trust:
         proxy: str | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> Trust:
-        """What is given, else what the environment says: :data:`CA_VARIABLES`, ONCELOG_CERT, ONCELOG_KEY, ONCELOG_PROXY.
+        """Take what is given, else what the environment says: :data:`CA_VARIABLES`, ONCELOG_CERT, ONCELOG_KEY, ONCELOG_PROXY.
 
         Raises ValueError: certificates are not to be checked, or that is no proxy's URL.
         """
@@ -84,7 +87,7 @@ class Trust:
 
 
 def _no_password() -> str:
-    """Instead of asking at the terminal, where nobody may sit."""
+    """Refuse, instead of asking at the terminal, where nobody may sit."""
     raise ValueError("the key is encrypted; make a context of your own, give it the password, and pass it as verify=")
 
 

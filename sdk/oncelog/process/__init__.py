@@ -1,1 +1,1 @@
-"""What the process has once: its forks, its end, whose turn it is, requests whose waiting can be ended."""
+"""What a process has once: its forks and its end; locks and requests that know of both."""

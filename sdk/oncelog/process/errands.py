@@ -1,4 +1,4 @@
-"""Asks on a thread of its own while the caller waits, so that the caller can be told to stop waiting, from anywhere, at once.
+"""Requests run on a thread of their own while the caller waits, so that its waiting can be ended from anywhere, at once.
 
 A request that is held on the service for 20 seconds cannot be called off in the thread that reads its answer: not by another
 thread, and not by a signal handler, which runs in the middle of it.
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """Nobody is to wait here any more."""
+    """The waiting was ended."""
 
 
 class _Errand:
@@ -49,14 +49,15 @@ class Errands:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._changed = threading.Condition()  # reentrant
+        self._guard = threading.RLock()  # taken as itself: Ctrl-C in Condition's own __exit__ would leave it held for ever
+        self._changed = threading.Condition(self._guard)
         self._stopped = False
         self._queue: _Queue | None = None
         """Of the thread, while that has nothing to do."""
         self._home = forks.here()
 
     def run(self, call: Callable[[], T]) -> T:
-        """What the call returns or raises. Raises Stopped once :meth:`stop` is called; the call may go on by itself then."""
+        """Return or raise what the call does. Raises Stopped once :meth:`stop` is called; the call may go on by itself then."""
         errand, queue = _Errand(call), self._take_queue()
         if queue is None:
             errand.run()
@@ -71,18 +72,18 @@ class Errands:
         return cast(T, errand.result)
 
     def stop(self) -> None:
-        """Nobody waits here any more, now or later."""
-        with self._changed:
+        """End the waiting, now and later."""
+        with self._guard:
             self._stopped = True
             self._changed.notify_all()
 
     def after_fork(self) -> None:
-        """In the child there is no thread."""
-        forks.renew(self._changed._lock)  # type: ignore[attr-defined]
+        """Forget the thread: there is none in the child."""
+        forks.renew(self._guard)
         self._queue = None
 
     def _take_queue(self) -> _Queue | None:
-        """Of a thread that has nothing to do. None: none can be started, since the interpreter exits."""
+        """Return the queue of a thread that has nothing to do. None: none can be started, since the interpreter exits."""
         if self._stopped:
             raise Stopped
         queue, self._queue = self._queue, None
@@ -99,10 +100,10 @@ class Errands:
 
     def _wait(self, errand: _Errand, queue: _Queue) -> None:
         try:
-            with self._changed:
+            with self._guard:
                 self._changed.wait_for(lambda: errand.done or self._stopped)
         finally:
-            # Where it goes on by itself, as after Ctrl-C, nobody waits for it: the next one has a thread of its own.
+            # Where the call goes on by itself, as after Ctrl-C, its thread is let go: the next call has another one.
             if errand.done and self._queue is None:
                 self._queue = queue
             else:
@@ -112,7 +113,7 @@ class Errands:
 
 
 def _serve(queue: _Queue, changed: threading.Condition) -> None:
-    """The thread. It holds nothing of the object but the condition, so that this can be collected."""
+    """Run one call after the other. Holds nothing of the object but the condition, so that the object can be collected."""
     while (errand := queue.get()) is not None:
         errand.run()
         with changed:

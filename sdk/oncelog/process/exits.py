@@ -1,8 +1,8 @@
 """The end of the interpreter: what is not sent yet is sent within a bound, or named.
 
 The threads that send are daemons, so that a service that does not answer keeps no process from ending. Before they are frozen,
-this is called: by ``atexit``, when all other threads have ended; in the children of ``multiprocessing``, which do not run
-``atexit``, by its own finalizers. A process that is killed, or left by ``os._exit``, calls nobody.
+:func:`at_exit` is called: by ``atexit``, when all other threads have ended; in the children of ``multiprocessing``, which do not
+run ``atexit``, by its own finalizers. A process that is killed, or left by ``os._exit``, calls it never.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class _Ending(Protocol):
         """Have what waits sent, without waiting for it."""
 
     def _end_exit(self, begun: float) -> str | None:
-        """Wait for it, within the bound of the object, counted from ``begun``; what could not be sent, in words."""
+        """Wait for it, within the bound of the object, counted from ``begun``. Return what could not be sent, in words."""
 
 
 _live: WeakSet[Any] = WeakSet()
 _armed: set[int] = set()
-_over: set[int] = set()
-"""Processes, as forks.here() calls them, in which all that waited was asked."""
+over: set[int] = set()
+"""Processes, as forks.here() calls them, in which all that waited was asked: there :func:`late` has something to do."""
 
 
 def register(each: _Ending) -> None:
@@ -58,14 +58,14 @@ def _arm_child() -> None:
 def at_exit() -> None:
     """Send what waits, everywhere at once; say what could not be."""
     begun, live = time.monotonic(), list(_live)
-    _over.add(forks.here())
+    over.add(forks.here())
     for each in live:
         each._begin_exit()
     interruption: BaseException | None = None
     for each in live:
         try:
             lost = each._end_exit(begun)
-        except BaseException as error:  # Ctrl-C: nobody is waited for any more, and all the others are named all the same
+        except BaseException as error:  # Ctrl-C ends the waiting, and all the others are named all the same
             interruption, begun = error, -inf
             lost = each._end_exit(begun)
         if lost is not None:
@@ -75,9 +75,8 @@ def at_exit() -> None:
 
 
 def late(each: _Ending) -> None:
-    """Something waits again; should everybody have been asked already, as a handler that ``atexit`` calls later sends it, this
-    one is asked at once."""
-    if _over and forks.here() in _over:
+    """Have what waits again sent at once, if the others were asked already: a handler sends it that ``atexit`` calls later."""
+    if forks.here() in over:
         each._begin_exit()
         lost = each._end_exit(time.monotonic())
         if lost is not None:
@@ -85,8 +84,7 @@ def late(each: _Ending) -> None:
 
 
 def say(lost: str) -> None:
-    """Tell whoever listens: the log (which prints it if nobody does), and the warnings. Never raises a warning: others are to be
-    named yet, or an exception is on its way already."""
+    """Log what was lost, and warn of it. Never raises a warning: others are to be named yet, or an exception is on its way."""
     logger.error("%s", lost)
     with suppress(ResourceWarning):
         warnings.warn(lost, ResourceWarning, stacklevel=2)

@@ -1,8 +1,8 @@
-"""Which process this is. What was made before a fork belongs to the other side: its connections, locks, threads, messages.
+"""Forks: what was made before one belongs to the other side, its connections, locks, threads and messages.
 
 A forked child gets a copy of every object, but only the thread that forked; sockets it shares with its parent. So every object
-of the SDK is told in the child (:func:`register`), or asks where it was made (:func:`here`). Servers that fork without Python's
-own hooks (uWSGI without ``py-call-osafterfork``) are found out by the process id, at the next call.
+of the SDK is notified in the child (:func:`register`), or asks where it was made (:func:`here`). Servers that fork without
+Python's own hooks (uWSGI without ``py-call-osafterfork``) are found out by the process id, at the next call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Forkable(Protocol):
 
 
 class _Process:
-    """This one, as far as the SDK has noticed."""
+    """This process, as far as the SDK has noticed."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -33,7 +33,7 @@ class _Process:
         self.known: WeakSet[Any] = WeakSet()
 
     def begin(self) -> None:
-        """This is a child, and nobody was told yet."""
+        """Tell every object that this is a child."""
         self.pid = os.getpid()
         self.depth += 1
         self.lock = threading.Lock()
@@ -49,7 +49,7 @@ os.register_at_fork(after_in_child=_process.begin)
 
 
 def here() -> int:
-    """A number of this process that differs from those of its parents."""
+    """Return a number of this process that differs from those of its parents."""
     if os.getpid() != _process.pid:
         with _process.lock:
             if os.getpid() != _process.pid:
@@ -69,7 +69,7 @@ def check_made_here(home: int, what: str) -> None:
 
 
 def forked(what: str) -> Forked:
-    """The error for what belongs to the other side of a fork."""
+    """Make the error for what belongs to the other side of a fork."""
     return Forked(f"{what} was made before this process was forked from another one, and is that one's; make another one here")
 
 

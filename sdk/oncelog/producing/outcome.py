@@ -1,7 +1,7 @@
 """The futures that send_async hands out: concurrent.futures.Future, but a batch of them shares one condition.
 
 A plain Future builds a condition of its own, five objects and 2 µs to make and set one; with 150,000 messages a second that and
-the garbage collector's work on them would be most of what the SDK does. The messages of a batch are settled together anyway.
+the garbage collector's work on them would be most of what the SDK does. The messages of a batch are completed together anyway.
 """
 
 from __future__ import annotations
@@ -11,10 +11,41 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, LOGGER, PENDING
 from copy import copy
-from itertools import repeat
 
 from oncelog.errors import OncelogError
+from oncelog.process import forks
 from oncelog.values.receipt import Receipt
+
+
+class _Shared:
+    """What the outcomes of all producers of a process share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def _after_fork(self) -> None:
+        forks.renew(self.lock)
+
+
+_shared = _Shared()
+forks.register(_shared)
+# One for all: concurrent.futures.wait holds the locks of all its futures at once, and takes them in the order of the futures.
+# With a lock for each producer, two threads that wait for messages of two producers would wait for each other. Nothing but
+# outcomes: senders have a lock each, or threads that send through one each would hold each other up. None is taken under this
+# one, nor this one under theirs.
+LOCK = _shared.lock
+"""The lock of all outcomes of this process. Reentrant: a signal handler may interrupt who holds it."""
+
+
+class Condition(threading.Condition):
+    """A condition on the lock of all outcomes."""
+
+    # Of the lock itself, in C: Ctrl-C in those of threading.Condition, which are Python, would leave it held for ever.
+    __enter__ = LOCK.__enter__
+    __exit__ = LOCK.__exit__
+
+    def __init__(self) -> None:
+        super().__init__(LOCK)
 
 
 class Outcome(Future[Receipt]):
@@ -36,6 +67,10 @@ class Outcome(Future[Receipt]):
     def cancel(self) -> bool:
         """False: a message that is queued cannot be taken back; what was sent may be on disk already."""
         return False
+
+    def done(self) -> bool:
+        """Whether it has its receipt or its error."""
+        return self._state == FINISHED  # without the lock: senders ask under theirs
 
     def result(self, timeout: float | None = None) -> Receipt:
         """The receipt. Raises the message's OncelogError, or TimeoutError."""
@@ -61,10 +96,10 @@ class Outcome(Future[Receipt]):
             return self._exception
 
 
-def settle(outcomes: Sequence[Outcome], receipts: Iterable[Receipt | None], error: OncelogError | None = None) -> None:
-    """Give each outcome its receipt, or all of them the error, and tell whoever waits. All share one condition.
+def complete(outcomes: Sequence[Outcome], receipts: Iterable[Receipt | None], error: OncelogError | None = None) -> None:
+    """Give each outcome its receipt, or all of them the error, and wake its waiters. All share one condition.
 
-    An outcome that is settled already stays as it is, so that an interrupted call can be made again.
+    An outcome that is complete already stays as it is, so that an interrupted call can be made again.
     """
     condition = outcomes[0]._condition
     with condition:
@@ -78,6 +113,7 @@ def settle(outcomes: Sequence[Outcome], receipts: Iterable[Receipt | None], erro
                 for waiter in outcome._waiters:
                     (waiter.add_result if error is None else waiter.add_exception)(outcome)
         condition.notify_all()
+    # Without the lock: a callback may send, fork, or wait for a thread that wants the lock.
     for outcome in outcomes:
         if outcome._done_callbacks:
             callbacks, outcome._done_callbacks = outcome._done_callbacks, []
@@ -88,22 +124,17 @@ def settle(outcomes: Sequence[Outcome], receipts: Iterable[Receipt | None], erro
 def _call(callback: Callable[[Future[Receipt]], object], outcome: Outcome) -> None:
     try:
         callback(outcome)
-    except Exception:  # as Future does: whoever sends must not suffer from it
+    except Exception:  # as Future does: the sender's thread must go on
         LOGGER.exception("exception calling callback for %r", outcome)
 
 
-def settle_failed(outcomes: Sequence[Outcome], error: OncelogError) -> None:
-    """Give all of them the error."""
-    settle(outcomes, repeat(None), error)
-
-
-def is_anybody_to_be_told(outcomes: Sequence[Outcome]) -> bool:
-    """Whether a failure of all that have no outcome yet would be heard of by nobody who waits."""
+def is_untold(outcomes: Sequence[Outcome]) -> bool:
+    """Tell whether one that has no result yet belongs to a message whose sender does not wait for it."""
     return any(outcome._state != FINISHED and not outcome.awaited for outcome in outcomes)
 
 
 def disown(outcomes: Sequence[Outcome], error: OncelogError) -> None:
-    """In a forked child: nobody here will settle them. Takes no lock, since who holds it may not exist here; calls nobody."""
+    """In a forked child: nobody here will complete them. Takes no lock, since who holds it may not exist here; calls nobody."""
     for outcome in outcomes:
         if outcome._state != FINISHED:
             outcome._exception = error

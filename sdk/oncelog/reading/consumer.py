@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from functools import partial
+from typing import Any, Literal, Unpack, overload
 
 from oncelog.api.api import Api
 from oncelog.api.options import ConsumerOptions, Untyped
 from oncelog.api.retry import may_retry
-from oncelog.codecs import Codec, codec_for
+from oncelog.codecs import Codec
 from oncelog.errors import (
     ConsumerClosed,
     ConsumerFenced,
@@ -22,14 +23,14 @@ from oncelog.errors import (
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
-from oncelog.process.errands import Stopped
 from oncelog.process.exits import EXIT_SECONDS
+from oncelog.reading.position import ConsumerPosition, Found, Upto
 from oncelog.reading.stream import PAGE, Model, Stream, T
 from oncelog.values.message import Message
 from oncelog.values.outgoing import check_seconds
 from oncelog.values.start import Start
 from oncelog.wire.media import DEFAULT_NAMESPACE
-from oncelog.wire.models import Acknowledge, ReceiveMessages, Subscription
+from oncelog.wire.models import Subscription
 
 ACK_SECONDS = 1.0
 """How long what :meth:`Consumer.ack_async` took may wait: so much is delivered again at most after a crash, besides what was
@@ -37,14 +38,6 @@ under way. (Kafka's auto.commit.interval.ms is 5 s.)"""
 
 _FOR_EVER = (ConsumerFenced, SubscriptionNotFound, StaleMessageId, TopicNotFound)
 """After these this consumer will never move the subscription again."""
-
-
-class _Upto(NamedTuple):
-    """The last message that is acknowledged."""
-
-    message_id: MessageId
-    offset: int | None
-    """Where it is certain that it is of this generation; the service looks an id up otherwise."""
 
 
 class Consumer(Stream[T]):
@@ -136,17 +129,23 @@ class Consumer(Stream[T]):
             TopicNotFound, InvalidRequest, ConnectionFailed. OffsetOutOfRange, InvalidMessageId, StaleMessageId: there is no such
                 ``start``.
         """
-        if page_size < 1:
-            raise ValueError(f"page_size is at least 1, not {page_size}")
         if ack_interval <= 0:
             raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
         check_seconds(ack_interval=ack_interval)
-        super().__init__(timeout, codec_for(codec))
-        self._owns_client = client is None
-        self._client = Api(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
-        self._topic = topic
-        self._namespace = namespace
-        self._page_size = page_size
+        self._at: ConsumerPosition
+        super().__init__(
+            ConsumerPosition(),
+            topic,
+            timeout=timeout,
+            namespace=namespace,
+            url=url,
+            client=client,
+            verify=verify,
+            cert=cert,
+            proxy=proxy,
+            codec=codec,
+            page_size=page_size,
+        )
         self._ack_interval = ack_interval
         try:
             self._opened = self._client.open_subscription(
@@ -156,19 +155,14 @@ class Consumer(Stream[T]):
             if self._owns_client:
                 self._client.close()
             raise
-        self._after: MessageId | None = None
-        self._first: MessageId | None = None
-        """Of the messages that were fetched since it was opened."""
-        self._passed: MessageId | None = None
-        """Acknowledged before it was delivered: what lies up to there is not to be delivered any more."""
         self._acknowledged = self._opened.cursor
         self._sending = threading.RLock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
-        self._changed = threading.Condition()
-        self._pending: _Upto | None = None
+        self._guard = threading.RLock()  # taken as itself: Ctrl-C in Condition's own __exit__ would leave it held for ever
+        self._changed = threading.Condition(self._guard)
+        self._pending: Upto | None = None
         self._failure: OncelogError | None = None
-        self._untold = False
-        """The failure was met in the background, and nobody was told yet."""
+        self._untold = False  # whether the failure was met in the background, and was not raised yet
         self._thread: threading.Thread | None = None
         self._home = forks.here()
         forks.register(self)
@@ -176,7 +170,7 @@ class Consumer(Stream[T]):
 
     @property
     def topic(self) -> str:
-        """What it reads."""
+        """Name of the topic that it reads."""
         return self._topic
 
     @property
@@ -193,11 +187,6 @@ class Consumer(Stream[T]):
     def epoch(self) -> int:
         """The number of this consumer among those of the subscription; a seek begins a new one."""
         return self._opened.epoch
-
-    @property
-    def position(self) -> MessageId | None:
-        """Id of the last message delivered by this consumer, or None."""
-        return self._position
 
     @property
     def acknowledged(self) -> int:
@@ -227,13 +216,6 @@ class Consumer(Stream[T]):
         """
         return self._deliver(limit, timeout)
 
-    def has_message_available(self) -> bool:
-        """Whether :meth:`receive` would deliver something without waiting. Delivers nothing itself."""
-        if not self._buffer or self._interrupted:
-            with suppress(Stopped):
-                self._fetch(0)
-        return bool(self._buffer)
-
     def seek(self, start: Start, *, inclusive: bool = False) -> None:
         """Go on from somewhere else, also from before what is acknowledged: this moves the cursor on the service, at once.
 
@@ -245,46 +227,35 @@ class Consumer(Stream[T]):
         """
         with self._sending:
             self._check()
-            self._opened = self._client.seek_subscription(
+            sought = self._client.seek_subscription(
                 self._topic, self.subscription, start, inclusive=inclusive, epoch=self.epoch, namespace=self._namespace
             )
-            with self._changed:
+            with self._guard:
                 self._pending = None
-            self._buffer.clear()
-            self._after = self._first = self._position = self._passed = None
-            self._interrupted = False
-            self._acknowledged = self._opened.cursor
+            self._at.begin()
+            # Also where a signal handler has acknowledged in between, under the epoch that the seek has fenced.
+            self._failure, self._interrupted = None, False
+            # At the end: interrupted before it, the consumer is fenced, and leaves nothing out.
+            self._opened, self._acknowledged = sought, sought.cursor
 
-    def _fetch(self, wait_ms: int) -> bool:
-        self._check()
-        if self._passed is not None and self._pass_over(self._passed):
-            return False
-        asked = ReceiveMessages(
-            epoch=self.epoch, generation=self._opened.generation, after=self._after, limit=self._page_size, wait=wait_ms
-        )
+    def _fetch(self, wait_ms: int) -> Found:
+        self._interrupted = False  # before what it says is looked at: an interruption behind that counts
         try:
-            polled = self._errands.run(lambda: self._client.receive(self._topic, self.subscription, asked, self._namespace))
+            self._check()
+            self._at.pass_over()
+        except BaseException:
+            self._interrupted = True  # it is not all looked at yet
+            raise
+        if self._at.records:
+            return Found.MORE
+        asked = self._at.asks(self.epoch, self._opened.generation, self._page_size, wait_ms)
+        receive = partial(self._client.receive, self._topic, self.subscription, asked, self._namespace)
+        try:
+            polled = self._errands.run(receive)
         except OncelogError as error:
             self._note(error)
             raise
-        after = self._after if polled.position is None else MessageId.from_bytes(polled.position)
-        if polled.messages and self._first is None:
-            self._first = MessageId.from_bytes(polled.messages[0]["id"])
-        self._note_lives(polled)
-        buffer, records = self._buffer, polled.messages
-        # No call between these two, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
-        self._after = after
-        buffer += records
-        return False
-
-    def _pass_over(self, upto: MessageId) -> bool:
-        """Drop what was fetched up to there; whether something is left."""
-        self._passed, self._interrupted = None, self._failure is not None or self._closed
-        while self._buffer and self._buffer[0]["id"] <= bytes(upto):
-            self._buffer.popleft()
-        if self._after is None or self._after < upto:
-            self._after = upto
-        return bool(self._buffer)
+        return self._at.answered(polled, time.monotonic())
 
     # --- acknowledging
 
@@ -297,10 +268,10 @@ class Consumer(Stream[T]):
         """
         with self._sending:
             self._check()
-            self._acknowledge(self._upto(upto))
+            self._acknowledge(self._at.upto(upto))
 
     def ack_async(self, upto: Message[Any] | MessageId) -> None:
-        """The same later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
+        """Acknowledge later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
 
         Until then a crash has the messages delivered again. While the service does not answer, the acknowledgement waits.
 
@@ -308,8 +279,8 @@ class Consumer(Stream[T]):
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound, or whatever else one acknowledged before met.
         """
         self._check()
-        wanted = self._upto(upto)
-        with self._changed:
+        wanted = self._at.upto(upto)
+        with self._guard:
             while True:
                 before = self._pending
                 if before is not None and not before.message_id < wanted.message_id:
@@ -331,14 +302,16 @@ class Consumer(Stream[T]):
         """Return when all that is acknowledged is on disk. Raises as :meth:`ack` does."""
         self._check()
         self._send_pending()
+        if self._untold:  # the thread was at it, and it was refused
+            self._raise_failure()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then let go of the connection. Twice is as once. Raises as :meth:`flush` does, closed all the same.
+        """Flush, then let go of the connection. Idempotent. Raises as :meth:`flush` does, closed all the same.
 
         ``timeout``: seconds; else as long as the client tries. What is not acknowledged by then is given up, and delivered again
         to the next consumer; TimeoutError says so.
         """
-        with self._changed:
+        with self._guard:
             self._closed = self._interrupted = True
             self._errands.stop()
             self._changed.notify_all()
@@ -349,11 +322,10 @@ class Consumer(Stream[T]):
             try:
                 self._send_pending(timeout)
             except (OncelogError, TimeoutError):
-                self._pending = None  # whoever closes it is told, once
+                self._pending = None  # raised once; a second close has nothing left to say
                 raise
-            if self._untold and self._failure is not None:
-                self._untold = False
-                raise self._failure
+            if self._untold:
+                self._raise_failure()
         finally:
             if self._owns_client:
                 self._client.close()
@@ -361,11 +333,11 @@ class Consumer(Stream[T]):
     def _after_fork(self) -> None:
         self._errands.after_fork()
         forks.renew(self._sending)
-        forks.renew(self._changed._lock)  # type: ignore[attr-defined]
+        forks.renew(self._guard)
         self._pending, self._thread, self._interrupted = None, None, True
 
     def _begin_exit(self) -> None:
-        with self._changed:
+        with self._guard:
             self._hurries = True
             self._changed.notify_all()
 
@@ -391,27 +363,17 @@ class Consumer(Stream[T]):
         except TimeoutError as error:
             exits.say(str(error))
 
-    def _upto(self, upto: Message[Any] | MessageId) -> _Upto:
-        if isinstance(upto, MessageId):
-            return _Upto(upto, None)
-        if not isinstance(upto, Message):
-            raise TypeError(f"what is acknowledged is a Message or a MessageId, not {type(upto).__name__}")
-        message_id, position = upto.message_id, self._position
-        given = self._first is not None and position is not None and self._first <= message_id <= position
-        return _Upto(message_id, upto.offset if given else None)
-
-    def _acknowledge(self, upto: _Upto, within: float | None = None) -> None:
-        message_id = None if upto.offset is not None else upto.message_id
-        asked = Acknowledge(epoch=self.epoch, generation=self._opened.generation, offset=upto.offset, message_id=message_id)
+    def _acknowledge(self, upto: Upto, within: float | None = None) -> None:
+        asked = upto.asks(self.epoch, self._opened.generation)
         try:
             cursor = self._client.acknowledge(self._topic, self.subscription, asked, self._namespace, within=within)
         except OncelogError as error:
             self._note(error)
             raise
         self._acknowledged = max(self._acknowledged, cursor)
-        if self._position is None or self._position < upto.message_id:
-            self._passed, self._interrupted = upto.message_id, True
-        with self._changed:
+        if self._at.acknowledged(upto):
+            self._interrupted = True
+        with self._guard:
             if self._pending is not None and self._pending.message_id <= upto.message_id:
                 self._pending = None
 
@@ -432,8 +394,10 @@ class Consumer(Stream[T]):
                 self._acknowledge(pending, left)
             except OncelogError as error:
                 if not may_retry(error, idempotent=True):
-                    with self._changed:
-                        self._pending = None
+                    with self._guard:
+                        # What was acknowledged behind it meanwhile may be none the worse.
+                        if self._pending is pending or isinstance(error, _FOR_EVER):
+                            self._pending = None
                 elif end is not None:
                     raise TimeoutError(f"{self._unacknowledged()}: {error}") from error
                 raise
@@ -450,17 +414,18 @@ class Consumer(Stream[T]):
         """The thread that sends what waits."""
         me = threading.current_thread()
         while True:
-            with self._changed:
+            with self._guard:
                 self._changed.wait_for(lambda: self._closed or self._thread is not me or self._pending is not None)
                 self._changed.wait_for(lambda: self._closed or self._hurries, self._ack_interval)
                 self._hurries = False
                 if self._closed or self._thread is not me:
                     return
-            try:
-                self._send_pending()
-            except OncelogError as error:
-                if not may_retry(error, idempotent=True):
-                    self._failure, self._untold, self._interrupted = error, True, True
+            with self._sending:  # until the failure is noted: who waits for it, to flush or to close, must hear of that
+                try:
+                    self._send_pending()
+                except OncelogError as error:
+                    if not may_retry(error, idempotent=True):
+                        self._failure, self._untold, self._interrupted = error, True, True
 
     def _note(self, error: OncelogError) -> None:
         """This consumer has ended, if it has."""
@@ -468,14 +433,17 @@ class Consumer(Stream[T]):
             self._failure, self._interrupted = error, True
 
     def _check(self) -> None:
-        """Raises what ended this consumer; once, what one acknowledged in the background met."""
+        """Raise what ended this consumer; once, what one acknowledged in the background met."""
         if self._closed:
             raise ConsumerClosed
         if forks.here() != self._home:
             raise forks.forked(f"the consumer of subscription {self.subscription!r}")
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
         failure = self._failure
         if failure is not None:
             self._untold = False
             if not isinstance(failure, _FOR_EVER):
-                self._failure, self._interrupted = None, False
+                self._failure = None
             raise failure

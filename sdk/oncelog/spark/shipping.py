@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module, invalidate_caches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
@@ -55,9 +55,52 @@ def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
 def carrying(package: bytes, version: str) -> type[DataSource]:
     """A data source that brings ``package`` with it wherever it, its readers and its writers are unpickled.
 
-    What is nested in here has no name that could be imported, so cloudpickle takes it by value, ``package`` included (once per
-    pickle). Hence one long function, that uses the standard library alone until :func:`install` has run.
+    What is nested in here, in :func:`_arrival` and in :func:`_parts` has no name that could be imported, so cloudpickle takes it
+    by value, ``package`` included (once per pickle). So it must not call what this module defines at its top, which would be
+    taken by its name, and uses the standard library alone until ``install`` has run.
     """
+    installed_first = _arrival(package, version)
+    carried = _parts(installed_first)
+
+    class Carried(DataSource):
+        """Asks the data source of the package, once that is there."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "oncelog"
+
+        def installed(self) -> DataSource:
+            source: DataSource = installed_first(lambda: import_module("oncelog.spark.data_source")).OncelogDataSource(
+                self.options
+            )
+            return source
+
+        def schema(self) -> Any:
+            return self.installed().schema()
+
+        def reader(self, schema: Any) -> Any:
+            return carried(self.installed().reader(schema))
+
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802  # Spark's name
+            return carried(self.installed().streamReader(schema))
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return carried(self.installed().writer(schema, overwrite))
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802  # Spark's name
+            return carried(self.installed().streamWriter(schema, overwrite))
+
+    return Carried
+
+
+class Arrival(Protocol):
+    """Calls ``load`` once the package is installed."""
+
+    def __call__(self, load: Callable[[], T], /) -> T: ...
+
+
+def _arrival(package: bytes, version: str) -> Arrival:
+    """What has the package imported where it arrives, before anything of it is used."""
 
     needed = ("requests", "fastavro", "pydantic", "pyarrow")
 
@@ -80,12 +123,12 @@ def carrying(package: bytes, version: str) -> type[DataSource]:
         with os.fdopen(handle, "wb") as file:
             file.write(package)
         try:
-            os.replace(draft, path)  # whoever else reads it goes on reading the file it opened; the bytes are the same
+            os.replace(draft, path)  # another process that reads it goes on with the file it opened; the bytes are the same
         except OSError:  # it is another user's
             return draft
         return path
 
-    def with_what_it_needs(load: Callable[[], T]) -> T:
+    def installed_first(load: Callable[[], T]) -> T:
         """What ``load`` gives; one sentence where a package that oncelog is made with is not installed."""
         try:
             install()
@@ -97,11 +140,16 @@ def carrying(package: bytes, version: str) -> type[DataSource]:
                 name=error.name,
             ) from None
 
+    return installed_first
+
+
+def _parts(installed_first: Arrival) -> Callable[[T], T]:
+    """What makes of a reader or a writer one that installs the package when it is unpickled."""
+
     def arrive(state: bytes) -> Any:
-        return with_what_it_needs(lambda: pickle.loads(state))
+        return installed_first(lambda: pickle.loads(state))
 
     def carried(part: T) -> T:
-        """``part``, a reader or a writer, which installs the package when it is unpickled."""
         plain = type(part)
 
         def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
@@ -112,32 +160,4 @@ def carrying(package: bytes, version: str) -> type[DataSource]:
         part.__class__ = type(plain.__name__, (plain,), {"__module__": plain.__module__, "__reduce_ex__": reduce})
         return part
 
-    class Carried(DataSource):
-        """Asks the data source of the package, once that is there."""
-
-        @classmethod
-        def name(cls) -> str:
-            return "oncelog"
-
-        def installed(self) -> DataSource:
-            source: DataSource = with_what_it_needs(lambda: import_module("oncelog.spark.data_source")).OncelogDataSource(
-                self.options
-            )
-            return source
-
-        def schema(self) -> Any:
-            return self.installed().schema()
-
-        def reader(self, schema: Any) -> Any:
-            return carried(self.installed().reader(schema))
-
-        def streamReader(self, schema: Any) -> Any:  # noqa: N802  # Spark's name
-            return carried(self.installed().streamReader(schema))
-
-        def writer(self, schema: Any, overwrite: bool) -> Any:
-            return carried(self.installed().writer(schema, overwrite))
-
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802  # Spark's name
-            return carried(self.installed().streamWriter(schema, overwrite))
-
-    return Carried
+    return carried

@@ -33,14 +33,14 @@ _NAME_LIMIT = 249
 
 
 class _Row(NamedTuple):
-    """What was last seen of the stored row. ``version`` rises with each save, so that A → B → A is noticed."""
+    """The stored row as it was seen last. ``version`` rises with each save, so that A → B → A is noticed."""
 
     position: MessageId | None
     version: int
 
 
 class Checkpoint:
-    """How far the reader ``name`` has come in a topic, stored where its effects are stored.
+    """Keeps how far the reader ``name`` has come in a topic, in the database that its effects are in.
 
     A complete consumer that may be killed at any moment::
 
@@ -104,7 +104,7 @@ class Checkpoint:
         self._on_demand = TableOnDemand(self.table)
 
     def load(self, session: Session | scoped_session[Session] | Connection) -> MessageId | None:
-        """The stored position, or None when there is none yet: begin with the oldest message. Go on exclusively after it.
+        """Reads the stored position, to go on exclusively after it; None where there is none yet: begin with the oldest message.
 
         What it answers is what the next :meth:`save` expects to find.
         """
@@ -112,7 +112,7 @@ class Checkpoint:
         return self._seen.position if self._seen else None
 
     def save(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message[Any]) -> None:
-        """Move to ``position``: the last message whose effects are in this transaction. Saving the same one again is allowed.
+        """Moves to ``position``: the last message whose effects are in this transaction. Saving the same one again is allowed.
 
         Raises:
             CheckpointConflict: the stored position is not the one this object saw last: another process moved it, or a
@@ -130,7 +130,7 @@ class Checkpoint:
         self._move(connection, seen, target)
 
     def reset(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message[Any] | None) -> None:
-        """Move to any position, backwards too, whatever is stored; None begins the topic anew.
+        """Moves to any position, backwards too, whatever is stored; None begins the topic anew.
 
         A reader that runs under this name meanwhile gets CheckpointConflict at its next save.
         """
@@ -164,6 +164,7 @@ class Checkpoint:
     def _update(self, connection: Connection, seen: _Row, target: MessageId | None) -> bool:
         as_seen = and_(self._key, self.table.c.version == seen.version, self.table.c.position == _text(seen.position))
         values = {"position": _text(target), "version": seen.version + 1}
+        # Judged in the statement that writes: between a look at the row and the write another process may move it.
         return connection.execute(update(self.table).where(as_seen).values(values)).rowcount == 1
 
     def _conflict(self, connection: Connection, seen: _Row | None) -> CheckpointConflict:

@@ -1,6 +1,6 @@
-"""The markers in a database: rows by which it says how it has decided about transactions.
+"""The markers in a database: rows that say how it has decided about transactions.
 
-A marker is written by the commit that decides, or by whoever recovers: the primary key lets one of them in. It names the
+A marker is written by the commit that decides, or by a process that recovers: the primary key lets one of them in. It names the
 resource, the store of the transaction service that handed the write pointer out, and the pointer. Two services may hand out the
 same pointers; their stores have different ids.
 """
@@ -24,14 +24,14 @@ _STORE_ID_LIMIT = 32
 
 
 class Key(NamedTuple):
-    """A transaction, among those of one resource."""
+    """Names a transaction among those of one resource."""
 
     store_id: str
     write_pointer: int
 
 
 class Marker(NamedTuple):
-    """What the database says of one."""
+    """How the database has decided about one transaction."""
 
     key: Key
     state: str
@@ -39,10 +39,10 @@ class Marker(NamedTuple):
 
 
 class Markers:
-    """Those of one resource in one table."""
+    """The markers of one resource in one table."""
 
     def __init__(self, table: str, resource: str, lock_timeout: float) -> None:
-        """``lock_timeout``: seconds that :meth:`decided` waits for a marker that somebody has written and not committed."""
+        """``lock_timeout``: seconds that :meth:`decided` waits for a marker that is written and not committed."""
         self._resource = resource
         self._lock_timeout_ms = max(1, round(lock_timeout * 1000))
         self.table = Table(
@@ -61,12 +61,12 @@ class Markers:
         return self._on_demand.connection(working)
 
     def write(self, connection: Connection, key: Key, state: Decision) -> None:
-        """Raises IntegrityError: there is one already."""
+        """Writes a marker. Raises IntegrityError where there is one already."""
         values = {"resource": self._resource, **key._asdict(), "state": state, "ended_ms": now_ms()}
         connection.execute(insert(self.table).values(values))
 
     def delete(self, connection: Connection, keys: Collection[Key]) -> None:
-        """Remove those that have served, but for what a process that hangs is about to remove: nobody waits for that."""
+        """Removes markers that have served, but for those that another process is removing: it may hang."""
         if not keys:
             return
         columns = self.table.c
@@ -78,7 +78,7 @@ class Markers:
         connection.execute(delete(self.table).where(these))
 
     def oldest(self, connection: Connection, store_id: str, limit: int) -> list[Marker]:
-        """The first ones of a transaction service."""
+        """The first markers of a transaction service, by write pointer."""
         columns = self.table.c
         mine = and_(columns.resource == self._resource, columns.store_id == store_id)
         query = select(columns.write_pointer, columns.state, columns.ended_ms).where(mine)
@@ -86,16 +86,17 @@ class Markers:
         return [Marker(Key(store_id, row.write_pointer), row.state, row.ended_ms) for row in rows]
 
     def decided(self, engine: Engine, key: Key) -> Decision | None:
-        """What the database has decided, from now on for good: that it will not commit, unless it has.
+        """Makes the database decide for good: it will not commit, unless it has.
 
-        None, or any exception: it did not say. SQLAlchemyError: it does not answer, or somebody who may be about to commit holds
-        the marker for longer than the time-out.
+        Answers the decision; None, or any exception: it did not say. SQLAlchemyError: it does not answer, or a process that may
+        be about to commit holds the marker for longer than the time-out.
         """
         with engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 # Of this transaction alone. SQLite's own time-out bounds its wait; that is an argument of its connection.
                 connection.execute(text(f"SELECT set_config('lock_timeout', '{self._lock_timeout_ms}', true)"))
             on = self._on_demand.connection(connection)
+            # To ask whether there is a marker would not do: one may be written behind the answer. The insert decides.
             try:
                 self.write(on, key, "aborted")
             except IntegrityError:  # the primary key: there is one
@@ -112,5 +113,5 @@ class Markers:
 
 
 def now_ms() -> int:
-    """The wall clock."""
+    """The time by the wall clock, in ms."""
     return time.time_ns() // 1_000_000

@@ -2,10 +2,10 @@
 
 The database's own commit is what decides about the transaction (the "logging last resource" of transaction monitors), because it
 cannot be undone and takes no part in two-phase commits. In the same commit a *marker* is written, a row that names it.
-When the process dies around that commit, the marker tells what to do: whoever recovers tries to write the marker ``aborted``
-itself. If it can, the database has not committed and never will, as the primary key is taken; the transaction is aborted. If
-``committed`` is there already, the transaction is committed. Nothing but a marker that was read, or written and committed, says
-what became of it; whatever else happens, an interruption too, leaves it in doubt and undoes nothing.
+When the process dies around that commit, the marker says what to do: a process that recovers tries to write the marker
+``aborted`` itself. If it can, the database has not committed and never will, as the primary key is taken; the transaction is
+aborted. If ``committed`` is there already, the transaction is committed. Nothing but a marker that was read, or written and
+committed, says what became of it; whatever else happens, an interruption too, leaves it in doubt and undoes nothing.
 
 It needs SQLAlchemy (the extra ``sql``); ``import oncelog`` does not load it.
 """
@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from oncelog.api.retry import pause
+from oncelog.api.retry import Tries
 from oncelog.api.transactions import TransactionCalls
 from oncelog.errors import (
     TransactionClosed,
@@ -45,7 +45,7 @@ Recovery = Literal["committed", "aborted", "in_doubt"]
 RESOLVE_SECONDS = 10.0
 """How long a commit whose outcome the database did not tell is looked for before the transaction is left in doubt."""
 LOCK_SECONDS = 2.0
-"""How long a marker is waited for that somebody has written and not committed."""
+"""How long a marker is waited for that another process has written and not committed."""
 KEPT_MS = 30 * 24 * 3_600_000
 """How long a marker ``aborted`` stays: until no process is alive any more that could still try to commit that transaction."""
 AGAIN_SECONDS = 30.0
@@ -70,7 +70,7 @@ class SqlParticipant:
     **Give each process its own ``resource``**, and make the participant in the process that uses it: in a forked child, one of
     its parent raises :class:`~oncelog.errors.Forked`. Under that name the first transaction of a participant, or
     :meth:`recover`, ends what an earlier process left undecided, in the way the database decided. A transaction of another
-    process that is just about to commit under the same name is aborted by that, cleanly: nobody can tell it from one whose
+    process that is just about to commit under the same name is aborted by that, cleanly: it cannot be told apart from one whose
     process died.
 
     Works where a primary key is enforced: SQLite (a file; a database in memory has nothing to recover), PostgreSQL and those
@@ -92,7 +92,7 @@ class SqlParticipant:
             table: the table of markers, created on demand; may be shared. On a database whose DDL commits (MySQL), create it
                 beforehand (:attr:`table`).
             lock_timeout: seconds that recovery waits for one transaction whose process has written its marker and hangs; then
-                that one is left for the next time. On PostgreSQL; SQLite waits as long as its connections are told to
+                that one is left for the next time. On PostgreSQL; SQLite waits as long as its connections are set to
                 (``connect_args={"timeout": …}``).
         """
         if not isinstance(database, Engine | Session | scoped_session | Connection):
@@ -121,7 +121,7 @@ class SqlParticipant:
 
     @property
     def table(self) -> Table:
-        """That of the markers, to create it beforehand."""
+        """The table of markers, to create it beforehand."""
         return self._markers.table
 
     @property
@@ -175,14 +175,14 @@ class SqlParticipant:
         return ()
 
     def prepared_tx(self, client: TransactionCalls, store_id: str) -> None:
-        """From here on the database decides."""
+        """The transaction is prepared: from here on the database decides."""
         self._client, self._store_id = client, store_id
 
     def commit_tx(self) -> None:
-        """Write what is pending, and the marker; the commit itself is :meth:`decide`.
+        """Writes what is pending, and the marker; the commit itself is :meth:`decide`.
 
         Raises:
-            TransactionFailed: somebody has committed or rolled back meanwhile.
+            TransactionFailed: the database was committed or rolled back meanwhile.
             TransactionNotInProgress: it was recovered, and so aborted, by another process of this resource.
         """
         connection, key = self.connection, self._key
@@ -194,6 +194,7 @@ class SqlParticipant:
             self._served |= self._old_markers(key.store_id)
             self._cleaned_for = key.store_id
         self._markers.delete(connection, self._served)
+        # In the transaction of the effects, and nowhere else: a marker of its own commit would decide without them.
         try:
             self._markers.write(connection, key, "committed")
         except IntegrityError as error:
@@ -204,7 +205,7 @@ class SqlParticipant:
             ) from error
 
     def decide(self) -> None:
-        """Commit. Returns when it is committed.
+        """Commits the database. Returns when that is certain.
 
         Raises:
             NotCommitted: it failed, and the database says that it has not committed and never will.
@@ -229,7 +230,7 @@ class SqlParticipant:
             raise self._interruption
 
     def rollback_tx(self) -> None:
-        """Roll the database back."""
+        """Rolls the database back."""
         self._check_made_here()
         try:
             if isinstance(self._database, Session | scoped_session):
@@ -240,7 +241,7 @@ class SqlParticipant:
             self._end()
 
     def in_doubt_tx(self, _: BaseException) -> None:
-        """Let go; :meth:`recover` finds out. A COMMIT that was not sent yet never will be."""
+        """Lets go; :meth:`recover` finds out. A COMMIT that was not sent yet never will be."""
         self._recovered, self._recover_again_at = False, 0.0
         try:
             if not self._committed:
@@ -267,7 +268,7 @@ class SqlParticipant:
             connection.close()
 
     def _give_up_connection(self) -> None:
-        """Whatever the failed commit holds must be free before its outcome can be looked for."""
+        """Frees whatever the failed commit holds, so that its outcome can be looked for."""
         connection = self._connection
         try:
             if isinstance(self._database, Session | scoped_session):
@@ -281,10 +282,9 @@ class SqlParticipant:
                     connection.invalidate()
 
     def _resolved(self, error: BaseException) -> Decision:
-        """What became of a commit that failed. Raises TransactionInDoubt where the database does not say."""
+        """Finds out what became of a commit that failed. Raises TransactionInDoubt where the database does not say."""
         self._give_up_connection()
-        end = time.monotonic() + RESOLVE_SECONDS
-        attempt = 0
+        tries = Tries(time.monotonic() + RESOLVE_SECONDS)
         while True:
             why: object = "there is no marker"
             try:
@@ -293,8 +293,8 @@ class SqlParticipant:
                     return decision
             except SQLAlchemyError as unanswered:
                 why = unanswered
-            wait = pause(attempt, random.random())
-            if time.monotonic() + wait > end:
+            wait = tries.wait(time.monotonic(), random.random())
+            if wait is None:
                 pointer = self._key.write_pointer
                 raise TransactionInDoubt(
                     f"the database did not say whether it has committed transaction {pointer} ({error}), and cannot be asked: "
@@ -302,21 +302,20 @@ class SqlParticipant:
                     write_pointer=pointer,
                 ) from error
             time.sleep(wait)
-            attempt += 1
 
     # --- recovery
 
     def recover_once(self, client: TransactionCalls) -> None:
-        """:meth:`recover`, before this participant's first transaction and after each that was left in doubt."""
+        """Recovers before this participant's first transaction, and after each that was left in doubt."""
         if self._recovered or time.monotonic() < self._recover_again_at:
             return
         self._recovered = "in_doubt" not in self.recover(client).values()
         self._recover_again_at = 0.0 if self._recovered else time.monotonic() + AGAIN_SECONDS
 
     def recover(self, client: TransactionCalls) -> dict[int, Recovery]:
-        """End the transactions under this resource's name that a process left undecided, as the database has decided.
+        """Ends the transactions under this resource's name that a process left undecided, as the database has decided.
 
-        What became of each, by write pointer. ``"in_doubt"``: the database does not say just now: it is down or busy, or a
+        Answers what became of each, by write pointer. ``"in_doubt"``: the database does not say now: it is down or busy, or a
         process that hangs has written its marker and not committed it (``lock_timeout``). It is left for the next time, and
         logged.
 
@@ -325,14 +324,15 @@ class SqlParticipant:
         """
         self._check_made_here()
         if isinstance(self._engine().pool, SingletonThreadPool | StaticPool):
-            return {}  # a database in memory: nothing outlives its process, and a second connection would be the first one
+            return {}  # a database in memory: nothing is left of a process, and a second connection would be the first one
         own = None if self._tx is None else self._tx.transaction_id
         statuses = [each for each in client.transactions("in_progress") if each.resource == self.resource]
         found = {each.write_pointer: self._recover_one(client, each) for each in statuses if each.write_pointer != own}
         return {pointer: recovery for pointer, recovery in found.items() if recovery is not None}
 
     def _recover_one(self, client: TransactionCalls, status: TransactionStatus) -> Recovery | None:
-        """None where it has ended otherwise meanwhile."""
+        """Recovers one transaction; None where it has ended otherwise meanwhile."""
+        # The database first: what the service is asked to do follows from its answer, and from nothing else.
         pointer = status.write_pointer
         why: object = "there is no marker"
         try:
@@ -350,7 +350,7 @@ class SqlParticipant:
         return self._database.engine
 
     def _old_markers(self, store_id: str) -> set[Key]:
-        """Those that nobody will ask for again: committed there as here, or older than any transaction lives."""
+        """The markers that no process will ask for again: committed there as here, or older than any transaction lives."""
         markers = self._markers.oldest(self.connection, store_id, _MARKERS)
         pointers = [marker.key.write_pointer for marker in markers if marker.key != self._key]
         states = self._client.transaction_states(pointers) if pointers and self._client is not None else {}
@@ -359,12 +359,14 @@ class SqlParticipant:
 
 def _served(markers: Iterable[Marker], states: dict[int, TransactionState]) -> Iterable[Key]:
     for marker in markers:
-        if marker.ended_ms < now_ms() - KEPT_MS or marker.state == states.get(marker.key.write_pointer) == "committed":
+        state = states.get(marker.key.write_pointer)
+        is_old = marker.ended_ms < now_ms() - KEPT_MS and state != "in_progress"  # whatever the clock says, that is undecided
+        if is_old or marker.state == state == "committed":
             yield marker.key
 
 
 def _end_transaction(client: TransactionCalls, pointer: int, decision: Decision) -> bool:
-    """Whether it has ended so. Somebody else may have been faster, with the same decision."""
+    """Ends a transaction; whether it has ended so. Another process may have been faster, with the same decision."""
     end = client.commit_transaction if decision == "committed" else client.abort_transaction
     try:
         return end(pointer).state == decision

@@ -24,7 +24,7 @@ def in_autocommit(connection: Connection) -> bool:
 
 
 def create_missing(tables: MetaData, engine: Engine) -> None:
-    """Create those that are not there; other processes may do the same at the same time. Raises SQLAlchemyError."""
+    """Creates the tables that are missing; other processes may do the same at the same time. Raises SQLAlchemyError."""
     for table in tables.sorted_tables:
         with _unless_created(table, engine):
             table.create(engine, checkfirst=True)
@@ -32,7 +32,7 @@ def create_missing(tables: MetaData, engine: Engine) -> None:
 
 @contextmanager
 def _unless_created(table: Table, where: Engine | Connection) -> Iterator[None]:
-    """Creating it may fail if it is there then: another process was faster. The error differs; PostgreSQL knows two."""
+    """Lets creating a table fail if it is there then: another process was faster. The error differs; PostgreSQL has two."""
     try:
         yield
     except DBAPIError:
@@ -41,7 +41,7 @@ def _unless_created(table: Table, where: Engine | Connection) -> Iterator[None]:
 
 
 class TableOnDemand:
-    """The table, and the engines that are known to have it."""
+    """A table that is created when it is first needed, and the engines that are known to have it."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -63,7 +63,7 @@ class TableOnDemand:
         return connection
 
     def _ensure_table(self, connection: Connection) -> None:
-        """Create the table unless it is there; remember that it is, once that cannot be rolled back any more."""
+        """Creates the table unless it is there; remembers that it is, once that cannot be rolled back any more."""
         created_in = f"oncelog created {self.table.name}"
         inspector = inspect(connection)
         if not inspector.has_table(self.table.name):
@@ -78,7 +78,7 @@ class TableOnDemand:
             self._engines_with_table.add(connection.engine)
 
     def _check_columns(self, inspector: Inspector) -> None:
-        """Raises ValueError for a table of this name that is another one: made by an older version, or by somebody else."""
+        """Raises ValueError for a table of this name that is another one: made by an older version, or by something else."""
         missing = {column.name for column in self.table.columns} - {
             each["name"] for each in inspector.get_columns(self.table.name)
         }
@@ -92,7 +92,8 @@ class TableOnDemand:
             )
 
     def _create_table(self, connection: Connection) -> None:
-        """In the caller's transaction: a second connection would wait for the first one's locks, or in SQLite's memory be it."""
+        """Creates the table in the caller's transaction."""
+        # A second connection would wait for the first one's locks; with SQLite in memory it would be the first one.
         if connection.dialect.name == "sqlite":
             # No savepoint here: with Python's default transaction handling, releasing an outermost one commits.
             connection.execute(CreateTable(self.table, if_not_exists=True))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self, Unpack
 from uuid import uuid4
 
-from oncelog.api.atomic import JournalCalls
+from oncelog.api.atomic import AtomicCalls
+from oncelog.api.options import SendOptions, shows
 from oncelog.api.retry import may_retry
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.errors import (
@@ -19,12 +20,13 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
-from oncelog.message_id import MessageId
 from oncelog.process.turns import Turn
-from oncelog.producing.producer import DELIVERY_SECONDS, Producer, check_sequence_id, checked_extras, encode_value
-from oncelog.transactions.chunks import MAX_BYTES, MAX_MESSAGES, Row, TopicChunks
-from oncelog.transactions.held_producers import HeldProducers
-from oncelog.values.expectation import UNCHECKED, Unchecked, expectation
+from oncelog.producing.core import DELIVERY_SECONDS
+from oncelog.producing.cutting import REQUEST
+from oncelog.producing.producer import Producer, encoded_by
+from oncelog.transactions.chunks import Origin, TopicChunks
+from oncelog.transactions.enlisted_producers import EnlistedProducers
+from oncelog.values.outgoing import outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import ATOMIC_ID_PATTERN, AtomicOutcome
 from oncelog.wire.requests import CommitRequest
@@ -33,11 +35,11 @@ State = Literal["in_progress", "staged", "committed", "refused", "aborted", "in_
 
 
 class _Messages:
-    """What an atomic commit and a branch of one have in common: they gather messages, and stage what exceeds the buffer."""
+    """Gathers messages, for an atomic commit or a branch of one, and stages what exceeds the buffer."""
 
     def __init__(
         self,
-        client: JournalCalls,
+        client: AtomicCalls,
         group: str,
         id: str | None,  # noqa: A002  # the field's word
         timeout: float | None,
@@ -58,7 +60,7 @@ class _Messages:
         self._of = of
         self._lock = Turn(f"the atomic commit {self.id}")
         self._topics: dict[tuple[str, str], TopicChunks] = {}
-        self._producers = HeldProducers()
+        self._producers = EnlistedProducers()
         self._last_named: dict[tuple[str, str, str], int] = {}
         self._size = 0
         self._messages = 0
@@ -71,61 +73,52 @@ class _Messages:
 
     @property
     def buffered_bytes(self) -> int:
-        """Of messages that are held in memory now."""
+        """The bytes of messages that are held in memory now."""
         return self._size
 
+    @shows(SendOptions)
     def send(
         self,
         topic: str,
         value: Any,
         *,
-        key: bytes | str | None = None,
-        properties: Mapping[str, str] | None = None,
-        ttl: int | None = None,
         namespace: str | None = None,
         producer: Producer[Any] | str | None = None,
-        sequence_id: int | None = None,
-        expected_offset: int | None = None,
-        expected_last_id: MessageId | None = None,
-        expected_key_offset: int | Unchecked | None = UNCHECKED,
+        **options: Unpack[SendOptions],
     ) -> None:
-        """Add one message. The messages of a topic keep their order, and are side by side in its log.
+        """Adds one message. The messages of a topic keep their order, and are side by side in its log.
 
         What it expects, and its sequence id, are judged at the commit, behind the messages sent before it; if one of them does
         not hold, nothing is committed.
 
         Args:
             value: bytes, or what the codec of ``producer`` turns into bytes.
-            ttl: seconds that it lives; shorter than the topic's.
             producer: under whose name and numbers the message is deduplicated. An open one of this topic: what it was given
                 before is sent first, and until the end it takes no messages but through this. Or a name, with ``sequence_id``.
-            sequence_id: rising from message to message of a producer.
-            expected_offset, expected_last_id, expected_key_offset: as for :meth:`oncelog.Producer.send`.
+            options: those of :class:`oncelog.api.options.SendOptions`.
 
         Raises:
             TransactionClosed: it has ended, or one of its messages failed before.
             OncelogError: staging what exceeds the buffer failed; it cannot be committed any more.
         """
-        payload = producer._encode(value) if isinstance(producer, Producer) else encode_value(value, None)
-        raw_key = checked_extras(key, properties, ttl)
-        expected = expectation(expected_offset, expected_last_id, expected_key_offset, raw_key)
+        message = outgoing(value, encoded_by(producer) if isinstance(producer, Producer) else None, **options)
         space = self._namespace if namespace is None else namespace
         with self._lock:
             self._require_running()
-            number = self._number(space, topic, producer, sequence_id)
+            number = self._number(space, topic, producer, message.sequence_id)
             # Not before: only then it is sure to keep its name until the end.
-            name, epoch = (producer.name, producer.epoch) if isinstance(producer, Producer) else (producer, None)
-            row = Row(payload, raw_key, properties and dict(properties), ttl, name, epoch, number, expected)
-            self._topics.setdefault((space, topic), TopicChunks(space, topic)).add(row)
-            self._size += row.size
+            origin = Origin(producer.name, producer.epoch) if isinstance(producer, Producer) else Origin(producer)
+            chunks = self._topics.setdefault((space, topic), TopicChunks(space, topic))
+            chunks.add(message._replace(sequence_id=number), origin)
+            self._size += message.size
             self._messages += 1
             self._spill(self._buffer_bytes)
 
     def abort(self) -> None:
-        """Drop everything; nothing of it will ever be seen.
+        """Drops everything; nothing of it will ever be seen.
 
         Raises:
-            TransactionClosed: it has ended. OncelogError: the service could not be told; it is dropped when its time is up.
+            TransactionClosed: it has ended. OncelogError: the service did not answer; it is dropped when its time is up.
         """
         with self._lock:
             self._require("in_progress")
@@ -169,7 +162,6 @@ class _Messages:
             return self._producers.number(self.id, namespace, topic, producer, given)
         if given is None:
             raise ValueError(f"the messages of {producer!r} are numbered here; give a sequence_id, or the open Producer")
-        check_sequence_id(given)
         last = self._last_named.get((namespace, topic, producer))
         if last is not None and given <= last:
             raise SequenceIdNotRising(f"sequence id {given} does not follow {last}; nothing was sent", last=last, received=given)
@@ -177,13 +169,13 @@ class _Messages:
         return given
 
     def _spill(self, to_bytes: int) -> None:
-        """Stage the largest topics until what is left fits."""
-        while self._size > to_bytes or self._messages > MAX_MESSAGES:
+        """Stages the largest topics until what is left fits."""
+        while self._size > to_bytes or self._messages > REQUEST.messages:
             by_size = self._size > to_bytes
             self._stage(max(self._topics.values(), key=lambda each: each.size if by_size else each.messages))
 
     def _stage(self, topic: TopicChunks, but_last: bool = False) -> None:
-        """Stage the topic's chunks. A failure is the end: what is staged then is not what was sent."""
+        """Stages the topic's chunks. A failure is the end: what is staged then is not what was sent."""
         try:
             for chunk, request in topic.take(but_last):
                 self._begin()
@@ -216,11 +208,11 @@ class _Messages:
                 self._client.abort_atomic(self.id)
 
     def _drop_because(self, error: BaseException) -> None:
-        """Drop everything; what goes wrong with that is noted."""
+        """Drops everything; what goes wrong with that is noted."""
         try:
             self._drop()
         except OncelogError as other:
-            error.add_note(f"the service could not be told to abort {self.id}, and does when its time is up: {other}")
+            error.add_note(f"the service was not reached to abort {self.id}, and does so when its time is up: {other}")
 
     def _end(self, state: State) -> None:
         self._state = state
@@ -243,7 +235,7 @@ class AtomicBatch(_Messages):
 
     def __init__(
         self,
-        client: JournalCalls,
+        client: AtomicCalls,
         group: str,
         *,
         id: str | None = None,  # noqa: A002
@@ -267,7 +259,7 @@ class AtomicBatch(_Messages):
             producer, sequence_id: the commit is deduplicated as a whole within its group: at or below the last sequence id of
                 this name it is answered as a duplicate, and nothing of it is stored.
             incarnation: of the producer; a commit under another one is refused.
-            checksum: kept with the outcome and told to a duplicate, to compare.
+            checksum: kept with the outcome and answered to a duplicate, to compare.
             buffer_bytes: of messages held in memory.
             delivery_timeout: seconds that the commit is tried again before it is in doubt.
 
@@ -287,12 +279,12 @@ class AtomicBatch(_Messages):
 
     @property
     def outcome(self) -> AtomicOutcome | None:
-        """Of the commit; None before it, and where there is none. Its state is ``committed``, or
+        """The outcome of the commit; None before it, and where there is none. Its state is ``committed``, or
         ``duplicate`` where the sequence id had been committed before."""
         return self._outcome
 
     def commit(self) -> AtomicOutcome:
-        """What the end of the block does.
+        """Commits, as the end of the block does.
 
         Raises:
             OncelogError: refused, and certainly not committed: OffsetMismatch, SequenceReused, ProducerFenced, TopicNotFound, …
@@ -313,7 +305,7 @@ class AtomicBatch(_Messages):
                 raise
 
     def _go_on(self, outcome: AtomicOutcome) -> None:
-        """It is committed."""
+        """Lets the producers go on behind a commit."""
         self._end("committed")
         if outcome.state == "duplicate":
             self._producers.roll_back()
@@ -324,7 +316,7 @@ class AtomicBatch(_Messages):
             self._producers.release()
 
     def _failed(self, error: BaseException) -> None:
-        """What became of it says its state, not where the error arose: an interruption comes also when it is committed."""
+        """Ends it as its state says, not as where the error arose: an interruption comes also when it is committed."""
         if self._state == "in_progress":
             self._drop_because(error)
         elif self._state == "in_doubt" and isinstance(error, OncelogError) and error.definite:
@@ -338,11 +330,11 @@ class AtomicBatch(_Messages):
         self.commit()
 
     def _prepare(self) -> CommitRequest:
-        """Stage what does not fit into the request. Until that is sent, nothing is committed, whatever fails."""
+        """Stages what does not fit into the request. Until that is sent, nothing is committed, whatever fails."""
         self._require_running()
         for topic in self._topics.values():
             self._stage(topic, but_last=True)
-        self._spill(MAX_BYTES)
+        self._spill(REQUEST.bytes)
         parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
         return CommitRequest(
             group=self.group,
@@ -365,7 +357,7 @@ class AtomicBatch(_Messages):
             return self._decide(error, request)
 
     def _decide(self, error: OncelogError, request: CommitRequest) -> AtomicOutcome:
-        """The last try was refused, but an earlier one may have got through, or may do so yet: have it aborted, or hear of it."""
+        """Has the commit aborted, or hears of it: its last try was refused, but an earlier one may get through yet."""
         try:
             outcome = self._client.begin_atomic(self.group, id=self.id)
             if outcome.state == "in_progress":
@@ -389,19 +381,19 @@ class AtomicBatch(_Messages):
 
 
 class AtomicBranch(_Messages):
-    """Messages that are staged for somebody else's atomic commit; a context manager. ``client.atomic_branch(of)`` makes one.
+    """Messages that are staged for another process's atomic commit; a context manager. ``client.atomic_branch(of)`` makes one.
 
         with client.atomic_branch(of=batch_id, group="orders") as branch:
             branch.send("orders", b"order 18")
-        report(branch.id)                             # to whoever commits: client.atomic(id=batch_id, branches=[…])
+        report(branch.id)                             # to the one that commits: client.atomic(id=batch_id, branches=[…])
 
-    When the block ends, everything is staged. It is seen when a commit names the branch, in that commit's place; one that is not
+    When the block ends, everything is staged. It is seen when a commit names the branch, where that commit is; one that is not
     named is dropped. So a piece of work may be done twice, in two branches, and only one of them counts. Thread-safe.
     """
 
     def __init__(
         self,
-        client: JournalCalls,
+        client: AtomicCalls,
         of: str,
         group: str,
         *,
@@ -414,7 +406,7 @@ class AtomicBranch(_Messages):
         super().__init__(client, group, id, timeout, namespace, buffer_bytes, _checked(of, "of"))
 
     def stage(self) -> None:
-        """What the end of the block does. Raises as :meth:`send` does; then it is aborted."""
+        """Stages everything, as the end of the block does. Raises as :meth:`send` does; then it is aborted."""
         with self._lock:
             self._require("in_progress")
             try:

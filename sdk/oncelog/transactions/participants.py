@@ -1,4 +1,4 @@
-"""Who takes part in a transaction: the protocols, as Tephra has them, and what they promise each other."""
+"""The protocols of those who take part in a transaction, as Tephra has them, and what they promise each other."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class TransactionAware(Protocol):
     """
 
     def start_tx(self, tx: Transaction) -> None:
-        """A transaction begins. Where this raises, nothing may have begun: there will be no ``rollback_tx``."""
+        """Begins a transaction. Where this raises, nothing may have begun: there will be no ``rollback_tx``."""
         ...
 
     def get_tx_changes(self) -> Iterable[bytes]:
-        """What it changed, as keys: of two transactions that overlap in time and change the same key, one commits."""
+        """The keys that it changed: of two transactions that overlap in time and change the same key, one commits."""
         ...
 
     def commit_tx(self) -> bool | None:
-        """Make the changes durable so that they can still be undone. False, or raising, fails the transaction."""
+        """Makes the changes durable so that they can still be undone. False, or raising, fails the transaction."""
         ...
 
     def post_tx_commit(self) -> None:
@@ -40,12 +40,12 @@ class TransactionAware(Protocol):
         ...
 
     def rollback_tx(self) -> bool | None:
-        """Undo everything. False, or raising: something may be left; the transaction is invalidated then, not aborted."""
+        """Undoes everything. False, or raising: something may be left; the transaction is invalidated then, not aborted."""
         ...
 
 
 class NotCommitted(Exception):
-    """From a participant that decides: it has certainly not committed. The transaction is rolled back and raises ``cause``."""
+    """Raised by a participant that decides, when it has certainly not committed. The transaction raises ``cause`` then."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(str(cause))
@@ -57,7 +57,7 @@ class DecidingParticipant(TransactionAware, Protocol):
     """A participant that commits in one step which cannot be undone: a database without two-phase commit.
 
     Its own commit decides about the whole transaction (the "logging last resource" of transaction monitors), so there can be one
-    only. It leaves a durable mark of the decision, by which a transaction is ended whose process died in between.
+    only. It leaves a durable marker of the decision, by which a transaction is ended whose process died in between.
     """
 
     resource: str
@@ -66,12 +66,12 @@ class DecidingParticipant(TransactionAware, Protocol):
     def prepared_tx(self, client: TransactionCalls, store_id: str) -> None:
         """The transaction is prepared, before anybody's ``commit_tx``: the store of this id has it.
 
-        The mark of the decision names resource, store and write pointer: other services may hand out the same pointers.
+        The marker of the decision names resource, store and write pointer: other services may hand out the same pointers.
         """
         ...
 
     def decide(self) -> None:
-        """Commit, after everybody's ``commit_tx``. Returning means it is committed.
+        """Commits, after everybody's ``commit_tx``. Returning means it is committed.
 
         Raises:
             NotCommitted: it certainly is not, and never will be. After anything else, an interruption too, neither is certain;
@@ -80,5 +80,5 @@ class DecidingParticipant(TransactionAware, Protocol):
         ...
 
     def recover_once(self, client: TransactionCalls) -> None:
-        """Before the first transaction: end those that earlier processes left undecided."""
+        """Ends, before the first transaction, those that earlier processes left undecided."""
         ...

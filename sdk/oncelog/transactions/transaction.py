@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, NoReturn, Unpack, cast
 
-from oncelog.api.retry import may_retry, wait_before_retry
-from oncelog.api.transactions import BUFFER_BYTES, TransactionCalls
+from oncelog.api.calls import tried
+from oncelog.api.options import MessageOptions, check_takes, shows
+from oncelog.api.transactions import BUFFER_BYTES, TransactionCalls, end_rolled_back, end_unconfirmed
 from oncelog.errors import (
     OncelogError,
     TransactionClosed,
@@ -19,13 +18,12 @@ from oncelog.errors import (
 )
 from oncelog.process import forks
 from oncelog.producing.producer import Producer
+from oncelog.transactions.ending import MOVES, Event, State, verdict
 from oncelog.transactions.message_publisher import MessagePublisher
 from oncelog.transactions.participants import DecidingParticipant, NotCommitted, TransactionAware
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import Transaction
-
-State = Literal["new", "in_progress", "committed", "aborted", "invalid", "in_doubt"]
 
 
 class TransactionContext:
@@ -81,17 +79,15 @@ class TransactionContext:
         self._tx: Transaction | None = None
         self._state: State = "new"
         self._home = forks.here()
-        self._may_be_committed = False
-        """From just before the call that commits: what fails then is no reason to undo anything, until it is known not to be."""
 
     @property
     def state(self) -> State:
-        """Where it stands. ``in_doubt``: ask :meth:`oncelog.Client.transaction_status`."""
+        """The state that it is in. ``in_doubt``: ask :meth:`oncelog.Client.transaction_status`."""
         return self._state
 
     @property
     def transaction(self) -> Transaction:
-        """What it sees, as of its start or its latest checkpoint. Raises TransactionClosed before it has started."""
+        """The snapshot that it sees, as of its start or its latest checkpoint. Raises TransactionClosed before it has started."""
         if self._tx is None:
             raise TransactionClosed("the transaction has not started; use it in a with statement, or start() it")
         return self._tx
@@ -103,74 +99,62 @@ class TransactionContext:
 
     @property
     def write_pointer(self) -> int:
-        """What it writes under now; a checkpoint changes it."""
+        """The pointer that it writes under now; a checkpoint changes it."""
         return self.transaction.write_pointer
 
     @property
     def buffered_bytes(self) -> int:
-        """Of messages that are held in memory now."""
+        """The bytes of messages that are held in memory now."""
         return self._publisher.buffered_bytes
 
+    @shows(MessageOptions)
     def send(
         self,
         topic: str,
         value: Any,
         *,
-        key: bytes | str | None = None,
-        properties: Mapping[str, str] | None = None,
-        ttl: int | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         producer: Producer[Any] | None = None,
-        sequence_id: int | None = None,
         codec: Any = None,
+        **options: Unpack[MessageOptions],
     ) -> None:
-        """Publish one message when the transaction commits. Messages of one topic and producer keep their order.
+        """Publishes one message when the transaction commits. Messages of one topic and producer keep their order.
 
         Args:
             value: bytes, or what ``codec`` (else the producer's) turns into bytes.
-            ttl: seconds that it lives; shorter than the topic's.
             producer: an open one of this topic, under whose name and numbers the message is deduplicated. What it was given
                 before is sent first; until the transaction ends it takes no messages but through it. Its sequence ids are usable
                 again after a rollback.
-            sequence_id: rising from message to message; else the SDK numbers. Not both with one producer.
+            options: those of :class:`oncelog.api.options.MessageOptions`.
 
         Raises:
             TransactionClosed: the transaction has ended, or one of its messages failed before.
             OncelogError: storing what exceeds the buffer failed; the transaction cannot be committed any more.
         """
         self._require("in_progress")
-        self._publisher.send(
-            topic,
-            value,
-            key=key,
-            properties=properties,
-            ttl=ttl,
-            namespace=namespace,
-            producer=producer,
-            sequence_id=sequence_id,
-            codec=codec,
-        )
+        check_takes(options, MessageOptions, "send")
+        self._publisher.send(topic, value, namespace=namespace, producer=producer, codec=codec, **options)
 
     # --- from start to end
 
     def start(self) -> None:
-        """Begin, and tell the participants. Raises TransactionClosed when it was started before."""
+        """Begins, and tells the participants. Raises TransactionClosed when it was started before."""
         self._require("new")
         if self._deciding is not None:
             self._deciding.recover_once(self._client)
         self._tx = self._client.start_transaction("long" if self._long else "short", self._timeout)
-        self._state = "in_progress"
+        self._move("started")
         try:
-            self._client._end_unconfirmed()
+            end_unconfirmed(self._client)
             for participant in self._participants:
-                participant.start_tx(self._tx)
+                participant.start_tx(self._tx)  # where this raises, there is nothing of it to roll back
                 self._started.append(participant)
         except BaseException as cause:
             self._undo(cause)
             raise
 
     def checkpoint(self) -> None:
-        """Publish what was sent so far under the present write pointer and go on under a new one.
+        """Publishes what was sent so far under the present write pointer and goes on under a new one.
 
         A ``Reader(transaction=tx)`` sees it then, like everything of this transaction. Raises as :meth:`finish` does, and the
         transaction has ended then.
@@ -187,7 +171,7 @@ class TransactionContext:
             raise
 
     def finish(self) -> None:
-        """Commit.
+        """Commits the transaction.
 
         Raises:
             TransactionConflict: another transaction that committed meanwhile changed the same; this one is rolled back.
@@ -199,22 +183,25 @@ class TransactionContext:
         self._require("in_progress")
         try:
             self._prepare()
-            self._may_be_committed = True
+            # Before the first call that may commit: whatever interrupts from here on undoes nothing.
+            self._move("asked")
             self._decide()
             self._commit()
-            self._state = "committed"
+            self._move("committed")
         except BaseException as cause:
-            # An interruption comes anywhere, also when all is committed: which it is says a variable, not where it came.
-            if self._may_be_committed:
-                self._leave_in_doubt(cause)
-            else:
-                self._undo(cause)
+            # An interruption comes anywhere, also when all is committed: what follows from it the state says, not where it came.
+            self._undo(cause)
             raise
-        self._after_commit()
+        failures = [error for _, error in _call_all(self._participants, lambda each: each.post_tx_commit())]
+        if failures:
+            failures[0].add_note(f"transaction {self.transaction_id} is committed all the same; do not repeat it")
+            _attach(failures[0], failures[1:])
+            raise failures[0]
 
     def abort(self) -> None:
-        """Roll everything back. Raises what went wrong with that; the transaction does not take effect all the same."""
+        """Rolls everything back. Raises what went wrong with that; the transaction does not take effect all the same."""
         self._require("in_progress")
+        self._move("given_up")
         others = self._roll_back()
         if others:
             _attach(others[0], others[1:])
@@ -241,6 +228,9 @@ class TransactionContext:
                 "the transaction has not started" if self._state == "new" else f"this transaction is {self._state}; start another"
             )
 
+    def _move(self, event: Event) -> None:
+        self._state = MOVES[self._state, event]
+
     # --- towards the commit
 
     def _prepare(self) -> None:
@@ -257,54 +247,59 @@ class TransactionContext:
     def _decide(self) -> None:
         if self._deciding is None:
             return
-        refused = None
         try:
             self._deciding.decide()
-        except NotCommitted as error:
-            refused = error
+        except NotCommitted as refused:
+            cause = refused.cause
         except TransactionInDoubt:
             raise
         except Exception as error:
             self._raise_in_doubt(error)
-        if refused is not None:
-            self._may_be_committed = False
-            raise refused.cause
+        else:
+            return
+        self._move("refused")
+        raise cause
 
     def _commit(self) -> None:
         try:
             self._client.commit_transaction(self.transaction_id)
         except OncelogError as error:
-            state = _state_in(error) if error.definite else self._find_state(error)
-            if state != "committed":
-                self._not_committed(error, state)
+            state = _state_in(error)
+            if state is None and not error.definite:
+                state = self._find_state(error)
+            self._judge(state, error)
 
-    def _find_state(self, error: OncelogError) -> TransactionState | None:
-        """What became of it, after the call that commits failed without a definite answer. Raises TransactionInDoubt."""
-        end = time.monotonic() + self._client._retry
-        attempt = 0
-        while True:
+    def _find_state(self, error: OncelogError) -> TransactionState:
+        """Asks what became of a commit whose answer was not definite. Raises TransactionInDoubt."""
+
+        def ask() -> TransactionState:
             try:
                 status = self._client.transaction_status(self.transaction_id)
-                if status.state == "in_progress":  # not yet: the same again, since twice is as once
+                if status.state == "in_progress":  # not yet; committing is idempotent
                     status = self._client.commit_transaction(self.transaction_id)
-                return status.state
             except TransactionNotInProgress as ended:
-                return _state_in(ended)
-            except OncelogError as unknown:
-                wait = wait_before_retry(unknown, attempt, random.random(), end - time.monotonic())
-                if wait is None or not may_retry(unknown, idempotent=True):
-                    self._raise_in_doubt(error)
-            time.sleep(wait)
-            attempt += 1
+                if (state := _state_in(ended)) is None:
+                    raise
+                return state
+            return status.state
 
-    def _not_committed(self, error: OncelogError, state: TransactionState | None) -> NoReturn:
-        if self._deciding is None:
-            self._may_be_committed = False
-        elif state is None:
+        try:
+            return tried(self._client, ask)
+        except OncelogError:
             self._raise_in_doubt(error)
-        else:
-            # Nobody but an operator, or the end of the maximum lifetime, ends a prepared transaction against its database.
-            error.add_note(f"the database {self._deciding.resource!r} has committed its part, and the transaction is {state}")
+
+    def _judge(self, state: TransactionState | None, error: OncelogError) -> None:
+        match verdict(state, self._deciding is not None):
+            case "committed":
+                return
+            case "refused":
+                self._move("refused")
+            case "contradicted":
+                # Only an operator, or the end of the maximum lifetime, ends a prepared transaction against its database.
+                assert self._deciding is not None
+                error.add_note(f"the database {self._deciding.resource!r} has committed its part, and the transaction is {state}")
+            case "in_doubt":
+                self._raise_in_doubt(error)
         raise error
 
     def _raise_in_doubt(self, cause: Exception) -> NoReturn:
@@ -313,77 +308,55 @@ class TransactionContext:
         if self._deciding is not None:
             detail = (
                 f"the database {self._deciding.resource!r} decides about transaction {pointer}, and that is not known yet or the "
-                f"transaction service cannot be told: {cause}. It is when the database is recovered"
+                f"transaction service cannot be notified: {cause}. It is when the database is recovered"
             )
         raise TransactionInDoubt(detail, write_pointer=pointer) from cause
-
-    def _leave_in_doubt(self, error: BaseException) -> None:
-        """Let go without undoing anything: what may be committed must stay."""
-        self._state = "in_doubt"
-        if not isinstance(error, OncelogError):
-            error.add_note(f"whether transaction {self.transaction_id} is committed is not known; nothing was rolled back")
-        others: list[BaseException] = []
-        for participant in self._started:
-            let_go = getattr(participant, "in_doubt_tx", None)
-            if let_go is not None:
-                try:
-                    let_go(error)
-                except BaseException as other:
-                    others.append(other)
-        _attach(error, others)
-        _raise_interruption(others)
-
-    def _after_commit(self) -> None:
-        failures: list[BaseException] = []
-        for participant in self._participants:
-            try:
-                participant.post_tx_commit()
-            except BaseException as error:
-                failures.append(error)
-        if failures:
-            failures[0].add_note(f"transaction {self.transaction_id} is committed all the same; do not repeat it")
-            _attach(failures[0], failures[1:])
-            raise failures[0]
 
     # --- back
 
     def _undo(self, cause: BaseException) -> None:
-        """Roll back because of ``cause``, and attach to it what goes wrong with that."""
-        _attach(cause, self._roll_back())
+        """Rolls back because of ``cause``, or lets go of what may be committed; attaches to it what goes wrong with that."""
+        self._move("given_up")
+        if self._state != "in_doubt":
+            _attach(cause, self._roll_back())
+            return
+        if not isinstance(cause, OncelogError):
+            cause.add_note(f"whether transaction {self.transaction_id} is committed is not known; nothing was rolled back")
+        letting_go = [each for each in self._started if hasattr(each, "in_doubt_tx")]
+        others = [error for _, error in _call_all(letting_go, lambda each: each.in_doubt_tx(cause))]
+        _attach(cause, others)
+        _raise_interruption(others)
 
     def _roll_back(self) -> list[BaseException]:
         failures: list[BaseException] = []
-        self._state = "aborted"  # first, so that nothing of what is half undone can be committed after an interruption
-        for participant in self._started:
-            failure = _rolled_back(participant)
-            if failure is not None:
-                failures.append(failure)
-                if participant is not self._publisher:  # what topics hold, the service marks by itself
-                    self._state = "invalid"
-        given_up = self._state == "invalid"
-        end = self._client.invalidate_transaction if given_up else self._client.abort_transaction
-        unconfirmed = self._client._unconfirmed
-        unconfirmed[self.transaction_id] = given_up  # also when Ctrl-C interrupts the call
+        for participant, error in _call_all(self._started, _roll_back):
+            failures.append(error)
+            if participant is not self._publisher:  # what topics hold, the service rolls back by itself
+                self._move("left_over")
         try:
-            end(self.transaction_id)
-            unconfirmed.pop(self.transaction_id, None)
+            end_rolled_back(self._client, self.transaction_id, invalid=self._state == "invalid")
         except OncelogError as error:
-            if _state_in(error) in ("aborted", "invalid"):
-                unconfirmed.pop(self.transaction_id, None)
-            else:
-                failures.append(error)
+            failures.append(error)
         _raise_interruption(failures)
         return failures
 
 
-def _rolled_back(participant: TransactionAware) -> BaseException | None:
-    """What goes wrong with rolling it back."""
-    try:
-        if participant.rollback_tx() is False:
-            return TransactionFailed(f"{type(participant).__name__} could not undo everything")
-    except BaseException as error:
-        return error
-    return None
+def _call_all(
+    participants: Iterable[TransactionAware], call: Callable[[Any], object]
+) -> list[tuple[TransactionAware, BaseException]]:
+    """Calls each participant, whatever the others raise; answers who raised what."""
+    failures: list[tuple[TransactionAware, BaseException]] = []
+    for participant in participants:
+        try:
+            call(participant)
+        except BaseException as error:
+            failures.append((participant, error))
+    return failures
+
+
+def _roll_back(participant: TransactionAware) -> None:
+    if participant.rollback_tx() is False:
+        raise TransactionFailed(f"{type(participant).__name__} could not undo everything")
 
 
 def _state_in(error: OncelogError) -> TransactionState | None:
@@ -398,7 +371,7 @@ def _attach(cause: BaseException, others: Sequence[BaseException]) -> None:
 
 
 def _raise_interruption(failures: Sequence[BaseException]) -> None:
-    """Ctrl-C while rolling back is not swallowed, once everything is rolled back."""
+    """Raises Ctrl-C that came while rolling back, once everything is rolled back."""
     for failure in failures:
         if not isinstance(failure, Exception):
             raise failure

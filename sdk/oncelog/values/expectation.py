@@ -25,7 +25,7 @@ UNCHECKED: Final = Unchecked.UNCHECKED
 
 
 class Expectation(NamedTuple):
-    """What must hold where a message gets its offset; at least one of them is set."""
+    """A condition that must hold where a message gets its offset; at least one of them is set."""
 
     offset: int | None
     """That it gets."""
@@ -43,11 +43,11 @@ class Expectation(NamedTuple):
 
     @property
     def key_offsets(self) -> dict[str, int | None] | None:
-        """As a request carries it."""
+        """The expected offset of the key, as a request carries it."""
         return None if self.key is None else {self.key: self.key_offset}
 
     def moved(self, by: int) -> Expectation:
-        """The same of a message ``by`` places behind, where only the offset counts."""
+        """The condition of a message ``by`` places behind, where only the offset counts."""
         assert self.offset is not None
         return self._replace(offset=self.offset + by)
 
@@ -55,7 +55,10 @@ class Expectation(NamedTuple):
 def expectation(
     offset: int | None, last_id: MessageId | None, key_offset: int | Unchecked | None, key: bytes | None
 ) -> Expectation | None:
-    """What a message with this key expects; None: nothing. Raises InvalidRequest; TypeError for an id that is no MessageId."""
+    """The condition of a message with this key.
+
+    None: nothing. Raises InvalidRequest; TypeError for an id that is no MessageId.
+    """
     if offset is None and last_id is None and key_offset is UNCHECKED:
         return None
     if offset is not None:

@@ -12,7 +12,7 @@ _ROW_ID = struct.Struct(">qH")
 
 
 class Receipt:
-    """What became of one message: ``stored`` now, or a ``duplicate`` of one that was stored before. Immutable.
+    """Tells what became of one message: ``stored`` now, or a ``duplicate`` of one that was stored before. Immutable.
 
     A duplicate's message id and offset are the original's: always when the producer's most recent request is repeated, and
     whenever else the service knows them cheaply; otherwise None.
@@ -29,7 +29,7 @@ class Receipt:
 
     @property
     def status(self) -> Literal["stored", "duplicate"]:
-        """What became of it."""
+        """Whether it is stored now or was before."""
         return "stored" if self._run.status == "stored" else "duplicate"
 
     @property

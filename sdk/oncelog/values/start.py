@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from oncelog.message_id import MessageId
-from oncelog.wire.models import Place
+from oncelog.wire.models import StartPosition
 
 Start = Literal["earliest", "latest"] | MessageId | int | datetime
 
@@ -21,19 +21,19 @@ def milliseconds(start: datetime) -> int:
     return max(0, -((_EPOCH - start) // timedelta(milliseconds=1)))
 
 
-def place_of(start: Start, inclusive: bool = False) -> Place:
-    """The same as it travels. Raises ValueError for what is none."""
+def start_position(start: Start, inclusive: bool = False) -> StartPosition:
+    """The start as it travels. Raises ValueError for what is none."""
     if isinstance(start, MessageId):
-        return Place(message_id=start, inclusive=inclusive)
+        return StartPosition(message_id=start, inclusive=inclusive)
     if isinstance(start, datetime):
-        return Place(timestamp=milliseconds(start))
+        return StartPosition(timestamp=milliseconds(start))
     if start == "earliest" or start == "latest":
-        return Place(at=start)
+        return StartPosition(at=start)
     if type(start) is int and start >= 0:
-        return Place(offset=start)
+        return StartPosition(offset=start)
     raise no_start(start)
 
 
 def no_start(start: object) -> ValueError:
-    """What is raised for it."""
+    """The error for what is no start."""
     return ValueError(f"start is 'earliest', 'latest', a MessageId, an offset or a datetime, not {start!r}")

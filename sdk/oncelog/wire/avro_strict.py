@@ -27,7 +27,7 @@ class TooManyItems(Exception):
 
 
 class Allowance:
-    """How many items of arrays and maps may still be decoded."""
+    """Counts how many items of arrays and maps may still be decoded."""
 
     __slots__ = ("left",)
 
@@ -35,7 +35,7 @@ class Allowance:
         self.left = items
 
     def take(self, count: int) -> None:
-        """Raises TooManyItems."""
+        """Use up so many. Raises TooManyItems."""
         self.left -= count
         if self.left < 0:
             raise TooManyItems
@@ -58,7 +58,7 @@ def read_whole(reader: Reader, data: bytes, items: int) -> Any:
 
 
 def compile_reader(schema: Any) -> Reader:
-    """What decodes the schema; definitions stand in the place of names."""
+    """Compile what decodes the schema; definitions stand in the place of names."""
     if isinstance(schema, list):
         return _union(schema)
     kind = schema if isinstance(schema, str) else schema["type"]
@@ -122,7 +122,7 @@ def _null(_: bytes, at: int, __: Allowance) -> tuple[None, int]:
 
 
 def _span(data: bytes, at: int) -> tuple[int, int]:
-    """Where bytes begin and end whose length is at ``at``. Raises NotAvro, IndexError."""
+    """Find where bytes begin and end whose length is at ``at``. Raises NotAvro, IndexError."""
     size, at = read_long(data, at)
     if not 0 <= size <= len(data) - at:
         raise NotAvro("it is cut short")
@@ -143,14 +143,14 @@ def _string(data: bytes, at: int, _: Allowance) -> tuple[str, int]:
 
 
 def _block(data: bytes, at: int, allowance: Allowance) -> tuple[int, int]:
-    """How many items a block has; 0 ends the array or the map. None of them is smaller than a byte."""
+    """Read how many items a block has; 0 ends the array or the map. None of them is smaller than a byte."""
     count, at = read_long(data, at)
     if count < 0:  # its size in bytes follows, for whoever skips it
         count = -count
         size, at = read_long(data, at)
         if not 0 <= size <= len(data) - at:
             raise NotAvro("it is cut short")
-    if count > len(data) - at:
+    if count > len(data) - at:  # before one of them is made: a count is a few bytes of a stranger's
         raise NotAvro(f"{count} items cannot be in {len(data) - at} bytes")
     allowance.take(count)
     return count, at
@@ -343,7 +343,7 @@ _VALUE = 2
 
 
 def _after_null(data: bytes, at: int) -> int:
-    """Raises NotAvro where there is no null."""
+    """Step over a null. Raises NotAvro where there is none."""
     if data[at]:
         raise _no_branch()
     return at + 1

@@ -7,7 +7,7 @@ decoded to the last byte raises :class:`~oncelog.errors.InvalidRequest`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from io import BytesIO
 from itertools import chain
@@ -117,10 +117,17 @@ def _decode_avro(name: str, reader: Reader, body: bytes, items: int) -> Any:
 
 
 def _decode_answer(name: str, media: str, body: bytes) -> Any:
-    """Of those a service sends, by fastavro: they come from somebody who is trusted, and hold a dict for each message."""
+    """Decodes what a service sends, by fastavro: a service is trusted, and its answer holds a dict for each message."""
+    return _read_whole(name, body, lambda stream: fastavro.schemaless_reader(stream, _SCHEMAS[media][name][1], None))
+
+
+def _read_whole(name: str, body: bytes, read: Callable[[BytesIO], Any]) -> Any:
+    """Read exactly these bytes. Raises InvalidRequest."""
     stream = BytesIO(body)
     try:
-        record = fastavro.schemaless_reader(stream, _SCHEMAS[media][name][1], None)
+        record = read(stream)
+    except InvalidRequest:
+        raise
     except Exception as error:  # fastavro lets EOFError, IndexError, UnicodeDecodeError, … out; all mean the same here
         raise InvalidRequest(f"the body is not an Avro {name}: it is cut short or not of that schema") from error
     if stream.tell() != len(body):
@@ -296,7 +303,10 @@ def encode_publish_response(media: str, response: PublishResponse) -> bytes:
 
 
 def _join_publish_response(response: PublishResponse) -> bytes:
-    """What fastavro would write, joined from parts: answers of one receipt are most of the answers, and this takes a third."""
+    """Join the answer from parts, to the bytes that fastavro would write.
+
+    Answers of one receipt are most of the answers, and this takes a third.
+    """
     receipts = [
         (b"\x00" if run.status == STORED else b"\x02")
         + encode_long(run.count)
@@ -315,28 +325,20 @@ def _join_publish_response(response: PublishResponse) -> bytes:
     return b"".join((*head, *encode_array(receipts, len(receipts))))
 
 
-def decode_publish_response(body: bytes) -> list[ReceiptRun]:
-    """The receipts of an answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`. Raises InvalidRequest if it is none."""
-    return _receipts(decode("PublishResponse", ONCELOG_AVRO, body))
-
-
 def decode_published(body: bytes) -> PublishResponse:
-    """The whole answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`. Raises InvalidRequest if it is none."""
+    """The answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`. Raises InvalidRequest if it is none."""
     record = decode("PublishResponse", ONCELOG_AVRO, body)
     return PublishResponse(
-        _receipts(record),
+        [
+            ReceiptRun(run["status"], run["count"], run["sequenceId"], run["messageId"], run["offset"])
+            for run in record["receipts"]
+        ],
         record["transactionWritePointer"],
         record["startTimestamp"],
         record["startSequenceId"],
         record["endTimestamp"],
         record["endSequenceId"],
     )
-
-
-def _receipts(record: Any) -> list[ReceiptRun]:
-    return [
-        ReceiptRun(run["status"], run["count"], run["sequenceId"], run["messageId"], run["offset"]) for run in record["receipts"]
-    ]
 
 
 # --- rollback -----------------------------------------------------------------------------------------------------------
@@ -530,12 +532,6 @@ _AT_ONCE_BYTES = 4 << 20
 """An answer up to here is decoded at once: even if every message in it were empty, they would not fill the memory."""
 
 
-def decode_consume_response(body: bytes, most: int | None = None) -> tuple[list[dict[str, Any]], bytes | None]:
-    """Messages as records, and the position, of what :func:`decode_polled` reads."""
-    polled = decode_polled(body, most)
-    return polled.messages, polled.position
-
-
 def decode_polled(body: bytes, most: int | None = None) -> Polled:
     """An answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`.
 
@@ -567,20 +563,16 @@ def _count(stream: BytesIO) -> int:
 
 
 def _decode_page(body: bytes, most: int) -> Polled:
-    """As fastavro reads it, but message by message, which takes a fifth longer."""
-    stream = BytesIO(body)
-    messages: list[Any] = []
-    said: list[Any]
-    try:
+    """Decodes message by message, which takes a fifth longer, and counts them before they are made."""
+
+    def read(stream: BytesIO) -> Polled:
+        messages: list[Any] = []
         while count := _count(stream):
             if not 0 < count <= most - len(messages):  # no service of ours writes the other form of a block, with its size
                 raise InvalidRequest(f"the body has more than {most} messages")
             messages += [fastavro.schemaless_reader(stream, _MESSAGE, None) for _ in range(count)]
-        said = [fastavro.schemaless_reader(stream, field, None) for field in _FIELDS]
-    except InvalidRequest:
-        raise
-    except Exception as error:
-        raise InvalidRequest("the body is not an Avro ConsumeResponse: it is cut short or not of that schema") from error
-    if stream.tell() != len(body):
-        raise InvalidRequest(f"{len(body) - stream.tell()} bytes follow the Avro ConsumeResponse")
-    return _polled(messages, *said)
+        said: list[Any] = [fastavro.schemaless_reader(stream, field, None) for field in _FIELDS]
+        return _polled(messages, *said)
+
+    polled: Polled = _read_whole("ConsumeResponse", body, read)
+    return polled

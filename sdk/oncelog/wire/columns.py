@@ -66,7 +66,7 @@ class MessageColumns(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many."""
+        """How many messages they are of."""
         return len(self.message_ids) // SIZE
 
 
@@ -95,7 +95,7 @@ def unpack(column: BytesColumn) -> list[bytes | None]:
 
 
 def timestamps(message_ids: bytes) -> bytes:
-    """Of each message, when it was published, in ms: int64, little-endian. The first 8 of an id's 20 bytes, turned round."""
+    """When each message was published, in ms: int64, little-endian. The first 8 of an id's 20 bytes, turned round."""
     out = bytearray(len(message_ids) // SIZE * 8)
     for place in range(8):
         out[place::8] = message_ids[7 - place :: SIZE]

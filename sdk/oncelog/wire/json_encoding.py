@@ -100,7 +100,7 @@ def _record(value: Any, schema: Any, path: str) -> dict[str, Any]:
         if name in value:
             record[name] = from_json(value[name], field["type"], f"{path}.{name}")
         elif "default" in field:
-            record[name] = copy(field["default"])  # else whoever fills the empty list that it got fills the schema
+            record[name] = copy(field["default"])  # else filling the empty list of one body would fill the schema's
         elif isinstance(field["type"], list) and "null" in field["type"]:
             record[name] = None
         else:

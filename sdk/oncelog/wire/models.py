@@ -38,7 +38,7 @@ class Resource(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", strict=True)
 
     def to_wire(self) -> dict[str, object]:
-        """As the JSON object that travels."""
+        """The JSON object that travels."""
         return self.model_dump(by_alias=True, mode="json")
 
 
@@ -50,7 +50,7 @@ class Topic(Resource):
 
 
 class TopicStats(Resource):
-    """Where a topic's log begins and ends, and what is in the hands of the service right now."""
+    """Tells where a topic's log begins and ends, and what is in the hands of the service right now."""
 
     name: str
     generation: int
@@ -75,7 +75,7 @@ class TopicStats(Resource):
 
 
 class OpenProducer(Resource):
-    """What opens a producer. ``name`` null: the service assigns one."""
+    """A request that opens a producer. ``name`` null: the service assigns one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,7 +107,7 @@ class Producer(Resource):
     last_offset: int | None
 
 
-class Place(Resource):
+class StartPosition(Resource):
     """A place in a topic: exactly one of ``at``, ``offset``, ``message_id``, ``timestamp``."""
 
     model_config = ConfigDict(extra="forbid")
@@ -124,23 +124,23 @@ class Place(Resource):
 
 
 class OpenSubscription(Resource):
-    """What opens a subscription for a consumer."""
+    """A request that opens a subscription for a consumer."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str
     nonce: str = Field(min_length=1, max_length=100)
     """Drawn by the consumer; a repeated open with the same nonce answers the same epoch and fences nobody."""
-    start: Place = Place(at="earliest")
+    start: StartPosition = StartPosition(at="earliest")
     """Where a new subscription begins; one that is there goes on where it stands."""
 
 
 class SeekSubscription(Resource):
-    """What moves a subscription."""
+    """A request that moves a subscription."""
 
     model_config = ConfigDict(extra="forbid")
 
-    to: Place
+    to: StartPosition
     nonce: str = Field(min_length=1, max_length=100)
     """As when it is opened: repeated, it moves nothing again."""
     epoch: int | None = None
@@ -148,7 +148,7 @@ class SeekSubscription(Resource):
 
 
 class ReceiveMessages(Resource):
-    """What a consumer is to be given."""
+    """A consumer's request for messages."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -163,7 +163,10 @@ class ReceiveMessages(Resource):
 
 
 class Acknowledge(Resource):
-    """What a consumer is done with: everything up to and including one message, named by its offset or by its id."""
+    """An acknowledgement.
+
+    A consumer is done with everything up to and including one message, named by its offset or by its id.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -175,7 +178,7 @@ class Acknowledge(Resource):
 
 
 class Acknowledged(Resource):
-    """Where the cursor stands now, on disk."""
+    """Tells where the cursor stands now, on disk."""
 
     cursor: int
 
@@ -195,16 +198,16 @@ class Subscription(Resource):
     lost: int
     """Offsets at and behind the cursor that have expired before they were acknowledged."""
     upcoming_offset: int
-    settled_offset: int
+    stable_offset: int
     """Consumers are given messages up to here; what follows waits for a transaction that is not decided."""
     held_by: int | None = None
-    """The write pointer whose message stands at ``settled_offset`` undecided; None: nothing is held back."""
+    """The write pointer whose message stands at ``stable_offset`` undecided; None: nothing is held back."""
     held_since_ms: int | None = None
     """Since when."""
 
 
 class Why(Resource):
-    """Why a sequence id of a producer was or would be dropped."""
+    """Explains why a sequence id of a producer was or would be dropped."""
 
     producer: str
     sequence_id: int
@@ -217,7 +220,7 @@ class Why(Resource):
 
 
 class NamespacePolicies(Resource):
-    """What holds for the topics of a namespace that do not say otherwise. Null inherits the service's setting."""
+    """Policies: they hold for the topics of a namespace that do not say otherwise. Null inherits the service's setting."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -248,7 +251,7 @@ class TransactionStatus(Resource):
 
 
 class StartTransaction(Resource):
-    """What starts a transaction."""
+    """A request that starts a transaction."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -258,7 +261,7 @@ class StartTransaction(Resource):
 
 
 class Changes(Resource):
-    """What a transaction changed, for can-commit and commit."""
+    """The keys that a transaction changed, for can-commit and commit."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -270,14 +273,14 @@ class Changes(Resource):
 
 
 class CanCommit(Resource):
-    """That a transaction can commit."""
+    """The answer that a transaction can commit."""
 
     store_id: str
     """Of the store that it is in. With the write pointer it names the transaction to a database that decides."""
 
 
 class AbortTransaction(Resource):
-    """How a transaction is to be aborted."""
+    """A request that aborts a transaction."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -286,7 +289,7 @@ class AbortTransaction(Resource):
 
 
 class PruneInvalid(Resource):
-    """Which invalid transactions to forget: those named, or all that started before a time."""
+    """A request to forget invalid transactions: those named, or all that started before a time."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -302,12 +305,12 @@ class Settlement(Resource):
     participant: str
 
 
-class AskUnsettled(Resource):
+class AskUnacknowledged(Resource):
     """Which participants of ended transactions an instance of the service wants to be told of."""
 
     model_config = ConfigDict(extra="forbid")
 
-    instance: str = Field(min_length=1)
+    store_id: str = Field(min_length=1)
     """Of this store."""
     wait: int = Field(default=0, ge=0)
     """Milliseconds to hold an empty answer."""
@@ -337,7 +340,7 @@ class HeldMessages(Resource):
 
 
 class HeldOnTopic(HeldMessages):
-    """The same, with the topic."""
+    """Messages that are held back, with their topic."""
 
     namespace: str
     topic: str
@@ -361,8 +364,8 @@ class InspectedRow(Resource):
     key: str | None
     ttl: int | None
     write_pointer: int | None
-    marked: bool
-    """Whether the row is marked as rolled back."""
+    rolled_back: bool
+    """Whether the row is rolled back."""
     state: RowState | None = None
     """None: it is of no transaction."""
     payload_bytes: int
@@ -371,7 +374,7 @@ class InspectedRow(Resource):
 
 
 class InspectedGroup(Resource):
-    """What is stored apart from the log under one write pointer."""
+    """The messages that are stored apart from the log under one write pointer."""
 
     write_pointer: int | None
     """None: an atomic commit has staged it."""
@@ -390,7 +393,7 @@ class InspectedPayload(Resource):
     """A payload that is stored apart from the log."""
 
     payload_id: str
-    place: int
+    index: int
     producer: str | None
     sequence_id: int | None
     payload_bytes: int
@@ -399,7 +402,7 @@ class InspectedPayload(Resource):
 
 
 class EndHeld(Resource):
-    """How an operator ends a write pointer of another transaction service on one topic."""
+    """An operator's request that ends a write pointer of another transaction service on one topic."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -408,12 +411,12 @@ class EndHeld(Resource):
 
 
 class TopicAsked(Resource):
-    """What is asked about one topic's offsets."""
+    """A question about one topic's offsets."""
 
     model_config = ConfigDict(extra="forbid")
 
     after: int | None = Field(default=None, ge=0)
-    """The answer may wait until the settled end lies above this."""
+    """The answer may wait until the stable end lies above this."""
     timestamp: int | None = Field(default=None, ge=0)
     """Milliseconds: which offset belongs to this time?"""
     max_bytes: int | None = Field(default=None, gt=0)
@@ -430,16 +433,16 @@ class AskOffsets(Resource):
 
 
 class TopicOffsets(Resource):
-    """Which offsets of a topic can be read, so that whoever reads them again reads the same."""
+    """The offsets of a topic that can be read, and read again the same."""
 
     generation: int
     """Of the topic: another one after it was deleted and created anew, whose offsets are others."""
     earliest: int
     """Offset of the oldest message that is still stored."""
-    settled: int
+    stable: int
     """Behind the last message before which every transaction is decided. What lies below never changes: nothing is inserted."""
     at_timestamp: int | None = None
-    """Offset of the first message published at that time or later; ``settled`` where there is none yet."""
+    """Offset of the first message published at that time or later; ``stable`` where there is none yet."""
     within: int | None = None
     """Behind the last message that fits into ``max_bytes``; at least one does."""
 
@@ -472,10 +475,10 @@ class ClusterInstance(Resource):
 
 
 class ClusterLease(Resource):
-    """Who serves what."""
+    """Tells which instance serves what."""
 
     resource: str
-    """``topic``, ``transactions`` or ``journal``."""
+    """``topic``, ``transactions`` or ``atomic``."""
     namespace: str | None = None
     topic: str | None = None
     epoch: int
@@ -498,11 +501,11 @@ class Cluster(Resource):
 
 AtomicState = Literal["in_progress", "committed", "duplicate", "aborted"]
 ATOMIC_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
-"""Ids of journaled transactions, and names of groups."""
+"""Ids of atomic commits, and names of groups."""
 
 
 class BeginAtomic(Resource):
-    """What begins a journaled transaction, or a branch of one."""
+    """A request that begins an atomic commit, or a branch of one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -517,7 +520,7 @@ class BeginAtomic(Resource):
 
 
 class AtomicTopic(Resource):
-    """What an atomic commit put on one topic: ``messages`` in a row, from ``first_offset`` on."""
+    """The messages that an atomic commit put on one topic: ``messages`` in a row, from ``first_offset`` on."""
 
     namespace: str
     topic: str
@@ -529,7 +532,7 @@ class AtomicTopic(Resource):
 
 
 class AtomicOutcome(Resource):
-    """A journaled transaction, and what became of it. What is answered is durable."""
+    """An atomic commit, and what became of it. What is answered is durable."""
 
     id: str
     group: str

@@ -48,7 +48,7 @@ class PublishRequest:
 
 
 class Part(NamedTuple):
-    """What an atomic commit carries for one topic."""
+    """The messages that an atomic commit carries for one topic."""
 
     namespace: str
     topic: str
@@ -79,7 +79,7 @@ class CommitRequest:
 
 
 class ReceiptRun(NamedTuple):
-    """What became of ``count`` messages in a row; sequence id, offset and seq_id rise by one from each to the next."""
+    """Tells what became of ``count`` messages in a row; sequence id, offset and seq_id rise by one from each to the next."""
 
     status: str
     count: int  # type: ignore[assignment]  # tuple.count, which nobody needs here
@@ -105,7 +105,7 @@ class PublishResponse:
 
 
 class Rollback(NamedTuple):
-    """What is to be rolled back: the messages of a write pointer in a range of rows, both ends included."""
+    """A request for a rollback: the messages of a write pointer in a range of rows, both ends included."""
 
     write_pointer: int
     start: tuple[int, int]
@@ -114,7 +114,7 @@ class Rollback(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """What a poll answers, beside the messages themselves."""
+    """The answer to a poll: messages, and what is said about them."""
 
     messages: list[dict[str, Any]]
     position: bytes | None
@@ -131,7 +131,10 @@ class Polled(NamedTuple):
 
 @dataclass(slots=True)
 class ConsumeRequest:
-    """Where to read from and how much. ``start_from``: 20 bytes of a message id, a timestamp in ms, or None for the oldest."""
+    """A poll.
+
+    Where to read from and how much. ``start_from``: 20 bytes of a message id, a timestamp in ms, or None for the oldest.
+    """
 
     start_from: bytes | int | None = None
     start_offset: int | None = None

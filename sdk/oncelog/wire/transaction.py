@@ -34,7 +34,7 @@ class TransactionType(IntEnum):
 
 
 class VisibilityLevel(IntEnum):
-    """Which of its own writes a transaction sees."""
+    """Says which of its own writes a transaction sees."""
 
     SNAPSHOT = 1
     """All of them."""
@@ -156,7 +156,7 @@ def _decode_value(kind: int, data: bytes, at: int) -> tuple[int | tuple[int, ...
     if kind == _TYPE_LIST:
         of, count = _LIST.unpack_from(data, at)
         at += _LIST.size
-        # Held against the bytes that are there before anything is made: a count is four bytes of whoever sent it.
+        # Held against the bytes that are there before anything is made: a count is four bytes of a stranger's.
         if of != _TYPE_I64 or not 0 <= count <= (len(data) - at) // 8:
             raise InvalidTransaction(f"a list of {count} values of type {of} does not fit into {len(data) - at} bytes")
         return struct.unpack_from(f">{count}q", data, at), at + 8 * count

@@ -1,1 +1,1 @@
-"""Atomic commits over several topics: what happened, as bytes (records), and what is to be done about it (plan)."""
+"""Atomic commits over several topics: what happened to each (records), its fold (plan), and how each ends (endings)."""

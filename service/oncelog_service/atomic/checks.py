@@ -1,4 +1,4 @@
-"""What a request to the journal must satisfy before its state is looked at. Pure: a request in, an error or nothing out."""
+"""Checks requests of atomic commits before any state is looked at. Pure: a request in, an error or nothing out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from oncelog.errors import InvalidRequest, RequestTooLarge
 from oncelog.wire.models import ATOMIC_ID_PATTERN
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
-from oncelog_service.atomic.limits import JournalLimits
+from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.log.checks import check_producer_name, check_publish
 from oncelog_service.topics import check_topic_name
 
@@ -33,7 +33,7 @@ def check_begin(
     group: str,
     timeout_ms: int | None,
     of: str | None,
-    limits: JournalLimits,
+    limits: AtomicLimits,
 ) -> None:
     """Raises InvalidRequest."""
     check_group(group)
@@ -47,14 +47,14 @@ def check_begin(
         raise InvalidRequest(f"timeoutMs is 1 to {limits.max_timeout_ms}, not {timeout_ms}")
 
 
-def check_stage(chunk: int, request: PublishRequest, limits: JournalLimits) -> None:
+def check_stage(chunk: int, request: PublishRequest, limits: AtomicLimits) -> None:
     """Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
     if not 0 <= chunk <= MAX_CHUNK:
         raise InvalidRequest(f"the number of a chunk is 0 to {MAX_CHUNK}, not {chunk}")
     _check_messages(request, limits)
 
 
-def check_commit(id: str, request: CommitRequest, limits: JournalLimits) -> None:  # noqa: A002  # the field's word
+def check_commit(id: str, request: CommitRequest, limits: AtomicLimits) -> None:  # noqa: A002  # the field's word
     """Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
     check_id(id)
     if request.group is not None:
@@ -105,7 +105,7 @@ def _check_branches(id: str, request: CommitRequest) -> None:  # noqa: A002  # t
         named.add(branch)
 
 
-def _check_part(part: Part, limits: JournalLimits) -> None:
+def _check_part(part: Part, limits: AtomicLimits) -> None:
     try:
         check_topic_name(part.namespace, part.topic)
         _check_messages(part.request, limits)
@@ -113,7 +113,7 @@ def _check_part(part: Part, limits: JournalLimits) -> None:
         raise type(error)(f"the part for {part.namespace[:250]}/{part.topic[:250]}: {error.detail}") from error
 
 
-def _check_messages(request: PublishRequest, limits: JournalLimits) -> None:
+def _check_messages(request: PublishRequest, limits: AtomicLimits) -> None:
     if request.write_pointer is not None:
         raise InvalidRequest("a message is in an atomic commit or under a write pointer: transactionWritePointer must be null")
     if not request.payloads:

@@ -1,6 +1,6 @@
-"""The coordinator of atomic commits over several topics: double journaling with a local copy of the data.
+"""Coordinates atomic commits over several topics.
 
-The journal says what became of each transaction, the data journal of each topic (append/atomic.py) holds its messages. The plan
+The journal says what became of each transaction, and each topic keeps what is staged on it (append/atomic.py). The plan
 (plan.py) folds the journal; endings.py takes the step that ends a transaction. A commit is, in one step of the event loop: judge
 it on every topic, then hand to the writer *one* batch with the rows that make its messages appear on all of them, the record and
 the outcome. So a crash leaves all of it or nothing, and two commits appear in the same order on every topic that they share.
@@ -33,7 +33,7 @@ from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_service.atomic.checks import check_begin, check_commit, check_stage
 from oncelog_service.atomic.endings import ASKED, Brought, Endings, again
 from oncelog_service.atomic.ledger import Ledger, check_assignable, fenced, not_in_progress
-from oncelog_service.atomic.limits import JournalLimits
+from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.atomic.outcomes import forgettable
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import Enlist, TopicRef
@@ -53,10 +53,10 @@ _ROUND_SECONDS = 0.2
 _FORGOTTEN_AT_ONCE = 1_000
 
 
-class Journal:
-    """All journaled transactions of one opening of the store. Works on the event loop that owns the writer and the topics."""
+class AtomicCommits:
+    """Begins, commits and aborts the transactions of atomic commits. Belongs to one opening of the store and one event loop."""
 
-    def __init__(self, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: JournalLimits, found: Found) -> None:
+    def __init__(self, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: AtomicLimits, found: Found) -> None:
         """``found``: what is on disk; see :meth:`recover`."""
         self._store = store
         self._writer = writer
@@ -69,23 +69,23 @@ class Journal:
         self._stepping = asyncio.Lock()
 
     @classmethod
-    async def recover(cls, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: JournalLimits) -> Journal:
-        """Read the journal, and give up what nobody can commit any more. Raises StoreError, StoreDamaged."""
+    async def recover(cls, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: AtomicLimits) -> AtomicCommits:
+        """Reads the journal, and gives up what cannot be committed any more. Raises StoreError, StoreDamaged."""
         found = await asyncio.to_thread(find, store, limits.partitions)
-        journal = cls(store, writer, topics, clock, limits, found)
-        left_over = [each for each in found.staged if not journal._ledger.needs(each[1])]
-        await journal.once()
+        atomic = cls(store, writer, topics, clock, limits, found)
+        left_over = [each for each in found.staged if not atomic._ledger.needs(each[1])]
+        await atomic.once()
         try:
-            await writer.settled()
+            await writer.drained()
         except StorageFailed as failure:
             raise StoreError(failure.detail) from failure
-        journal._endings.drop_left_over(left_over)
-        return journal
+        atomic._endings.drop_left_over(left_over)
+        return atomic
 
     # --- begin
 
     async def begin(self, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:  # noqa: A002
-        """Begin a transaction, or a branch ``of`` another one; the same id again begins nothing twice.
+        """Begins a transaction, or a branch ``of`` another one; the same id again begins nothing twice.
 
         Raises:
             InvalidRequest; TransactionExists: it was begun differently; TransactionNotInProgress: the one it is for has ended.
@@ -98,14 +98,13 @@ class Journal:
             if ended is not None:
                 _check_same(ended.outcome, group, of)
                 return ended.outcome
-            number = self._ledger.numbers.get(id)
+            number, done = self._ledger.numbers.get(id), None
             if number is None:
                 await self._check_parent(of, group)
                 number, done = self._begin_now(id, group, timeout_ms, of)
-                await done
-            outcome = self._ledger.status(number)
+            outcome = self._ledger.status(number)  # now: while this waits, a commit may name it as a branch, which ends it
             _check_same(outcome, group, of)
-            await self._writer.settled()
+            await (self._writer.drained() if done is None else done)
             return outcome
 
     async def _begin_unnamed(self, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:
@@ -123,11 +122,11 @@ class Journal:
         of: str | None,
     ) -> tuple[int, asyncio.Future[None]]:
         check_assignable(id)
-        self._ledger.check()
+        self._writer.check()
         batch = Batch()
-        with self._ledger.moving():
+        with self._writer.moving():
             number = self._ledger.begin(batch, id, group, timeout_ms, of)
-            return number, self._ledger.submit(batch)
+            return number, self._writer.submit(batch)
 
     async def _check_parent(self, of: str | None, group: str) -> None:
         """Raises InvalidRequest: it is of another group, so its commit cannot name this one; TransactionNotInProgress."""
@@ -141,13 +140,13 @@ class Journal:
             return
         ended = await self._ledger.find_ended(of)
         if ended is not None:
-            await self._writer.settled()
+            await self._writer.drained()
             raise not_in_progress(of, ended.outcome.state, "nothing can be staged for it")
 
     # --- stage
 
     async def stage(self, id: str, namespace: str, topic: str, chunk: int, request: PublishRequest) -> None:  # noqa: A002
-        """Put messages into the topic's data journal, as this chunk of the transaction. The same chunk again is stored once.
+        """Stages messages on a topic, as this chunk of the transaction. The same chunk again is stored once.
 
         Raises:
             InvalidRequest, ExpectationsNotChecked, TransactionalMismatch, ChunkReused, ProducerFenced, SequenceGap,
@@ -162,37 +161,37 @@ class Journal:
             raise await self._ledger.no_longer(id)
         staged = await self._staged(log, _ref(log, namespace, topic), number)
         if not self._ledger.is_open(number):
-            log.journaled.close(number)  # it ended while that was read
+            log.atomic.close(number)  # it ended while that was read
             raise await self._ledger.no_longer(id)
         try:
-            new = log.journaled.is_new(staged, chunk, request)
+            new = log.atomic.is_new(staged, chunk, request)
         except OncelogError:
-            await self._writer.settled()  # the refusal may depend on what is being written
+            await self._writer.drained()  # the refusal may depend on what is being written
             raise
         if not new:
-            await self._writer.settled()
+            await self._writer.drained()
             return
-        self._ledger.check()
+        self._writer.check()
         batch = Batch()
-        with self._ledger.moving():
+        with self._writer.moving():
             self._put(batch, log, _ref(log, namespace, topic), staged, chunk, request)
-            done = self._ledger.submit(batch)
+            done = self._writer.submit(batch)
         await done
 
     def _put(self, batch: Batch, log: TopicLog, topic: TopicRef, staged: Staged, chunk: int, request: PublishRequest) -> None:
         if topic not in self._ledger.find(staged.number).topics:
             self._ledger.append(batch, Enlist(staged.number, topic))
-        log.journaled.put(batch, staged, chunk, request)
+        log.atomic.put(batch, staged, chunk, request)
 
     async def _staged(self, log: TopicLog, topic: TopicRef, number: int) -> Staged:
         if topic not in self._ledger.find(number).topics:
-            return log.journaled.begun(number)
-        return await log.journaled.open(number)
+            return log.atomic.begun(number)
+        return await log.atomic.open(number)
 
     # --- commit
 
     async def commit(self, id: str, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
-        """Commit what was staged under the id, what the request carries, and the branches that it names: all or nothing.
+        """Commits what was staged under the id, what the request carries, and the branches that it names: all or nothing.
 
         The answer comes when the messages are there. The same again under the same id answers the same; so does, for a commit
         with a producer and sequence id, the same of those under another id.
@@ -237,8 +236,10 @@ class Journal:
         return await self._endings.decide(transaction, request, brought, refusal)
 
     async def _brought(self, parts: Sequence[Part]) -> tuple[list[Brought], OncelogError | None]:
-        """What a commit brings; nothing, and why, where it names a topic that does not take it: that refuses the commit for good,
-        else a copy of it that comes late, when there is such a topic, would commit what its client was told is refused."""
+        """Returns what a commit brings; nothing, and the refusal, where it names a topic that does not take it.
+
+        That refuses the commit for good: else a copy of it that comes late, when there is such a topic, would commit what its
+        client was told is refused."""
         brought: list[Brought] = []
         for part in parts:
             try:
@@ -252,7 +253,7 @@ class Journal:
     # --- abort
 
     async def abort(self, id: str) -> AtomicOutcome:  # noqa: A002
-        """Nothing of it will be seen. Twice is as once. Raises TransactionNotInProgress, TransactionNotFound."""
+        """Aborts a transaction; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""
         async with self._changing(id):
             ended = await self._ledger.find_ended(id)
             number = self._ledger.numbers.get(id)
@@ -265,7 +266,7 @@ class Journal:
     # --- ask
 
     async def show(self, id: str) -> AtomicOutcome:  # noqa: A002
-        """What became of it; durable. Raises TransactionNotFound."""
+        """Returns what became of a transaction, once that is durable. Raises TransactionNotFound."""
         ended = await self._ledger.find_ended(id)
         if ended is not None:
             return ended.outcome
@@ -273,11 +274,11 @@ class Journal:
         if number is None:
             raise await self._ledger.no_longer(id)
         outcome = self._ledger.status(number)
-        await self._writer.settled()
+        await self._writer.drained()
         return outcome
 
     async def list(self, group: str | None, after: str | None, limit: int) -> Sequence[AtomicOutcome]:
-        """Those that are in progress, by rising number; ``after``: behind the one of this id."""
+        """Lists transactions in progress, by rising number; ``after``: behind the one of this id."""
         behind = 0
         if after is not None:
             number = self._ledger.numbers.get(after)
@@ -287,13 +288,13 @@ class Journal:
             behind = number
         shown = (self._ledger.status(number) for number in self._ledger.open_numbers if number > behind)
         found = list(islice((each for each in shown if group in (None, each.group)), limit))
-        await self._writer.settled()
+        await self._writer.drained()
         return found
 
     async def producer(self, group: str, name: str) -> GroupProducer:
-        """The newest commit under this name. Raises GroupProducerNotFound."""
+        """Returns the newest commit under a producer's name. Raises GroupProducerNotFound."""
         row = self._ledger.producers.get((group, name))
-        await self._writer.settled()
+        await self._writer.drained()
         if row is None:
             raise GroupProducerNotFound(f"group {group[:249]!r} knows of no producer {name[:249]!r}")
         return GroupProducer(
@@ -307,28 +308,30 @@ class Journal:
         )
 
     async def forget_producer(self, group: str, name: str, incarnation: str | None = None) -> None:
-        """Its next sequence id may be any, and its incarnation too. ``incarnation``: only if its newest commit is of this one.
+        """Forgets a producer: its next sequence id and incarnation may be any.
+
+        ``incarnation``: only if its newest commit is of this one.
 
         Raises GroupProducerNotFound; ProducerFenced: it is of another. Nothing is forgotten then.
         """
         row = self._ledger.producers.get((group, name))
         if row is None or incarnation not in (None, row.incarnation):
-            await self.producer(group, name)  # the refusal is told when what it was judged against is synced
+            await self.producer(group, name)  # the refusal waits until what it was judged against is synced
             assert row is not None
             raise fenced(group, name, incarnation, row.incarnation)
-        self._ledger.check()
+        self._writer.check()
         del self._ledger.producers[group, name]
         batch = Batch()
         batch.delete(Table.GROUP_PRODUCER, group_producer_key(group, name))
-        await self._ledger.submit(batch)
+        await self._writer.submit(batch)
 
     def needs(self, number: int) -> bool:
-        """Whether what is staged under this number must stay."""
+        """Returns whether what is staged under this number must stay."""
         return self._ledger.needs(number)
 
     @property
     def open_transactions(self) -> int:
-        """How many have not ended."""
+        """Counts the transactions in progress."""
         return len(self._ledger.numbers)
 
     @property
@@ -344,7 +347,7 @@ class Journal:
     # --- in the background
 
     async def run(self) -> None:
-        """Give up what is out of time or was left out, until cancelled."""
+        """Gives up what is out of time or was left out, until cancelled."""
         while True:
             await asyncio.sleep(_ROUND_SECONDS)
             try:
@@ -353,7 +356,7 @@ class Journal:
                 _log.warning("transactions cannot be given up now; they will be: %s", error)
 
     async def once(self) -> None:
-        """Give up everything that is due now, but for what somebody commits or aborts just now."""
+        """Gives up everything that is due now, but for what a call commits or aborts just now."""
         async with self._stepping:
             failed: set[int] = set()
             for plan in self._ledger.plans:
@@ -367,12 +370,12 @@ class Journal:
                             failed.add(step.number)
 
     def _is_busy(self, transaction: Transaction) -> bool:
-        """Whether a call that may end it is under way."""
+        """Returns whether a call that may end it is under way."""
         lock = self._locks.get(transaction.id)
         return lock is not None and lock.locked()
 
     async def _give_up(self, step: GiveUp) -> bool:
-        """Whether it has ended."""
+        """Returns whether it has ended."""
         if not self._ledger.is_open(step.number):
             return True
         transaction = self._ledger.find(step.number)
@@ -387,7 +390,7 @@ class Journal:
         return True
 
     async def forget_outcomes(self) -> int:
-        """Forget what became of the oldest transactions, as far as none of their messages lives; how many."""
+        """Forgets what became of the oldest transactions, as far as none of their messages lives; returns how many."""
         found = await read(forgettable, self._store, self._clock.now_ms(), _FORGOTTEN_AT_ONCE)
         batch = Batch()
         for number, id_ in found:
@@ -395,19 +398,19 @@ class Journal:
             batch.delete(Table.ATOMIC_ID, id_.encode("ascii"))
             self._ledger.ended.pop(id_, None)
         if found:
-            await self._ledger.submit(batch)
+            await self._writer.submit(batch)
         return len(found)
 
     async def close(self) -> None:
-        """Wait for what is being deleted."""
+        """Waits for what is being deleted."""
         await self._endings.close()
 
     def release(self) -> None:
-        """Nobody waits here for long."""
+        """Does nothing: no call waits here for long."""
 
     @asynccontextmanager
     async def _changing(self, id: str) -> AsyncIterator[None]:  # noqa: A002
-        """One change of a transaction at a time."""
+        """Lets one call at a time change a transaction."""
         lock = self._locks.get(id)
         if lock is None:
             lock = self._locks[id] = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""How a journaled transaction ends: judged and committed on all its topics, or aborted.
+"""Ends the transactions of atomic commits: each is judged and committed on all its topics, or aborted.
 
 From the verdict to the hand-over nothing awaits, and all of a commit is one write: the rows that make its messages appear on
 every topic, the record of the journal, the outcome. So a crash leaves all of a commit, or nothing of it.
@@ -38,7 +38,7 @@ from oncelog_service.log.append.atomic import Copied, Ready, Staged
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import group_producer_key
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import GroupProducerRow, encode_record
+from oncelog_service.storage.records import GroupProducerRow, encode_record
 from oncelog_service.topics import Topics
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ TIMED_OUT, ASKED = "timed_out", "asked"
 
 
 class Brought(NamedTuple):
-    """What a commit itself brings to one topic."""
+    """Messages that a commit itself brings to one topic."""
 
     topic: TopicRef
     log: TopicLog
@@ -65,7 +65,7 @@ class Brought(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """What a commit is to do on one topic."""
+    """The part of a commit that one topic has in it."""
 
     log: TopicLog
     ready: Ready
@@ -77,12 +77,12 @@ class _Work(NamedTuple):
     """How many these were when they were looked at."""
 
     def is_all_of(self, holders: Sequence[int]) -> bool:
-        """Whether it is still everything that these have staged."""
+        """Returns whether it is still everything that these have staged."""
         return list(self.holders) == list(holders) and self.chunks == _chunks(self.staged)
 
 
 class Endings:
-    """Of the transactions in one ledger. Works on the event loop that owns the writer and the topics."""
+    """Ends the transactions in one ledger. Belongs to the event loop that owns the writer and the topics."""
 
     def __init__(self, ledger: Ledger, writer: Writer, topics: Topics) -> None:
         self._ledger = ledger
@@ -95,7 +95,7 @@ class Endings:
         """Transactions aborted since then, duplicates included."""
 
     async def close(self) -> None:
-        """Wait for what is being deleted."""
+        """Waits for what is being deleted."""
         if self._dropping:
             await asyncio.wait(self._dropping)
 
@@ -104,7 +104,7 @@ class Endings:
     async def decide(
         self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought], refusal: OncelogError | None = None
     ) -> AtomicOutcome:
-        """Judge it; then it is committed on every topic, or nothing of it is on any. Raises the refusal.
+        """Judges a commit; then it is committed on every topic, or nothing of it is on any. Raises the refusal.
 
         ``refusal``: known before, of what it brings; it still may be a duplicate, or have ended.
         """
@@ -141,18 +141,23 @@ class Endings:
                     raise known
                 branches = self._branches(transaction, request)
                 holders = _holders(transaction, carried, branches)
-                self._ledger.check()
+                self._writer.check()
+                # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
+                # another commit the branches, that this verdict is about.
                 if self._is_judged(holders, work):
                     break
                 work = await self._work(holders, work, own)
         except OncelogError as refusal:
-            overtaken = await self._overtaken(transaction, request)  # then it has ended, and cannot be refused any more
+            # Another commit may have named it while `_work` waited. Then it has ended, and must not be ended again by a refusal.
+            overtaken = await self._overtaken(transaction, request)
             return await self._refuse(transaction, refusal, brought) if overtaken is None else overtaken
         return await self._commit(transaction, request, branches, work, own)
 
     async def _overtaken(self, transaction: Transaction, request: CommitRequest) -> AtomicOutcome | None:
-        """What a commit is answered if another one has named its transaction as a branch meanwhile; None: none has, at this very
-        moment. Raises TransactionNotInProgress: it carries what the other one did not."""
+        """Answers a commit whose transaction another one has named as a branch meanwhile; None: none has, at this very moment.
+
+        Raises TransactionNotInProgress: it carries what the other one did not.
+        """
         if self._ledger.is_open(transaction.number):
             return None
         ended = await self._ledger.find_ended(transaction.id)
@@ -161,7 +166,7 @@ class Endings:
 
     @contextmanager
     def _staging(self) -> Iterator[dict[int, TopicRef]]:
-        """Numbers under which a commit stages by itself, each on one topic. What is left in it at the end nobody will see."""
+        """Collects the numbers under which a commit stages by itself, each on one topic, and drops those that were not copied."""
         own: dict[int, TopicRef] = {}
         try:
             yield own
@@ -176,19 +181,19 @@ class Endings:
         return number
 
     def _stage(self, brought: Sequence[Brought], own: dict[int, TopicRef]) -> None:
-        """Stage what the commit brings, under numbers of its own. Raises the refusal of any of it; then nothing is staged."""
+        """Stages what the commit brings, under numbers of its own. Raises the refusal of any of it; then nothing is staged."""
         numbers = [self._allot(own, each.topic) for each in brought]
         for number, each in zip(numbers, brought, strict=True):
-            each.log.journaled.is_new(each.log.journaled.begun(number), 0, each.request)
-        self._ledger.check()
+            each.log.atomic.is_new(each.log.atomic.begun(number), 0, each.request)
+        self._writer.check()
         batch = Batch()
-        with self._ledger.moving():
+        with self._writer.moving():
             for number, each in zip(numbers, brought, strict=True):
-                each.log.journaled.put(batch, each.log.journaled.begun(number), 0, each.request)
-            self._ledger.submit(batch)
+                each.log.atomic.put(batch, each.log.atomic.begun(number), 0, each.request)
+            self._writer.submit(batch)
 
     def _branches(self, transaction: Transaction, request: CommitRequest) -> list[Transaction]:
-        """The branches that it names. Raises BranchGone."""
+        """Returns the branches that it names. Raises BranchGone."""
         found = []
         for name in request.branches:
             number = self._ledger.numbers.get(name)
@@ -204,14 +209,20 @@ class Endings:
         return found
 
     def _is_judged(self, holders: dict[TopicRef, list[int]], work: dict[TopicRef, _Work]) -> bool:
-        """Whether ``work`` is everything that they have staged, and can be copied at this very moment. Raises the refusal."""
+        """Returns whether ``work`` is everything that they have staged, and can be copied at this very moment.
+
+        Raises the refusal.
+        """
         whole = holders.keys() == work.keys() and all(work[topic].is_all_of(each) for topic, each in holders.items())
-        return whole and all(each.log.journaled.judged(each.ready) for each in work.values())
+        return whole and all(each.log.atomic.judged(each.ready) for each in work.values())
 
     async def _work(
         self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work], own: dict[int, TopicRef]
     ) -> dict[TopicRef, _Work]:
-        """What is to be copied on each topic; waits for what it depends on. ``before``: what was found a moment ago."""
+        """Returns what is to be copied on each topic, having waited for what it depends on.
+
+        ``before``: what was found a moment ago.
+        """
         work: dict[TopicRef, _Work] = {}
         for topic, holding in holders.items():
             log = await self._open(topic)
@@ -220,21 +231,21 @@ class Endings:
                 staged = [await self._staged(log, each) for each in holding]
                 missing = [number for number, each in zip(holding, staged, strict=True) if not each.chunks]
                 if missing and not any(self._ledger.needs(number) for number in missing):
-                    continue  # they ended while that was read: whoever judges next is told so
+                    continue  # they ended while that was read: the next look at them says so
                 if missing:
                     raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
                 known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
-            work[topic] = known._replace(ready=await log.journaled.ready(known.ready.staged, partial(self._allot, own, topic)))
+            work[topic] = known._replace(ready=await log.atomic.ready(known.ready.staged, partial(self._allot, own, topic)))
         return work
 
     async def _staged(self, log: TopicLog, number: int) -> Staged:
-        staged = await log.journaled.open(number)
+        staged = await log.atomic.open(number)
         if not self._ledger.needs(number):
-            log.journaled.close(number)  # it ended while that was read
+            log.atomic.close(number)  # it ended while that was read
         return staged
 
     async def _open(self, topic: TopicRef) -> TopicLog:
-        """The log of this generation of the topic. Raises TopicNotFound."""
+        """Returns the log of this generation of the topic. Raises TopicNotFound."""
         log = await self._topics.open(topic.namespace, topic.topic, claim=True)
         if log.row.generation != topic.generation:
             raise TopicNotFound(f"topic {topic.namespace}/{topic.topic} was deleted and created again meanwhile")
@@ -248,10 +259,10 @@ class Endings:
         work: dict[TopicRef, _Work],
         own: dict[int, TopicRef],
     ) -> AtomicOutcome:
-        """Right behind the verdict: until the one write of all of it is handed over nothing awaits."""
+        """Commits right behind the verdict: until the one write of all of it is handed over nothing awaits."""
         batch, asked = Batch(), fingerprint(request)
-        with self._ledger.moving():
-            copied = {topic: each.log.journaled.copy(batch, each.ready.staged) for topic, each in work.items()}
+        with self._writer.moving():
+            copied = {topic: each.log.atomic.copy(batch, each.ready.staged) for topic, each in work.items()}
             became = _committed(transaction, request, branches, copied)
             self._ledger.append(batch, Commit(transaction.number, tuple(each.number for each in branches)))
             self._ledger.end(batch, transaction, Ended(became, asked=asked))
@@ -260,7 +271,7 @@ class Endings:
             self._note_producer(batch, transaction.group, became)
             self._let_go((transaction, *branches), work, own)
             self.committed += 1
-            done = self._ledger.submit(batch, partial(_all_written, tuple(copied.values())))
+            done = self._writer.submit(batch, partial(_all_written, tuple(copied.values())))
         await done
         return became
 
@@ -271,10 +282,10 @@ class Endings:
             batch.put(Table.GROUP_PRODUCER, group_producer_key(group, became.producer), encode_record(row))
 
     def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work], own: dict[int, TopicRef]) -> None:
-        """What was copied is not staged any more; what they have staged beside that goes."""
+        """Lets go of what was copied, and drops what else they have staged."""
         copied = {(topic, staged.number) for topic, each in work.items() for staged in each.ready.staged}
         for topic, number in copied:
-            work[topic].log.journaled.close(number)
+            work[topic].log.atomic.close(number)
             own.pop(number, None)
             self._ledger.release([number])
         for transaction in ended:
@@ -285,17 +296,17 @@ class Endings:
     # --- without
 
     async def _refuse(self, transaction: Transaction, refusal: OncelogError, brought: Sequence[Brought]) -> AtomicOutcome:
-        """The commit cannot be. What the refusal depends on is synced before it is told."""
+        """Raises the refusal of a commit, once what it depends on is synced."""
         if not isinstance(refusal, _NOT_ENDING) and refusal.definite:
             await self.abort(transaction, refusal.code, refusal.detail, refusal.to_problem(), brought)
         if not isinstance(refusal, StorageUnavailable):
-            await self._writer.settled()
+            await self._writer.drained()
         raise refusal
 
     async def _duplicate(
         self, transaction: Transaction, request: CommitRequest, original: GroupProducerRow, brought: Sequence[Brought]
     ) -> AtomicOutcome:
-        """Its (producer, sequence id) has been committed before: nothing of it is stored, and that is its outcome."""
+        """Ends a commit whose (producer, sequence id) has been committed before: nothing of it is stored."""
         same = original.sequence_id == request.sequence_id
         became = outcome(
             transaction,
@@ -320,26 +331,26 @@ class Endings:
         problem: dict[str, object] | None = None,
         brought: Sequence[Brought] = (),
     ) -> AtomicOutcome:
-        """Nothing of it will be seen; durable when this returns."""
+        """Aborts a transaction; durable when this returns."""
         became = outcome(transaction, "aborted", _concerned(transaction, brought), reason=reason, detail=detail)
         await self._end_without(transaction, Ended(became, problem))
         return became
 
     async def _end_without(self, transaction: Transaction, ended: Ended) -> None:
-        self._ledger.check()
+        self._writer.check()
         batch = Batch()
-        with self._ledger.moving():
+        with self._writer.moving():
             self._ledger.append(batch, Abort(transaction.number))
             self._ledger.end(batch, transaction, ended)
             self._drop_soon(transaction.number, list(transaction.topics))
             self.aborted += 1
-            done = self._ledger.submit(batch)
+            done = self._writer.submit(batch)
         await done
 
-    # --- what nobody will see
+    # --- what will never be seen
 
     def drop_left_over(self, staged: Iterable[tuple[TopicRef, int]]) -> None:
-        """Delete what is staged by transactions that had ended when the service stopped, before it was deleted."""
+        """Deletes what is left of transactions that had ended when the service stopped."""
         for topic, number in staged:
             self._drop_soon(number, [topic])
 
@@ -352,8 +363,8 @@ class Endings:
     async def _drop(self, number: int, topics: Sequence[TopicRef]) -> None:
         for topic in topics:
             try:
-                await self._writer.settled()  # what is being written would not be found
-                await (await self._open(topic)).journaled.drop(number)
+                await self._writer.drained()  # what is being written would not be found
+                await (await self._open(topic)).atomic.drop(number)
             except OncelogError as error:
                 _log.info("what transaction %d staged on %s will be deleted by retention: %s", number, topic, error)
             except Exception:  # a bug: the other topics are not to wait for retention because of it
@@ -363,7 +374,7 @@ class Endings:
 def _holders(
     transaction: Transaction, carried: Mapping[int, TopicRef], branches: Sequence[Transaction]
 ) -> dict[TopicRef, list[int]]:
-    """Topic → the numbers under which what belongs to the commit is staged there, in order."""
+    """Returns topic → the numbers under which the commit's messages are staged there, in order."""
     holders: dict[TopicRef, list[int]] = {topic: [transaction.number] for topic in transaction.topics}
     for number, topic in carried.items():
         holders.setdefault(topic, []).append(number)
@@ -374,7 +385,7 @@ def _holders(
 
 
 def _concerned(transaction: Transaction, brought: Sequence[Brought]) -> dict[TopicRef, Copied | None]:
-    """The topics that it would have put messages on."""
+    """Returns the topics that it would have put messages on."""
     return dict.fromkeys((*transaction.topics, *(each.topic for each in brought)))
 
 
@@ -404,7 +415,7 @@ def _all_written(copied: Iterable[Copied]) -> None:
 
 
 def again(ended: Ended, request: CommitRequest) -> AtomicOutcome:
-    """The answer to a commit whose transaction has ended: what became of it, if that is an answer to this very request.
+    """Answers a commit whose transaction has ended: with its outcome, if that is an answer to this very request.
 
     Raises the refusal that ended it. TransactionNotInProgress: the request carries what did not end with it.
     """

@@ -1,15 +1,14 @@
-"""What memory holds of journaled transactions, and the only place where it moves: by one record at a time.
+"""Keeps in memory what is known of the transactions of atomic commits; it moves here alone, by one record at a time.
 
-The plans are the fold of the journal. Each record moves its plan when it is handed to the writer, not when it is synced; so every
-answer waits for the writer, and after a failed write all of this is read back from disk.
+No number is used twice, nor an id while its outcome is kept. The plans are the fold of the journal. Each record moves its plan
+when it is handed to the writer, not when it is synced; so every answer waits for the writer, and after a failed write all of this
+is read back from disk.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
 from oncelog.errors import InvalidRequest, OncelogError, ProducerFenced, TransactionNotFound, TransactionNotInProgress
@@ -17,10 +16,10 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import AtomicOutcome, AtomicState, AtomicTopic
 from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
-from oncelog_service.atomic.limits import JournalLimits
+from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcome, read_ended
 from oncelog_service.atomic.plan import Transaction
-from oncelog_service.atomic.records import Begin, Record, TopicRef, encode
+from oncelog_service.atomic.records import RECORDS, Begin, Record, TopicRef
 from oncelog_service.atomic.recovery import META_KEY, Found
 from oncelog_service.clock import Clock, RunningClock
 from oncelog_service.group_commit import Writer
@@ -28,20 +27,22 @@ from oncelog_service.log.append.atomic import Copied
 from oncelog_service.reading import read, read_at_once
 from oncelog_service.storage.keys import journal_key
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import GroupProducerRow, JournalMetaRow, encode_record
+from oncelog_service.storage.records import GroupProducerRow, JournalMetaRow, encode_record
 
 BLOCK = 10_000 * POINTERS_PER_MS
 """Numbers are reserved by so many, ten seconds of them: one write for all that begin in that time."""
 _TRIM_EVERY = 1_000
 """Records of a partition after which those of ended transactions are deleted."""
+_TRIMMED_AT_ONCE = 10
+"""Times as many are deleted at the most: one transaction that is open for a day keeps millions behind it."""
 _REMEMBERED = 10_000
 """Outcomes kept in memory; older ones are read."""
 
 
 class Ledger:
-    """Of one opening of the store. Works on the event loop that owns the writer."""
+    """Knows every transaction in progress and the newest outcomes. Belongs to one opening of the store and one event loop."""
 
-    def __init__(self, store: Store, writer: Writer, clock: Clock, limits: JournalLimits, found: Found) -> None:
+    def __init__(self, store: Store, writer: Writer, clock: Clock, limits: AtomicLimits, found: Found) -> None:
         """``found``: what is on disk."""
         self._store = store
         self._writer = writer
@@ -69,23 +70,26 @@ class Ledger:
         self._allotted: set[int] = set()
         """Numbers under which commits that are being decided have staged what they bring, or what is left of others."""
         found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
-        self.submit(found.stale)
+        self._writer.submit(found.stale)
 
     def is_open(self, number: int) -> bool:
-        """Whether the transaction of this number has not ended."""
+        """Returns whether the transaction of this number is in progress."""
         return number in self._partition_of
 
     def needs(self, number: int) -> bool:
-        """Whether what is staged under this number may still be copied."""
+        """Returns whether what is staged under this number may still be copied."""
         return self.is_open(number) or number in self._allotted
 
     @property
     def open_numbers(self) -> Sequence[int]:
-        """Of all that have not ended, rising."""
+        """The numbers of all transactions in progress, rising."""
         return sorted(self._partition_of)
 
     def begin(self, batch: Batch, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> int:  # noqa: A002
-        """Add to ``batch`` that a transaction begins; its number. The id is one that :func:`check_assignable` lets pass."""
+        """Adds to ``batch`` that a transaction begins; returns its number.
+
+        The id is one that :func:`check_assignable` lets pass.
+        """
         number = self.next_number()
         id = str(number) if id is None else id  # noqa: A001
         self._partition_of[number] = crc32(group.encode()) % self._partitions
@@ -98,34 +102,22 @@ class Ledger:
         return number
 
     def find(self, number: int) -> Transaction:
-        """The transaction of this number, which has not ended."""
+        """Returns the transaction of this number, which is in progress."""
         return self.plans[self._partition_of[number]].transactions[number]
 
     def append(self, batch: Batch, record: Record) -> None:
-        """Move the plan by a record, and add that to ``batch``."""
+        """Moves the plan by a record, and adds that to ``batch``."""
         partition = self._partition_of[record.number]
         plan = self.plans[partition]
-        position = plan.position
-        if position % _TRIM_EVERY == 0:
+        if plan.position % _TRIM_EVERY == 0:
             self._trim(partition)  # before this record, whose batch the writer has not got yet
-        plan.apply(position, record)
-        batch.put(Table.JOURNAL, journal_key(partition, position), encode(position, record))
-
-    def check(self) -> None:
-        """The last question before a plan moves. Raises StorageUnavailable."""
-        self._writer.check()
-
-    def moving(self) -> AbstractContextManager[None]:
-        """The plan moves within; see :meth:`Writer.moving`."""
-        return self._writer.moving()
-
-    def submit(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
-        """Hand over to the writer."""
-        return self._writer.submit(batch, on_written)
+        RECORDS.put(batch, journal_key(partition, plan.position), record)
+        plan.apply(record)
 
     def _trim(self, partition: int) -> None:
-        """Delete records that no restart needs."""
-        begin, end = self._begins[partition], self.plans[partition].keep_from()
+        """Deletes records that no restart needs."""
+        begin = self._begins[partition]
+        end = min(self.plans[partition].keep_from(), begin + _TRIMMED_AT_ONCE * _TRIM_EVERY)
         if end <= begin:
             return
         batch = Batch()
@@ -133,33 +125,36 @@ class Ledger:
             batch.delete(Table.JOURNAL, journal_key(partition, position))
         self._begins[partition] = end
         batch.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
-        self._writer.submit_lazily(batch, lambda: None)
+        self._writer.submit_lazily(batch)
 
     def _row(self) -> JournalMetaRow:
         return JournalMetaRow(self._partitions, self._reserved, list(self._begins))
 
     def next_number(self) -> int:
-        """A number that no other transaction ever has; above all numbers handed out before."""
+        """Returns a number that no other transaction ever has, above all numbers handed out before."""
         self._last = max(self._last + 1, self._clock.now_ms() * POINTERS_PER_MS)
         if self._last > self._reserved:
             self._reserved = self._last + BLOCK
             batch = Batch()
             batch.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
-            self.submit(batch)  # at once: a trim may write this row anew before anything else is handed over
+            # The block is on disk before any record under a number of it, since batches become durable in this order. Else a
+            # restart with a clock that was set back would hand the same numbers out again.
+            self._writer.submit(batch)  # at once: a trim may write this row anew before anything else is handed over
         return self._last
 
     def allot(self) -> int:
-        """A number for what a commit stages of its own; it is needed until :meth:`release`."""
+        """Returns a number for what a commit stages of its own; it is needed until :meth:`release`."""
         number = self.next_number()
         self._allotted.add(number)
         return number
 
     def release(self, numbers: Iterable[int]) -> None:
-        """What is staged under these has been handed over to the writer with its commit, or nobody will see it."""
+        """Releases numbers whose messages were handed over with their commit, or that will never be seen."""
         self._allotted.difference_update(numbers)
 
     def end(self, batch: Batch, transaction: Transaction, ended: Ended) -> None:
-        """Add to ``batch``, which holds the record that ends it, what became of it; the plan does not know it any more."""
+        """Adds the outcome of a transaction to ``batch``, which holds the record that ends it; the plan does not know it
+        any more."""
         put_outcome(batch, transaction.number, ended)
         self.ended[transaction.id] = ended
         while len(self.ended) > _REMEMBERED:
@@ -167,12 +162,12 @@ class Ledger:
         del self._partition_of[transaction.number], self.numbers[transaction.id]
 
     async def find_ended(self, id: str) -> Ended | None:  # noqa: A002
-        """What became of it; on disk when this returns. None: it has not ended, or was never begun."""
+        """Returns what became of a transaction, once that is on disk; None: it has not ended, or was never begun."""
         if id in self.numbers:
             return None
         ended = self.ended.get(id)
         if ended is not None:
-            await self._writer.settled()
+            await self._writer.drained()
             return ended
         if not id.isascii():
             return None
@@ -181,18 +176,18 @@ class Ledger:
         return None if number is None else await read(read_ended, self._store, id)
 
     async def no_longer(self, id: str) -> OncelogError:  # noqa: A002
-        """Why nothing can be done with the transaction of this id."""
+        """Returns the reason why nothing can be done with the transaction of this id."""
         ended = await self.find_ended(id)
         if ended is not None:
             return not_in_progress(id, ended.outcome.state, ended.outcome.detail or "nothing was done", ended.outcome.reason)
         return TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
 
     def status(self, number: int) -> AtomicOutcome:
-        """A transaction that has not ended, as it is now."""
+        """Returns the state of a transaction in progress."""
         return outcome(self.find(number), "in_progress")
 
     def original(self, group: str, request: CommitRequest) -> GroupProducerRow | None:
-        """The producer's newest commit, if its sequence id is that of this one or higher. Raises ProducerFenced."""
+        """Returns the producer's newest commit, if its sequence id is that of this one or higher. Raises ProducerFenced."""
         if request.producer is None or request.sequence_id is None:
             return None
         row = self.producers.get((group, request.producer))
@@ -206,8 +201,9 @@ class Ledger:
 def outcome(
     transaction: Transaction, state: AtomicState, topics: Mapping[TopicRef, Copied | None] | None = None, **values: object
 ) -> AtomicOutcome:
-    """The transaction in this state; ``topics``: what it has put on each, else those that hold something of it; ``values`` take
-    the place of what it says itself."""
+    """Returns the outcome of a transaction in this state.
+
+    ``topics``: what it has put on each, else those that hold something of it; ``values`` take the place of its own fields."""
     placed = dict.fromkeys(transaction.topics) if topics is None else topics
     fields: dict[str, object] = {
         "id": transaction.id,
@@ -241,12 +237,12 @@ def check_assignable(id: str | None) -> None:  # noqa: A002
 
 
 def not_in_progress(id: str, state: str, detail: str, reason: str | None = None) -> TransactionNotInProgress:  # noqa: A002
-    """The refusal of whatever is wanted of a transaction that has ended."""
+    """Returns the refusal of any call on a transaction that has ended."""
     return TransactionNotInProgress(f"transaction {id!r} is {state}: {detail}", transaction=id, state=state, reason=reason)
 
 
 def fenced(group: str, producer: str, incarnation: str | None, current: str | None) -> ProducerFenced:
-    """The refusal of whoever comes with an incarnation that is not that of the producer's newest commit."""
+    """Returns the refusal of an incarnation that is not that of the producer's newest commit."""
     return ProducerFenced(
         f"producer {producer!r} of group {group!r} belongs to incarnation {current!r}, not to {incarnation!r}; "
         "use another name, or have the group forget this one",

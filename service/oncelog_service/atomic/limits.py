@@ -1,12 +1,12 @@
-"""How long journaled transactions may take, and how wide the journal is."""
+"""Bounds on atomic commits: how long they may take, how many messages they carry, how wide their journal is."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class JournalLimits(NamedTuple):
-    """Of one service."""
+class AtomicLimits(NamedTuple):
+    """The settings of one service."""
 
     partitions: int
     """Groups are spread over so many."""

@@ -1,4 +1,4 @@
-"""What became of journaled transactions, kept as long as the messages that they brought may live.
+"""Outcomes of atomic commits, kept as long as the messages that they brought may live.
 
 A row per transaction under its number, which rises with time, and one per id that leads to the number.
 """
@@ -14,11 +14,11 @@ from typing import NamedTuple
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest
 from oncelog_service.log.append.atomic import said_of
-from oncelog_service.log.assigned import is_assigned
+from oncelog_service.log.names.assigned import is_assigned
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import AFTER_NUMBERS, number_key, topic_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
-from oncelog_service.storage.rows import TopicRow, decode_record
+from oncelog_service.storage.records import TopicRow, decode_record
 
 VERSION = 1
 LEAST_MS = 24 * 3_600_000
@@ -36,11 +36,11 @@ class Ended(NamedTuple):
 
 
 def fingerprint(request: CommitRequest) -> str | None:
-    """Of everything that a commit carries itself, whatever media type it came in; None if that is nothing.
+    """Returns a fingerprint of everything that a commit carries itself, whatever media type it came in; None if that is nothing.
 
-    The sequence ids, epochs and expectations of its messages are no part of it: whoever comes again under an id of its own has
-    opened its producers anew and read the logs anew, and means the same messages. Nor are names that the service assigned: those
-    it has been given anew, too.
+    The sequence ids, epochs and expectations of its messages are no part of it: a client that comes again under an id of its own
+    has opened its producers anew and read the logs anew, and means the same messages. Nor are names that the service assigned:
+    those it has been given anew, too.
     """
     if not request.carries:
         return None
@@ -56,12 +56,12 @@ def fingerprint(request: CommitRequest) -> str | None:
 
 
 def put_id(batch: Batch, id: str, number: int) -> None:  # noqa: A002  # the field's word
-    """Add to ``batch`` that the transaction of this id has this number."""
+    """Adds to ``batch`` that the transaction of this id has this number."""
     batch.put(Table.ATOMIC_ID, id.encode("ascii"), number_key(number))
 
 
 def put_outcome(batch: Batch, number: int, ended: Ended) -> None:
-    """Add to ``batch`` what became of it."""
+    """Adds an outcome to ``batch``."""
     outcome = ended.outcome.model_dump_json(by_alias=True)
     problem, asked = json.dumps(ended.problem, separators=(",", ":")), json.dumps(ended.asked)
     row = f'{{"version":{VERSION},"outcome":{outcome},"problem":{problem},"asked":{asked}}}'
@@ -69,19 +69,19 @@ def put_outcome(batch: Batch, number: int, ended: Ended) -> None:
 
 
 def number_of(store: Store, id: str) -> bytes | None:  # noqa: A002  # the field's word
-    """The key of the outcome of the transaction of this id; None: there never was one, or it is forgotten."""
+    """Returns the key of the outcome of the transaction of this id; None: there never was one, or it is forgotten."""
     return store.get(Table.ATOMIC_ID, id.encode("ascii"))
 
 
 def read_ended(store: Store, id: str) -> Ended | None:  # noqa: A002  # the field's word
-    """What became of the transaction of this id; None: nobody knows of one that has ended. Raises StoreDamaged."""
+    """Returns what became of the transaction of this id; None: none is known that has ended. Raises StoreDamaged."""
     number = number_of(store, id)
     data = None if number is None else store.get(Table.ATOMIC_OUTCOME, number)
     return None if data is None else decode_ended(data)
 
 
 def decode_ended(data: bytes) -> Ended:
-    """Read one back. Raises StoreDamaged."""
+    """Reads an outcome back. Raises StoreDamaged."""
     try:
         record = json.loads(data)
         if record["version"] != VERSION:
@@ -92,7 +92,7 @@ def decode_ended(data: bytes) -> Ended:
 
 
 def forgettable(store: Store, now_ms: int, limit: int) -> Sequence[tuple[int, str]]:
-    """(number, id) of the oldest outcomes, as long as no message lives that they are about; at most ``limit``."""
+    """Returns (number, id) of the oldest outcomes, as long as no message lives that they are about; at most ``limit``."""
     found: list[tuple[int, str]] = []
     gone: set[str] = set()
     """Of which nothing lives."""
@@ -106,7 +106,8 @@ def forgettable(store: Store, now_ms: int, limit: int) -> Sequence[tuple[int, st
 
 
 def _is_part(store: Store, outcome: AtomicOutcome, now_ms: int, gone: set[str]) -> bool:
-    """Whether it ended as a branch of a commit that is still needed: its messages are as young as that, however old it is."""
+    """Returns whether it ended as a branch of a commit that is still needed: its messages are as young as that, however
+    old it is."""
     if outcome.of is None or outcome.state != "committed" or outcome.of in gone:
         return False
     whole = read_ended(store, outcome.of)
@@ -117,7 +118,8 @@ def _is_part(store: Store, outcome: AtomicOutcome, now_ms: int, gone: set[str]) 
 
 
 def _is_needed(store: Store, outcome: AtomicOutcome, now_ms: int) -> bool:
-    """Whether a message that it brought, or would have brought, may still live on one of its topics; a day at the least."""
+    """Returns whether a message that it brought, or would have brought, may still live on one of its topics; a day at the
+    least."""
     began = outcome.began_ms or 0
     if began > now_ms - LEAST_MS:
         return True

@@ -1,4 +1,4 @@
-"""What is known of the journaled transactions of one partition that have not ended.
+"""Folds the records of one partition into its transactions in progress.
 
 The plan is the fold of the partition's records, and each record moves it::
 
@@ -23,19 +23,19 @@ from oncelog_service.atomic.records import Abort, Begin, Commit, Enlist, Record,
 
 
 class PlanError(ValueError):
-    """A record is missing, or it cannot follow those before it."""
+    """A record cannot follow those before it."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """One that is in progress: it may be staged into, be committed, be named by a commit, or be aborted."""
+    """A transaction in progress: it may be staged into, be committed, be named by a commit, or be aborted."""
 
     number: int
     id: str
     group: str
     began: int
     expires: int
-    """Milliseconds, as it was recorded; whoever measures time-outs sets it to a time of a clock of its own."""
+    """Milliseconds, as it was recorded; who measures time-outs sets it to a time of a clock of its own."""
     of: str | None
     first_position: int
     """Of its Begin."""
@@ -44,11 +44,11 @@ class Transaction:
     topics: dict[TopicRef, None] = field(default_factory=dict)
     """Those that hold chunks of it, in the order in which they were enlisted."""
     left_out: str | None = None
-    """Why nobody will name it any more."""
+    """Why no commit will name it any more."""
 
 
 class GiveUp(NamedTuple):
-    """Abort it: ``timed_out``, or ``not_named`` by the transaction that it is for."""
+    """A transaction that is to be aborted: it ``timed_out``, or was ``not_named`` by the one that it is for."""
 
     number: int
     reason: str
@@ -72,45 +72,28 @@ class Plan:
     # --- what it says
 
     def due(self, now_ms: int) -> list[GiveUp]:
-        """Everything that is to be given up now. That may lead to more: ask again until there is nothing."""
+        """Returns everything that is to be given up now. That may lead to more: ask again until there is nothing."""
         return [step for transaction in self.transactions.values() if (step := _give_up(transaction, now_ms)) is not None]
 
     def keep_from(self) -> int:
-        """Records before this position belong to ended transactions only and may be deleted; it never falls.
+        """Returns the position before which all records belong to ended transactions and may be deleted; it never falls.
 
-        It may be the position of the next record: whoever deletes them all must remember it.
+        It may be the position of the next record: who deletes them all must remember it.
         """
         return min((transaction.keep_from for transaction in self.transactions.values()), default=self.position)
 
     # --- how it moves
 
-    def apply(self, position: int, record: Record) -> None:
-        """Make it so. A record whose position has been passed changes nothing.
-
-        Raises:
-            PlanError: records between are missing, or it cannot follow those before it; nothing has changed.
-        """
-        if position < self.position:
-            return
-        if position > self.position:
-            raise PlanError(f"the record at position {self.position} is missing: {position} came next")
+    def apply(self, record: Record) -> None:
+        """Moves by the next record. Raises PlanError: it cannot follow those before it; nothing has changed."""
         _APPLY[type(record)](self, record)
-        self.position = position + 1
+        self.position += 1
 
     def _begin(self, record: Begin) -> None:
         key = (record.group, record.id)
         if record.number in self.transactions or key in self._ids:
             raise PlanError(f"transaction {record.number} ({record.id}) begins twice")
-        begun = Transaction(
-            record.number,
-            record.id,
-            record.group,
-            record.began,
-            record.expires,
-            record.of,
-            self.position,
-            self.position,
-        )
+        begun = Transaction(*record, first_position=self.position, keep_from=self.position)
         self.transactions[record.number] = self._ids[key] = begun
         if record.of is not None:
             self._branches.setdefault((record.group, record.of), {})[record.number] = begun
@@ -138,14 +121,14 @@ class Plan:
     # --- the parts of moves
 
     def _find(self, record: Record) -> Transaction | None:
-        """The transaction that it is about; None if its Begin is gone."""
+        """Returns the transaction that it is about; None if its Begin is gone."""
         transaction = self.transactions.get(record.number)
         if transaction is None and self._whole:
             raise PlanError(f"{record} cannot follow: this transaction is not in progress")
         return transaction
 
     def _named(self, numbers: Iterable[int]) -> list[Transaction]:
-        """Those of them that have not ended."""
+        """Returns those of them that are in progress."""
         return [self.transactions[number] for number in numbers if number in self.transactions]
 
     def _end(self, transaction: Transaction, how: str) -> None:
@@ -166,7 +149,10 @@ def _check(possible: bool, record: Record, why: str) -> None:
 
 
 def _leave_out(branch: Transaction, parent: Transaction, how: str) -> None:
-    """Nobody will name it. A restart must learn that again, so the records of ``parent`` are kept as long as the branch is."""
+    """Notes that no commit will name a branch.
+
+    A restart must learn that again, so ``parent``'s records are kept as long as it.
+    """
     if branch.left_out is None:
         branch.left_out = f"its transaction {parent.id} {how}"
         branch.keep_from = min(branch.keep_from, parent.first_position)

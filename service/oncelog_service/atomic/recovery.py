@@ -1,22 +1,23 @@
-"""The journal as a restart finds it. Reads the store; not for the event loop."""
+"""Reads back what a restart must know of atomic commits. Not for the event loop."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
-from oncelog_service.atomic.plan import Plan, PlanError
-from oncelog_service.atomic.records import RecordDamaged, TopicRef, decode
+from oncelog_service.atomic.plan import Plan
+from oncelog_service.atomic.records import RECORDS, TopicRef
 from oncelog_service.storage.keys import GENERATION_SIZE, journal_key, split_chunk_key, split_topic_key
-from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
-from oncelog_service.storage.rows import GroupProducerRow, JournalMetaRow, RowDamaged, decode_record
+from oncelog_service.storage.port import Batch, RowDamaged, Store, StoreDamaged, Table
+from oncelog_service.storage.records import GroupProducerRow, JournalMetaRow, decode_record
 
 META_KEY = b""
 _AFTER_ANY = b"\xff"
 
 
 class Found(NamedTuple):
-    """All that is known of journaled transactions that have not ended, and of the producers of atomic commits."""
+    """Everything that is known of transactions in progress and of the producers of atomic commits."""
 
     row: JournalMetaRow
     plans: list[Plan]
@@ -30,7 +31,7 @@ class Found(NamedTuple):
 
 
 def find(store: Store, partitions: int) -> Found:
-    """Read it back. The number of ``partitions`` changes only once every transaction has ended.
+    """Reads the journal back. The number of ``partitions`` changes only once every transaction has ended.
 
     Raises:
         StoreDamaged: a record cannot be read, is missing, or does not follow on those before it. Rather than half a journal.
@@ -38,10 +39,10 @@ def find(store: Store, partitions: int) -> Found:
     try:
         data = store.get(Table.JOURNAL_META, META_KEY)
         row = JournalMetaRow(partitions, 0, [0] * partitions) if data is None else decode_record(JournalMetaRow, data)
-        plans = [_plan(store, partition, begin) for partition, begin in enumerate(row.begins)]
         producers = _producers(store)
-    except (RowDamaged, RecordDamaged, PlanError) as damage:
-        raise StoreDamaged(f"the journal is damaged: {damage}") from damage
+    except RowDamaged as damage:
+        raise StoreDamaged(f"what is kept of atomic commits is damaged: {damage}") from damage
+    plans = [_plan(store, partition, begin) for partition, begin in enumerate(row.begins)]
     stale = Batch()
     if row.partitions != partitions and not any(plan.transactions for plan in plans):
         for partition, plan in enumerate(plans):
@@ -54,10 +55,7 @@ def find(store: Store, partitions: int) -> Found:
 
 def _plan(store: Store, partition: int, begin: int) -> Plan:
     plan = Plan(begin)
-    with closing(store.scan(Table.JOURNAL, journal_key(partition, begin), journal_key(partition + 1, 0))) as rows:
-        for key, data in rows:
-            position = int.from_bytes(key[2:], "big")
-            plan.apply(position, decode(position, data))
+    RECORDS.replay(store, partial(journal_key, partition), begin, plan.apply)
     return plan
 
 

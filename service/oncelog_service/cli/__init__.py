@@ -1,4 +1,4 @@
-"""`oncelog`: serve, and all one does with a running service. One file per noun; docs/cli.md is complete, a test says so."""
+"""`oncelog`: serve, and all one does with a service. One file for each noun or verb; docs/cli.md is complete, a test says so."""
 
 from __future__ import annotations
 
@@ -7,26 +7,9 @@ from typing import Annotated
 import typer
 
 import oncelog
-from oncelog_service.cli import (
-    cluster,
-    copy,
-    inspect,
-    journal,
-    namespace,
-    outbox,
-    pipeline,
-    producer,
-    publish,
-    read,
-    salvaging,
-    serve,
-    status,
-    subscription,
-    topic,
-    tx,
-    tx_serve,
-    verify,
-)
+from oncelog_service.cli import inspect, outbox, pipeline, publish, read, serve, status
+from oncelog_service.cli.nouns import atomic, cluster, namespace, producer, subscription, topic, tx
+from oncelog_service.cli.stores import copy, salvage, verify
 
 app = typer.Typer(
     name="oncelog",
@@ -61,13 +44,13 @@ app.add_typer(producer.group, name="producer")
 app.add_typer(subscription.group, name="subscription")
 app.add_typer(namespace.group, name="namespace")
 app.add_typer(tx.group, name="tx")
-app.add_typer(journal.group, name="journal")
+app.add_typer(atomic.group, name="atomic")
 app.add_typer(outbox.group, name="outbox")
 app.add_typer(pipeline.group, name="pipeline")
-tx_serve.register(app)
+serve.register_alone(app)
 verify.register(app)
 copy.register(app)
-salvaging.register(app)
+salvage.register(app)
 status.register(app)
 cluster.register(app)
 

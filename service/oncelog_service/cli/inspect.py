@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel
 
 from oncelog_service.cli.session import Session, Topic, command
 
 group = typer.Typer(help="Show rows, stored groups and payloads of a topic as they lie in its tables.", no_args_is_help=True)
 
-Limit = Annotated[int, typer.Option("--limit", min=1, max=2_000, help="At most so many.")]
+_PAYLOAD = ("payload_bytes", "payload")
+
+Limit = Annotated[int, typer.Option("--limit", min=1, max=2_000, help="Most entries to show.")]
 
 
 @command(group, "rows")
@@ -22,18 +26,8 @@ def rows(
 ) -> None:
     """Show rows of a topic's log, each with its write pointer and what became of it."""
     found = session.client.inspect_rows(topic, first, limit, session.namespace)
-    columns = (
-        "offset",
-        "messages",
-        "message_id",
-        "write_pointer",
-        "state",
-        "producer",
-        "sequence_id",
-        "payload_bytes",
-        "payload",
-    )
-    _print(session, found, columns)
+    of_transaction = ("write_pointer", "state")
+    _print(session, found, ("offset", "messages", "message_id", *of_transaction, "producer", "sequence_id", *_PAYLOAD))
 
 
 @command(group, "groups")
@@ -56,10 +50,8 @@ def payloads(
 ) -> None:
     """Show the payloads that are stored under a write pointer, in the order of storing."""
     found = session.client.inspect_payloads(topic, -pointer if atomic else pointer, limit, session.namespace)
-    _print(session, found, ("place", "payload_id", "producer", "sequence_id", "payload_bytes", "payload"))
+    _print(session, found, ("index", "payload_id", "producer", "sequence_id", *_PAYLOAD))
 
 
-def _print(session: Session, found: object, columns: tuple[str, ...]) -> None:
-    values = [each.model_dump(mode="json") for each in found]  # type: ignore[attr-defined]
-    rows = [[each[column] for column in columns] for each in values]
-    session.out.table(values, [column.replace("_", " ") for column in columns], rows)
+def _print(session: Session, found: Iterable[BaseModel], columns: tuple[str, ...]) -> None:
+    session.out.rows([each.model_dump(mode="json") for each in found], columns)

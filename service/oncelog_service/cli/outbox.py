@@ -1,4 +1,4 @@
-"""`oncelog outbox …`: the relay of a transactional outbox, and what one asks about it. The outbox lies in somebody's database."""
+"""`oncelog outbox …`: the relay of a transactional outbox in an application's database, and questions about it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from oncelog_service.cli.session import ERROR, Session, Yes, command
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from oncelog.sql.outbox import Outbox
-    from oncelog.sql.outbox_relay import OutboxRelay, RelayStatus
+    from oncelog.sql.outbox.outbox import Outbox
+    from oncelog.sql.outbox.relay import OutboxRelay, RelayStatus
 
 group = typer.Typer(help="Publish what a transactional outbox holds; look at it; number it anew.", no_args_is_help=True)
 
@@ -31,8 +31,8 @@ Database = Annotated[
         metavar="DATABASE", envvar="ONCELOG_OUTBOX_DATABASE", help="SQLAlchemy URL of the outbox's database.", show_default=False
     ),
 ]
-Name = Annotated[str, typer.Option("--name", help="Of the outbox: the producer that its messages are published under.")]
-Table = Annotated[str, typer.Option("--table", help="Of its rows.")]
+Name = Annotated[str, typer.Option("--name", help="Name of the outbox: the producer that its messages are published under.")]
+Table = Annotated[str, typer.Option("--table", help="Name of the table that holds its rows.")]
 TABLE = "oncelog_outbox"
 _SHOWN_SECONDS = 1.0
 _TOLD_SECONDS = 10.0
@@ -46,7 +46,7 @@ def relay(
     name: Name,
     table: Table = TABLE,
     once: Annotated[bool, typer.Option("--once", help="Publish what is committed now, and end.")] = False,
-    rows: Annotated[int, typer.Option("--rows", min=1, max=10_000, help="Published at once, at most.")] = 1_000,
+    rows: Annotated[int, typer.Option("--rows", min=1, max=10_000, help="Most rows that are published at once.")] = 1_000,
     poll_seconds: Annotated[float, typer.Option("--poll-seconds", min=0.001, help="How often an idle relay looks.")] = 0.2,
     takeover_seconds: Annotated[
         float, typer.Option("--takeover-seconds", min=0.1, help="Silence after which another relay is thought dead.")
@@ -54,8 +54,8 @@ def relay(
 ) -> None:
     """Publish an outbox's rows, each once, until Ctrl-C or SIGTERM. Of several relays one works, the others stand by."""
     with _opened(session, database, name, table) as (outbox, engine):
-        from oncelog.sql.outbox_lease import OutboxDatabase
-        from oncelog.sql.outbox_relay import OutboxRelay
+        from oncelog.sql.outbox.database import OutboxDatabase
+        from oncelog.sql.outbox.relay import OutboxRelay
 
         OutboxDatabase(outbox, engine).lease()  # what fails here would be tried again for ever
         with progress_bar(session.out.as_json, "{task.fields[text]}") as bar:
@@ -67,7 +67,7 @@ def relay(
                 rows=rows,
                 poll_seconds=poll_seconds,
                 takeover_seconds=takeover_seconds,
-                told=None if once else shown.tell,
+                on_change=None if once else shown.tell,
             )
             session.so_far = lambda: _counts(made.status) + "; what is committed and not published waits"
             _run(made, once)
@@ -92,7 +92,7 @@ def status(session: Session, database: Database, name: Name, table: Table = TABL
     with _opened(session, database, name, table) as (outbox, engine):
         from sqlalchemy import inspect
 
-        from oncelog.sql.outbox_lease import OutboxDatabase
+        from oncelog.sql.outbox.database import OutboxDatabase
 
         missing = [each for each in outbox.metadata.tables if not inspect(engine).has_table(each)]
         if missing:
@@ -108,14 +108,14 @@ def status(session: Session, database: Database, name: Name, table: Table = TABL
             "numbered": 0 if lease is None else len(lease.plan),
             "next_number": 0 if lease is None else lease.next_number,
         }
-        session.out.table(value, ["", "outbox"], [(field.replace("_", " "), each) for field, each in value.items()])
+        session.out.members(value, "outbox")
 
 
 @command(group, "renumber", namespaced=False)
 def renumber(session: Session, database: Database, name: Name, table: Table = TABLE, yes: Yes = False) -> None:
     """After outbox_behind: number above everything that is published. Rows that are published already would be so again."""
     with _opened(session, database, name, table) as (outbox, engine):
-        from oncelog.sql.outbox_relay import OutboxRelay
+        from oncelog.sql.outbox.relay import OutboxRelay
 
         session.confirm(f"Is every row of outbox {name} that is in its topic already deleted here?", yes)
         number = OutboxRelay(outbox, engine, client=session.client).renumber()
@@ -186,7 +186,7 @@ def _opened(session: Session, database: str, name: str, table: str) -> Iterator[
     try:
         from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-        from oncelog.sql.outbox import Outbox
+        from oncelog.sql.outbox.outbox import Outbox
     except ModuleNotFoundError:
         raise _refused(session, "sqlalchemy_missing", "an outbox needs SQLAlchemy: pip install 'oncelog[sql]'") from None
     try:

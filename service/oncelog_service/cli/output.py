@@ -30,6 +30,14 @@ class Output:
         """The result of a command: ``value`` as one line of JSON, or ``text``."""
         print(json.dumps(value) if self.as_json else text)
 
+    def rows(self, value: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+        """Objects, each a row of these members."""
+        self.table(value, [_titled(column) for column in columns], [[each.get(column) for column in columns] for each in value])
+
+    def members(self, value: Mapping[str, object], title: str) -> None:
+        """One object, each member a row."""
+        self.table(value, ["", title], [(_titled(name), each) for name, each in value.items()])
+
     def table(self, value: object, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """``value`` as one line of JSON, or a table: drawn on a terminal, else lines of fields with tabs between them."""
         if self.as_json:
@@ -97,11 +105,15 @@ def held_text(held: HeldMessages) -> str:
 
 
 def forget_stdout() -> None:
-    """After whoever read it has gone: else Python complains at exit about what it could not write."""
+    """Sends stdout nowhere when its reader has gone: Python would complain at exit about what it could not write."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def _titled(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _shown(value: object) -> str:

@@ -47,10 +47,12 @@ def publish(
     messages: Annotated[
         list[str] | None, typer.Argument(metavar="MESSAGE", help="Messages; - or none: one a line from stdin.")
     ] = None,
+    *,
     file: Annotated[Path | None, typer.Option("--file", help="One message a line of this file.", show_default=False)] = None,
     producer: Annotated[str | None, typer.Option("--producer", help="Name to publish under.", show_default=False)] = None,
     sequence_id: Annotated[
-        int | None, typer.Option("--sequence-id", min=0, help="Of the first message; the others follow on.", show_default=False)
+        int | None,
+        typer.Option("--sequence-id", min=0, help="Sequence id of the first message; the others follow on.", show_default=False),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="The line number, from 0, is the sequence id; lines already persisted are skipped.")
@@ -59,7 +61,7 @@ def publish(
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Property of every message; repeatable.")
     ] = None,
-    ttl: Annotated[int | None, typer.Option("--ttl", min=1, help="Seconds that they live.", show_default=False)] = None,
+    ttl: Annotated[int | None, typer.Option("--ttl", min=1, help="Seconds that the messages live.", show_default=False)] = None,
     expect_offset: Annotated[
         int | None,
         typer.Option(

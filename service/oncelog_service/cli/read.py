@@ -25,7 +25,7 @@ _UNDECIDED_SECONDS = 0.5
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command. It waits for a service that restarts: a `--follow` should outlive that."""
+    """Add the command. It waits for a service that restarts: a `--follow` goes on behind that."""
     command(app, "read", patience=RETRY_SECONDS)(read)
 
 
@@ -37,13 +37,13 @@ def read(
         typer.Option("--from", metavar="START", help="earliest, latest, a message id (40 hex digits), an offset or an ISO time."),
     ] = "earliest",
     inclusive: Annotated[bool, typer.Option("--inclusive", help="Begin with the message of that id, not after it.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Messages at most.", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most messages to print.", show_default=False)] = None,
     subscription: Annotated[
         str | None,
         typer.Option(
             "--subscription",
             metavar="NAME",
-            help="Go on where this subscription stands, and acknowledge what is printed; --from says where a new one begins.",
+            help="Go on at the cursor of this subscription, and acknowledge what is printed; --from says where a new one begins.",
             show_default=False,
         ),
     ] = None,
@@ -71,6 +71,7 @@ def read(
             sys.stdout.buffer.write(b"".join(map(form, shown)))
             sys.stdout.buffer.flush()
             if isinstance(source, Consumer):
+                # Behind the flush: a kill in between prints a page twice, and the other way round would lose it.
                 source.ack(messages[-1])
             if shown:
                 count, last = count + len(shown), shown[-1].message

@@ -1,4 +1,7 @@
-"""`oncelog serve`: every setting an option. What is not given comes from ONCELOG_… in the environment, else it is the default."""
+"""`oncelog serve`, and `oncelog tx-serve`, the transaction service alone: every setting an option.
+
+What is not given comes from ONCELOG_… in the environment, else it is the default.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Annotated, Any, Optional
 
 import typer
@@ -20,24 +23,57 @@ from oncelog.errors import TopicDamaged
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.session import ERROR, Json, as_command
 from oncelog_service.cli.values import Switch
-from oncelog_service.config import Settings
+from oncelog_service.config import Settings, TransactionServiceSettings
 from oncelog_service.storage.open import path_of, shown
 from oncelog_service.storage.port import StoreDamaged, StoreError
 
+ALONE = (
+    "host",
+    "port",
+    "store",
+    "token",
+    "max_request_bytes",
+    "max_inflight_bytes",
+    "max_wait_ms",
+    "transaction_timeout_seconds",
+    "max_transaction_timeout_seconds",
+    "max_transaction_lifetime_seconds",
+    "header_timeout_seconds",
+    "body_timeout_seconds",
+)
+"""The settings that a transaction service alone has a use for."""
+
 
 def register(app: typer.Typer) -> None:
-    """Add the command, its options made from the fields of Settings."""
-    options = [setting_option(name, field) for name, field in Settings.model_fields.items()]
+    """Add `serve`."""
+    _register(app, "serve", serve, Settings, Settings.model_fields)
+
+
+def register_alone(app: typer.Typer) -> None:
+    """Add `tx-serve`."""
+    _register(app, "tx-serve", tx_serve, TransactionServiceSettings, ALONE)
+
+
+def _register(app: typer.Typer, name: str, run: Callable[..., None], kind: type[Settings], settings: Iterable[str]) -> None:
+    """Add a command, its options made from the fields of the settings."""
+    options = [_setting_option(each, kind.model_fields[each]) for each in settings]
     options.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, annotation=Json, default=False))
-    as_command(app, "serve", serve, options, serve.__doc__ or "")
+    as_command(app, name, run, options, run.__doc__ or "")
 
 
 def serve(as_json: bool, **given: Any) -> None:
     """Run a service until Ctrl-C or SIGTERM. Prints its URL and where its data lies; logs to stderr."""
-    run_until_stopped(settings_from({name: value for name, value in given.items() if value is not None}), as_json)
+    _run_until_stopped(settings_from({name: value for name, value in given.items() if value is not None}), as_json)
 
 
-def run_until_stopped(settings: Settings, as_json: bool) -> None:
+def tx_serve(as_json: bool, **given: Any) -> None:
+    """Run a transaction service alone until Ctrl-C or SIGTERM, for services that name it with --transactions-url."""
+    # What the environment says to the services beside it must not make it ask another one, or itself.
+    chosen = {"transactions_url": None, **{name: value for name, value in given.items() if value is not None}}
+    _run_until_stopped(settings_from(chosen, TransactionServiceSettings), as_json)
+
+
+def _run_until_stopped(settings: Settings, as_json: bool) -> None:
     """Serve; a reason why it cannot begin is one sentence and exit code 1."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -56,11 +92,11 @@ def settings_from(given: dict[str, object], kind: type[Settings] = Settings) -> 
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        source = flag(name) if name in given else f"ONCELOG_{name.upper()}"
+        source = _flag(name) if name in given else f"ONCELOG_{name.upper()}"
         raise typer.BadParameter(first["msg"].removeprefix("Value error, "), param_hint=source) from None
 
 
-def flag(name: str) -> str:
+def _flag(name: str) -> str:
     """The option of a setting."""
     return "--" + name.replace("_", "-")
 
@@ -73,7 +109,7 @@ def data_of(store: str) -> str:
 
 def why_not_open(error: Exception, store: str) -> str:
     """One sentence on a store that could not be opened."""
-    from oncelog_service.storage.rows import RowDamaged
+    from oncelog_service.storage.port import RowDamaged
 
     where = data_of(store)
     if isinstance(error, StoreDamaged | RowDamaged | TopicDamaged):
@@ -88,7 +124,7 @@ def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
     # Loaded here: no other command needs a web server.
     from oncelog_service.app import check_exposure
     from oncelog_service.app import serve as run_service
-    from oncelog_service.storage.rows import RowDamaged
+    from oncelog_service.storage.port import RowDamaged
 
     try:
         check_exposure(settings)
@@ -128,12 +164,12 @@ def _announce(url: str, settings: Settings, as_json: bool) -> None:
         logging.getLogger(__name__).warning("stdout cannot be written: %s", error)
 
 
-def setting_option(name: str, field: FieldInfo) -> inspect.Parameter:
+def _setting_option(name: str, field: FieldInfo) -> inspect.Parameter:
     """A setting as an option."""
     default = "" if field.default is None or field.default_factory is not None else f", default {_shown(field.default)}"
     text = f"{field.description} (env ONCELOG_{name.upper()}{default})"
     kind = Switch if field.annotation is bool else field.annotation if field.annotation in (int, float) else str
-    annotation = Annotated[Optional[kind], typer.Option(flag(name), help=text, show_default=False)]  # type: ignore[valid-type]  # noqa: UP045
+    annotation = Annotated[Optional[kind], typer.Option(_flag(name), help=text, show_default=False)]  # type: ignore[valid-type]  # noqa: UP045
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
 
 

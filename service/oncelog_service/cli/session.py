@@ -20,7 +20,7 @@ OK, ERROR, FAILED, INTERRUPTED = 0, 1, 2, 130
 """Exit codes. FAILED: a verification that found problems; a command line that cannot be understood ends so too."""
 
 PATIENCE_SECONDS = 1.0
-"""How long a short command tries again. Somebody waits for it; 15 s of silence, the SDK's, would be no answer."""
+"""How long a short command tries again. People wait for it; 15 s of silence, the SDK's, would be no answer."""
 
 Url = Annotated[str | None, typer.Option("--url", help=f"URL of the service (env ONCELOG_URL, default {DEFAULT_URL}).")]
 Token = Annotated[str | None, typer.Option("--token", help="Bearer token (env ONCELOG_TOKEN).")]
@@ -90,7 +90,7 @@ def ending(session: Session) -> Iterator[None]:
             yield
         sys.stdout.flush()
     except BrokenPipeError:
-        forget_stdout()  # whoever reads has enough (`| head`): not a fault
+        forget_stdout()  # its reader has enough (`| head`): not a fault
         raise typer.Exit(OK) from None
     except OncelogError as error:
         session.out.error(error, session.facts)

@@ -1,8 +1,8 @@
-"""Who may serve a resource: what topics, transaction service and journal need to know of the cluster, and its simplest answer.
+"""Who may serve a resource, as topics, transactions and atomic commits need to know it, and its simplest answer.
 
-A resource is served by one process at a time, since its order and its maps live in memory. Whoever serves it holds its lease:
-writes are fenced with it in the store, so that a former holder writes nothing; what is answered from memory is answered only
-while the lease is known to stand.
+A resource is served by one process at a time, since its order and its maps live in memory. That process holds its lease: writes
+are fenced with it in the store, so that a former holder writes nothing; what is answered from memory is answered only while the
+lease is known to be valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oncelog_service.storage.port import Fence
 LOST = "another process may serve this by now; nothing was done here, try again"
 
 TRANSACTIONS = b"transactions"
-JOURNAL = b"journal"
+ATOMIC_COMMITS = b"atomic"
 SETUP = b"setup"
 """Held while something is written that the whole store has once."""
 TOPIC_PREFIX = b"topic:"
@@ -29,48 +29,54 @@ _BRIEFLY_SECONDS = 10.0
 
 
 def topic_resource(topic_key: bytes) -> bytes:
-    """What a topic is called among the leases: all its generations."""
+    """Names a topic, with all its generations, among the leases."""
     return TOPIC_PREFIX + topic_key
 
 
 def topic_of(resource: bytes) -> tuple[str, str] | None:
-    """(namespace, topic) that a resource is; None: it is no topic."""
+    """Returns (namespace, topic) of a resource; None: it is no topic."""
     return split_topic_key(resource.removeprefix(TOPIC_PREFIX)) if resource.startswith(TOPIC_PREFIX) else None
 
 
 class Lease:
-    """A resource that this process serves, until it is lost."""
+    """A resource that this process serves, until it is lost.
+
+    A lease that was seen to be lost is never valid again. It is taken anew, with the next epoch, and everything is read back.
+    """
 
     __slots__ = ("_standing", "fence", "lost", "resource")
 
     def __init__(self, resource: bytes, fence: Fence | None, standing: Callable[[], bool]) -> None:
-        """``standing``: whether this process is known to be alive to the others, at this very moment."""
+        """``standing``: tells whether the others are known to take this process for alive, at this very moment."""
         self.resource = resource
         self.fence = fence
         self.lost = False
         self._standing = standing
 
     @property
-    def stands(self) -> bool:
-        """Whether nobody else can have taken it over yet. Once the answer was no it stays so, also when the heartbeat gets
-        through again: what was decided meanwhile may not have come true. Whoever wants it takes it anew, and reads back."""
+    def is_valid(self) -> bool:
+        """Tells whether no other process can have taken it over yet.
+
+        Once the answer was no it stays so, also when the heartbeat gets through again: what was decided meanwhile may not have
+        come true. The lease is then taken anew, with the next epoch, and everything is read back.
+        """
         if not self.lost and not self._standing():
             self.lost = True
         return not self.lost
 
     def check(self) -> None:
-        """Raises StorageUnavailable unless it stands."""
-        if not self.stands:
+        """Raises StorageUnavailable unless it is valid."""
+        if not self.is_valid:
             raise StorageUnavailable(LOST)
 
 
 class Leases(Protocol):
-    """The leases that one process holds."""
+    """Holds the leases of one process."""
 
     async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
-        """The lease of a resource, taken where nobody has it.
+        """Returns the lease of a resource, and takes it where no process has it.
 
-        ``claim``: it is wanted here, wherever it belongs; whoever has it is asked to hand it over.
+        ``claim``: it is wanted here, wherever it belongs; the process that has it is asked to hand it over.
 
         Raises:
             NotServedHere: another process has it, or should. StorageUnavailable: it cannot be had now.
@@ -78,41 +84,41 @@ class Leases(Protocol):
         ...
 
     def belongs_here(self, resource: bytes) -> bool:
-        """Whether it is held here or, where nobody holds it, is to be."""
+        """Tells whether this process holds it or, where nobody does, is to hold it."""
         ...
 
     @property
     def alive(self) -> tuple[str, tuple[str, ...]] | None:
-        """The id of this instance, and those of all; None: there is but this one."""
+        """Returns the id of this instance, and those of all; None: there is no other one."""
         ...
 
     def keep(self, resource: bytes) -> None:
-        """It is claimed once more: it is not to be moved elsewhere soon."""
+        """Keeps a resource that was claimed once more from being moved elsewhere soon."""
         ...
 
     async def pass_on(self, resource: bytes, to: str | None) -> None:
-        """Have another instance take it, or whoever wants it. Nothing is served or being written under its lease any more.
+        """Gives a resource to another instance, or to the first to want it, once nothing is served or written under its lease.
 
         Raises InvalidRequest, StorageUnavailable.
         """
         ...
 
     def lost(self, fences: Collection[Fence]) -> None:
-        """The store has refused writes under these: somebody else has taken over what they stood for."""
+        """Drops the leases whose fences the store has refused: other processes have them."""
         ...
 
     def misplaced(self) -> Sequence[tuple[bytes, str]]:
-        """What is held here and belongs elsewhere, and the id of the instance to hand it over to."""
+        """Lists resources that are held here and belong to another instance, each with its id."""
         ...
 
     @property
     def held(self) -> int:
-        """How many are held."""
+        """Counts the leases that are held."""
         ...
 
     @property
     def death(self) -> Exception | None:
-        """Why this process holds none any more, and can take none; None: it can."""
+        """Says why this process can hold no lease any more; None: it can."""
         ...
 
     def check_alive(self) -> None:
@@ -120,17 +126,17 @@ class Leases(Protocol):
         ...
 
     def abandon(self) -> None:
-        """What was held may be served elsewhere: from now on none stands."""
+        """Invalidates all leases: what was held may be served elsewhere."""
         ...
 
     async def leave(self) -> None:
-        """Give all of them back. Nothing is served or being written under them any more."""
+        """Gives all leases back. Nothing is served or written under them any more."""
         ...
 
 
 @asynccontextmanager
 async def held_briefly(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
-    """Hold a resource that nobody holds for long. Raises StorageUnavailable: it cannot be had in a few seconds."""
+    """Holds a resource that nobody holds for long. Raises StorageUnavailable: it cannot be had in a few seconds."""
     end = time.monotonic() + _BRIEFLY_SECONDS
     while True:
         try:
@@ -143,53 +149,44 @@ async def held_briefly(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
     try:
         yield lease
     finally:
-        with suppress(StorageUnavailable):  # then it is held until somebody here wants it again, or this process is gone
+        with suppress(StorageUnavailable):  # then it is held until it is wanted here again, or this process is gone
             await leases.pass_on(resource, None)
 
 
 class Alone:
-    """A store that is one process's: it has every lease, and no write is fenced."""
+    """Answers for a store that one process has for itself: it holds every lease, no write is fenced, nothing is ever moved."""
 
     held = 0
-    """Nobody counts what nobody else could have."""
+    """It is not counted: no other process could have any."""
     death = None
 
     async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
-        """At once."""
         return Lease(resource, None, _always)
 
     def belongs_here(self, resource: bytes) -> bool:
-        """Always."""
         return True
 
     @property
     def alive(self) -> None:
-        """There is nobody else."""
         return None
 
-    def keep(self, resource: bytes) -> None:
-        """It is not moved anyway."""
+    def keep(self, resource: bytes) -> None: ...
 
     async def pass_on(self, resource: bytes, to: str | None) -> None:
-        """There is nobody else. Raises InvalidRequest if one is named."""
+        """Does nothing. Raises InvalidRequest if another instance is named."""
         if to is not None:
             raise InvalidRequest("the store is this process's alone: there is nobody to hand anything over to")
 
-    def lost(self, fences: Collection[Fence]) -> None:
-        """No write is fenced."""
+    def lost(self, fences: Collection[Fence]) -> None: ...
 
     def misplaced(self) -> Sequence[tuple[bytes, str]]:
-        """Nothing belongs elsewhere."""
         return ()
 
-    def check_alive(self) -> None:
-        """Nobody else serves anything."""
+    def check_alive(self) -> None: ...
 
-    def abandon(self) -> None:
-        """Nobody else takes anything over."""
+    def abandon(self) -> None: ...
 
-    async def leave(self) -> None:
-        """There is nobody to give anything back to."""
+    async def leave(self) -> None: ...
 
 
 def _always() -> bool:

@@ -2,8 +2,8 @@
 
 The heartbeat runs on a thread of its own, so that no busy event loop is taken for dead. It goes on only while the event loop
 turns: one that does not answers nobody, and must not keep what others could serve. By this process's own clock its leases
-stand for a little less than by the database's, counted from before the heartbeat was sent: when another one may take over, this
-one has stopped answering from memory; its writes the fences keep out in any case.
+are valid for a little less than by the database's, counted from before the heartbeat was sent: when another one may take over,
+this one has stopped answering from memory; its writes the fences keep out in any case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from oncelog.wire.media import JSON
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import TOPIC_PREFIX, Lease, topic_of
 from oncelog_service.cluster.placement import preferred
-from oncelog_service.storage.port import Dead, Fence, Held, Instance, LeaseTable, StoreError
+from oncelog_service.storage.port import Dead, Fence, Instance, LeaseHolder, LeaseTable, StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ T = TypeVar("T")
 
 
 class Membership:
-    """Implements :class:`~oncelog_service.cluster.leases.Leases`. Belongs to one event loop and one opening of the store."""
+    """Holds this process's leases for one event loop and one opening of the store. See
+    :class:`~oncelog_service.cluster.leases.Leases`."""
 
     def __init__(
         self,
@@ -56,9 +57,8 @@ class Membership:
         on_dead: Callable[[Exception], None],
         on_lost: Callable[[bytes], None],
     ) -> None:
-        """``on_dead`` is called on the event loop, once, when others may have taken over everything.
-
-        ``on_lost``: when a resource is known to be somebody else's.
+        """``on_dead`` is called on the event loop, once, when others may have taken over everything; ``on_lost``, when another
+        process is known to have a resource.
         """
         self.id = uuid4().hex
         self.url = url
@@ -75,21 +75,21 @@ class Membership:
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self._alive: Mapping[str, Instance] = {}
         self._seen: dict[str, int] = {}
-        self._stands_until = -1.0
+        self._valid_until = -1.0
         self.death: Exception | None = None
         """Why the others may have taken over everything, if they may."""
         self._ending = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="oncelog-heartbeat", daemon=True)
 
     async def join(self) -> None:
-        """Begin. Raises StoreError."""
+        """Begins to be alive. Raises StoreError."""
         began = self._clock.monotonic()
         await self._call(self._table.join, self.id, self.url, self._ttl_ms)
         self._renewed(began, await self._call(self._table.instances))
         self._heart.start()
 
     async def leave(self) -> None:
-        """Nothing is served or being written any more: the others may take over at once. What cannot be said, they find out."""
+        """Lets the others take over at once. Where the database cannot be reached, they find out when the leases expire."""
         self.abandon()
         try:
             await self._call(self._table.leave, self.id)
@@ -98,35 +98,31 @@ class Membership:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def abandon(self) -> None:
-        """After the store has failed: hold nothing. What is still being written may be; :meth:`leave` follows."""
+        """Holds nothing any more, since the store has failed. Writes may still be under way; :meth:`leave` follows."""
         self._ending.set()
         self._mine.clear()
 
     # --- leases
 
     async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
-        """See the protocol."""
         async with self._locked(resource):
             lease = self._mine.get(resource)
-            if lease is None or not lease.stands:
+            if lease is None or not lease.is_valid:
                 self.check_alive()
                 if not claim:
                     await self._check_belongs_here(resource)
-                before, lease = lease, Lease(resource, await self._taken(resource, claim), self._standing)
-                if before is not None:
-                    before.lost = True  # also where only the heartbeat was late: its fence does not stand any more
-                self._mine[resource] = lease
+                lease = self._mine[resource] = Lease(resource, await self._taken(resource, claim), self._standing)
             if claim:
                 self.keep(resource)
             return lease
 
     async def _check_belongs_here(self, resource: bytes) -> None:
-        """Raises NotServedHere: somebody else has it, or is to take it since it belongs there. Only topics belong anywhere."""
+        """Raises NotServedHere where another instance has it, or is to take it. Only topics belong anywhere."""
         wanted = preferred(resource, self._alive)
         if wanted in (None, self.id) or not resource.startswith(TOPIC_PREFIX):
             return
         holder = await self._ask(self._table.holder, resource)
-        if holder is None:  # then whoever had it may have died since the latest heartbeat: nobody is to be sent there
+        if holder is None:  # then its instance may have died since the latest heartbeat: no client is to be sent there
             alive = {each.id: each for each in await self._ask(self._table.instances)}
             holder = alive.get(preferred(resource, alive) or "")
         if holder is not None and holder.id != self.id:
@@ -163,20 +159,16 @@ class Membership:
             raise StorageUnavailable(f"{holder.url} serves it and does not hand it over: {error.detail}") from error
 
     def belongs_here(self, resource: bytes) -> bool:
-        """See the protocol."""
         return resource in self._mine or preferred(resource, self._alive) == self.id
 
     @property
     def alive(self) -> tuple[str, tuple[str, ...]]:
-        """See the protocol."""
         return self.id, tuple(self._alive)
 
     def keep(self, resource: bytes) -> None:
-        """See the protocol."""
         self._kept[resource] = self._clock.monotonic() + _KEPT_SECONDS
 
     async def pass_on(self, resource: bytes, to: str | None) -> None:
-        """See the protocol."""
         async with self._locked(resource):
             lease = self._mine.pop(resource, None)
             self._kept.pop(resource, None)
@@ -191,7 +183,6 @@ class Membership:
             await self._ask(self._table.give_up, self.id, fence, to)
 
     def lost(self, fences: Collection[Fence]) -> None:
-        """The store has refused writes under these: somebody else has them."""
         for fence in fences:
             lease = self._mine.get(fence.resource)
             if lease is not None and lease.fence == fence:
@@ -200,7 +191,7 @@ class Membership:
                 self._on_lost(fence.resource)
 
     def misplaced(self) -> Sequence[tuple[bytes, str]]:
-        """Topics that are held here and belong to another instance, which has been there for a while; not all at once."""
+        """Lists some topics that are held here and belong to another instance, which has been there for a while."""
         now, settled = self._clock.monotonic(), {each for each, beats in self._seen.items() if beats >= _SETTLED_BEATS}
         found = []
         for resource in self._mine:
@@ -213,19 +204,18 @@ class Membership:
 
     @property
     def held(self) -> int:
-        """How many leases stand here."""
         return len(self._mine)
 
-    async def overview(self) -> tuple[Sequence[Instance], Mapping[bytes, Held]]:
-        """Who is alive, and who has what. Raises StorageUnavailable."""
+    async def overview(self) -> tuple[Sequence[Instance], Mapping[bytes, LeaseHolder]]:
+        """Returns all instances that are alive, and all leases that are held. Raises StorageUnavailable."""
         return await self._ask(self._table.instances), await self._ask(self._table.held)
 
     async def holder(self, resource: bytes) -> Instance | None:
-        """Who has it and is alive. Raises StorageUnavailable."""
+        """Returns the instance that holds a resource and is alive. Raises StorageUnavailable."""
         return await self._ask(self._table.holder, resource)
 
     def _standing(self) -> bool:
-        return self._clock.monotonic() < self._stands_until and not self._ending.is_set()
+        return self._clock.monotonic() < self._valid_until and not self._ending.is_set()
 
     def check_alive(self) -> None:
         """Raises StorageUnavailable when nothing may be answered any more."""
@@ -268,7 +258,7 @@ class Membership:
                 continue
             turned.clear()
             self._on_loop(turned.set)
-            began = self._clock.monotonic()
+            began = self._clock.monotonic()  # before it is sent: the database's clock starts when it arrives, which is later
             try:
                 alive = self._table.renew(self.id, self._ttl_ms)
             except Dead as error:
@@ -284,7 +274,7 @@ class Membership:
     def _renewed(self, began: float, alive: Sequence[Instance]) -> None:
         self._alive = {each.id: each for each in alive}
         self._seen = {each.id: self._seen.get(each.id, 0) + 1 for each in alive}
-        self._stands_until = began + self._ttl * (1 - _MARGIN)
+        self._valid_until = began + self._ttl * (1 - _MARGIN)
 
     def _on_loop(self, call: Callable[..., None], *args: object) -> None:
         try:

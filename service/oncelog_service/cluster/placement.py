@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 
 def preferred(resource: bytes, instances: Iterable[str]) -> str | None:
-    """The id, among these, of the instance that the resource should be served by; None where there is none."""
+    """Chooses, by id, the instance that should serve a resource; None where there is none."""
     return max(
         instances, key=lambda each: (blake2b(resource, key=each.encode()[:64], digest_size=8).digest(), each), default=None
     )

@@ -1,8 +1,8 @@
 """A store that must not be served meanwhile: what is looked at, and held, where several processes can share it.
 
-A store in files has a lock, and needs none of this. In a database whoever is alive can be seen; a process that was stopped and
-wakes up later is kept out by raising the epoch of every lease that it may have; and every start of a service takes the lease
-SETUP, so that its epoch tells whether one has begun in between. Blocks; not for the event loop.
+A store in files has a lock, and needs none of this. In a database can be seen which instances are alive; a process that was
+stopped and wakes up later is kept out by raising the epoch of every lease that it may have; and every start of a service takes
+the lease SETUP, so that its epoch tells whether one has begun in between. Blocks; not for the event loop.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LOOK_SECONDS = 0.1
 
 
 class Served(Exception):
-    """Somebody serves the store, or has served it meanwhile."""
+    """Another process serves the store, or has served it meanwhile."""
 
 
 class Unserved:
-    """A store that is only read: nobody serves it at :meth:`begin`, and nobody had by :meth:`check`."""
+    """Watches a store that is only read: it is not served at :meth:`begin`, and had not been by :meth:`check`."""
 
     def __init__(self, store: Store) -> None:
         self._table = store.lease_table()
@@ -44,7 +44,7 @@ class Unserved:
             self._epoch = _take_over(self._table, me)[SETUP].epoch
         finally:
             self._table.leave(me)
-        # Whoever came while it was held did not take SETUP; whoever comes from here on does.
+        # A service that came while SETUP was held did not take it; one that comes from here on does.
         _check_alone(self._table)
         if self._table.held():
             raise Served("another process has begun to serve it")
@@ -58,7 +58,7 @@ class Unserved:
 
 
 class Kept:
-    """A store that only this process writes, as a context: its writes carry :attr:`fence`, where there is one to be had."""
+    """Keeps others from writing a store, as a context: writes to it carry :attr:`fence`, where several could share it."""
 
     def __init__(self, store: Store) -> None:
         self._table = store.lease_table()
@@ -79,7 +79,7 @@ class Kept:
         return self
 
     def check(self) -> None:
-        """Raises Served: somebody else is there. StoreError."""
+        """Raises Served: another process is there. StoreError."""
         if self._table is not None:
             _check_alone(self._table, self._id)
 
@@ -103,7 +103,7 @@ class Kept:
 
 
 def _take_over(table: LeaseTable, me: str, *more: bytes) -> dict[bytes, Fence]:
-    """Join and take every lease that somebody has, SETUP and ``more``. Raises Served."""
+    """Joins and takes every lease that is held, SETUP and ``more``. Raises Served."""
     _check_alone(table, me, patient=True)
     table.join(me, f"oncelog on {socket.gethostname()}, process {os.getpid()}", round(_TTL_SECONDS * 1000))
     fences = {}
@@ -120,7 +120,8 @@ def _take_over(table: LeaseTable, me: str, *more: bytes) -> dict[bytes, Fence]:
 
 
 def _check_alone(table: LeaseTable, me: str | None = None, *, patient: bool = False) -> None:
-    """Raises Served. ``patient``: what is no service may have been killed; it is waited for until it expires or is heard of."""
+    """Raises Served. ``patient``: waits for an instance that is no service, and may have been killed, until it expires or is
+    heard of."""
     left: dict[str, int] = {}
     while alive := [each for each in table.instances() if each.id != me]:
         for each in alive:

@@ -8,7 +8,7 @@ from operator import lt
 
 from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
 from oncelog.message_id import SIZE
-from oncelog.wire.models import PRODUCER_PATTERN, SUBSCRIPTION_PATTERN, Acknowledge, Place
+from oncelog.wire.models import PRODUCER_PATTERN, SUBSCRIPTION_PATTERN, Acknowledge, StartPosition
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
 
@@ -138,7 +138,7 @@ def check_subscription_name(name: str) -> None:
         )
 
 
-def check_place(place: Place) -> None:
+def check_start(place: StartPosition) -> None:
     """Raises InvalidRequest unless it is one place, and can be one."""
     if sum(each is not None for each in (place.at, place.offset, place.message_id, place.timestamp)) != 1:
         raise InvalidRequest("a place is exactly one of at, offset, messageId and timestamp")

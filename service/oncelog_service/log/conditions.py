@@ -58,14 +58,14 @@ class Mismatch(NamedTuple):
     key: str | None = None
 
 
-class Held(NamedTuple):
+class LockedKey(NamedTuple):
     """Whether a key's expectation holds is up to an undecided transaction."""
 
     key: str
     write_pointer: int
 
 
-def mismatch(request: PublishRequest, state: TopicState, repeated: Repeated = NOTHING_REPEATED) -> Mismatch | Held | None:
+def mismatch(request: PublishRequest, state: TopicState, repeated: Repeated = NOTHING_REPEATED) -> Mismatch | LockedKey | None:
     """The first expectation that does not hold, in the order offset, last message id, keys; None: all hold.
 
     The messages behind the ``repeated`` ones must follow on those: an offset is expected to have moved by them, the last message
@@ -91,12 +91,12 @@ def _last(request: PublishRequest, state: TopicState, repeated: Repeated) -> Mis
     return Mismatch(LAST_MESSAGE_ID, _shown(expected or request.expected_last_message_id), _shown(actual))
 
 
-def _keys(request: PublishRequest, state: TopicState, repeated: Repeated) -> Mismatch | Held | None:
+def _keys(request: PublishRequest, state: TopicState, repeated: Repeated) -> Mismatch | LockedKey | None:
     held_by = state.held_by
     for key, offset in (request.expected_key_offsets or {}).items():
         pointer = None if held_by is nobody else held_by(key)
         if pointer is not None:
-            return Held(key, pointer)
+            return LockedKey(key, pointer)
         actual = state.newest(key)
         expected = repeated.key_offsets.get(key, offset)
         unknown = expected is None and key in repeated.key_offsets

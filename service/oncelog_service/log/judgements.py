@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from oncelog_service.storage.rows import ExpiryRow, RowDamaged
+from oncelog_service.storage.port import RowDamaged
+from oncelog_service.storage.records import ExpiryRow
 
 
 class Judgement(NamedTuple):
@@ -23,7 +24,7 @@ Judgements = tuple[Judgement, ...]
 
 
 def judged(before: Judgements, ms: int, upto: bytes) -> Judgements:
-    """With one more, at ``ms``, of the rows before ``upto``: all that there are, so that no earlier one goes further. Pure."""
+    """Add a judgement at ``ms`` of the rows before ``upto``: all that there are, so that no earlier one goes further."""
     kept = tuple(each for each in before if each.ms > ms)
     return kept if kept and kept[-1].upto >= upto else (*kept, Judgement(ms, upto))
 
@@ -37,7 +38,7 @@ def judged_at(judgements: Judgements, row_id: bytes, now_ms: int) -> int:
 
 
 def judgements_of(row: ExpiryRow) -> Judgements:
-    """As they are in memory. Raises RowDamaged for what is none."""
+    """Decode the judgements of a topic. Raises RowDamaged."""
     try:
         return tuple(Judgement(int(ms), bytes.fromhex(str(upto))) for ms, upto in row.judgements)
     except (ValueError, TypeError) as error:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import count
 
-from oncelog_dedup import Fold, Mark, Run, SequenceMap, Snapshot
+from oncelog_dedup import Fold, LastEntry, Run, SequenceMap, Snapshot
 from oncelog_service.log.conditions import TopicState, nobody
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID
 
@@ -21,7 +21,7 @@ _LONGEST_NAME = 255
 _DIGEST = "\u0100"
 """Begins the names of longer keys: no key has this character, for each of its bytes is one of U+0000 to U+00FF."""
 
-KeyMarks = tuple[tuple[str, Mark], ...]
+KeyEntries = tuple[tuple[str, LastEntry], ...]
 """The newest message of each key, each key once."""
 
 
@@ -30,34 +30,34 @@ def key_name(key: bytes) -> str:
     return key.decode("latin-1") if len(key) <= _LONGEST_NAME else _DIGEST + sha256(key).hexdigest()
 
 
-def key_marks(keys: Sequence[bytes | None] | None, row_ids: Sequence[bytes], first_offset: int) -> KeyMarks:
+def key_entries(keys: Sequence[bytes | None] | None, row_ids: Sequence[bytes], first_offset: int) -> KeyEntries:
     """The newest message of each key among rows of one message each, at dense offsets from ``first_offset`` on."""
     if keys is None:
         return ()
-    marks = []
+    last_entries = []
     for key, (offset, row_id) in dict(zip(keys, zip(count(first_offset), row_ids, strict=False), strict=False)).items():
         if key is not None:
             name = key.decode("latin-1") if len(key) <= _LONGEST_NAME else key_name(key)
-            marks.append((name, Mark(offset, row_id + FIRST_PAYLOAD_ID, offset)))
-    return tuple(marks)
+            last_entries.append((name, LastEntry(offset, row_id + FIRST_PAYLOAD_ID, offset)))
+    return tuple(last_entries)
 
 
-def group_key_marks(keys: Mapping[str, tuple[bytes, int]], row_id: bytes, first_offset: int) -> KeyMarks:
-    """The same for a stored group that appears at this row; ``keys``: name → (payload id, place) of its newest message."""
+def group_key_entries(keys: Mapping[str, tuple[bytes, int]], row_id: bytes, first_offset: int) -> KeyEntries:
+    """Lists the newest message of each key of a stored group that appears at this row. ``keys``: name → (payload id, index)."""
     return tuple(
-        (name, Mark(first_offset + place, row_id + payload_id, first_offset + place))
-        for name, (payload_id, place) in keys.items()
+        (name, LastEntry(first_offset + index, row_id + payload_id, first_offset + index))
+        for name, (payload_id, index) in keys.items()
     )
 
 
 class KeyIndex:
-    """Of one open topic. Not thread-safe: one owner moves it, in log order."""
+    """Knows the newest message of each key of one open topic. Not thread-safe: one owner moves it, in log order."""
 
     def __init__(self, fold: Fold, last_message_id: bytes | None = None) -> None:
         """``last_message_id``: for a fold that begins behind messages it was not given."""
         self.fold = fold
         """What is persisted."""
-        self._pushed: dict[str, Mark] = {}
+        self._pushed: dict[str, LastEntry] = {}
         """Of the keys with something in flight: offsets only rise, so there is nothing to judge."""
         position = fold.position
         self.upcoming_offset = position.upcoming_offset
@@ -67,18 +67,18 @@ class KeyIndex:
         self._pushed_under: dict[str, int] = {}
         """Key → write pointer, where the newest message is in flight and belongs to a transaction."""
         self.watchers: list[set[str]] = []
-        """Keys that step back are added to each of these: for whoever compares the log with the index meanwhile."""
+        """Keys that step back are added to each of these, while a verification compares the log with the index."""
 
     def push(self, run: Run) -> Run:
-        """Note that this run is about to be written; its marks are those of keys. Returns it, for :meth:`persist`."""
+        """Note that this run is about to be written; its last entries are those of keys. Returns it, for :meth:`persist`."""
         if run.count:
             self.upcoming_offset = run.first_offset + run.count
             self.last_message_id = run.last_id
-        self._pushed.update(run.marks)
+        self._pushed.update(run.last_entries)
         if run.write_pointer is not None:
-            self._pushed_under.update((name, run.write_pointer) for name, _ in run.marks)
+            self._pushed_under.update((name, run.write_pointer) for name, _ in run.last_entries)
         elif self._pushed_under:
-            for name, _ in run.marks:
+            for name, _ in run.last_entries:
                 self._pushed_under.pop(name, None)
         return run
 
@@ -91,15 +91,15 @@ class KeyIndex:
             self._pushed.clear()
             self._pushed_under.clear()
             return
-        for name, mark in run.marks:
-            if self._pushed[name].offset == mark.offset:
+        for name, last_entry in run.last_entries:
+            if self._pushed[name].offset == last_entry.offset:
                 del self._pushed[name]
                 self._pushed_under.pop(name, None)
 
     def newest(self, name: str) -> int | None:
         """Offset of the newest message with this key, in flight included; None: there is none."""
-        mark = self._pushed.get(name) or self.fold.get(name)
-        return None if mark is None else mark.offset
+        last_entry = self._pushed.get(name) or self.fold.get(name)
+        return None if last_entry is None else last_entry.offset
 
     def held_by(self, name: str, pointer: int | None = None) -> int | None:
         """The transaction of the key's newest message, if that is unsettled and not ``pointer`` itself."""
@@ -108,11 +108,11 @@ class KeyIndex:
             return None if under == pointer else under
         if not self.fold.unsettled:
             return None
-        mark = self.fold.get(name)
+        last_entry = self.fold.get(name)
         own = () if pointer is None else (pointer,)
-        if mark is None or self.fold.settled_mark(name, own) == mark:
+        if last_entry is None or self.fold.settled_entry(name, own) == last_entry:
             return None
-        return next(each for each in self.fold.pointers_of(name) if self.fold.settled_mark(name, (each,)) == mark)
+        return next(each for each in self.fold.pointers_of(name) if self.fold.settled_entry(name, (each,)) == last_entry)
 
     def state(self, pointer: int | None = None) -> TopicState:
         """What a publish under this write pointer is judged against now; to be used up before anything awaits."""
@@ -136,7 +136,7 @@ class KeyIndex:
 
     def snapshot(self) -> Snapshot:
         """The settled part and its position; not a copy."""
-        return self.fold.settled
+        return self.fold.stable
 
     def copy(self) -> SequenceMap:
         """Key → newest persisted message, as it is now."""

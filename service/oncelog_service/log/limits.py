@@ -28,5 +28,7 @@ class Limits:
     """Whether write pointers are taken that our transaction service never handed out."""
     assigned_producer_ms: int = 90_000_000
     """A name that the service assigned ends when it was not used for so long."""
+    deduplication: bool = True
+    """Whether topics deduplicate where neither they nor their namespace say."""
     check_expected_offsets: bool = False
     """Whether topics that do not say so themselves take conditional publishes."""

@@ -1,26 +1,52 @@
 """What the parts of one open topic share: where it lies, who writes it, what is known of it, and whether it still takes anything.
 
-The topic's log builds this value first and its parts from it. Whatever changes while the topic is open stands here as well, so
-that every part sees it as it is at that moment.
+The topic's log is built from this value, and so is each of its parts. Whatever changes while the topic is open is here as
+well, so that every part sees it as it is at that moment.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 
-from oncelog.errors import StorageUnavailable
-from oncelog_dedup import Deduplicator
+from oncelog.errors import StaleMessageId, StorageUnavailable
+from oncelog_dedup import Deduplicator, Fold
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
 from oncelog_service.group_commit import Writer
+from oncelog_service.log.arrivals import Arrivals
+from oncelog_service.log.cache import TopicCache
 from oncelog_service.log.groups.pointers import WritePointers
+from oncelog_service.log.groups.stored import Groups
+from oncelog_service.log.judgements import Judgements
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.limits import Limits
+from oncelog_service.log.names.generations import Generations
+from oncelog_service.log.numbers import Numbers
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.port import Store
-from oncelog_service.storage.rows import TopicRow
+from oncelog_service.storage.records import ProducerRow, SubscriptionRow, TopicRow
 from oncelog_service.transactions.port import Transactions
+
+
+@dataclass(slots=True)
+class Recovered:
+    """All that memory holds of a topic when it is opened."""
+
+    fold: Fold
+    producers: dict[str, ProducerRow]
+    earliest_offset: int
+    snapshots: list[int | None]
+    """The upcoming offset of the snapshot in each slot; None where there is no valid one."""
+    replayed: int
+    keys: KeyIndex | None = None
+    """Where the topic checks expectations."""
+    key_snapshots: list[int | None] | None = None
+    subscriptions: dict[str, SubscriptionRow] = field(default_factory=dict)
+    trimmed_id: bytes = b""
+    """Of the last message that retention has deleted; empty for none."""
+    judgements: Judgements = ()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -35,28 +61,90 @@ class OpenTopic:
     writer: Writer
     clock: Clock
     limits: Limits
-    dedup: Deduplicator
-    keys: KeyIndex | None
-    """None where the topic does not check expectations."""
-    pointers: WritePointers
     transactions: Transactions
-    stamps: Stamps
-    """They know the highest id and offset that were handed out."""
-    earliest_offset: int
+    participant: str
+    """How the transaction service calls this generation."""
+    deduplication: Callable[[TopicRow], bool]
+    """Whether deduplication is on for a topic with this row, as topic, namespace and service say at this moment."""
+    cache: TopicCache
+    recovered: InitVar[Recovered]
+
+    dedup: Deduplicator = field(init=False)
+    keys: KeyIndex | None = field(init=False)
+    """None where the topic does not check expectations."""
+    producers: dict[str, ProducerRow] = field(init=False)
+    """The rows of the producers, on disk or on their way there."""
+    earliest_offset: int = field(init=False)
     """Retention has deleted what was before."""
-    trimmed_id: bytes
+    trimmed_id: bytes = field(init=False)
     """Id of the last message that retention has deleted; empty for none."""
+    stamps: Stamps = field(init=False)
+    """They know the highest id and offset that were handed out."""
+    pointers: WritePointers = field(init=False)
+    groups: Groups = field(init=False)
+    generations: Generations = field(init=False)
+    numbers: dict[int, Numbers] = field(default_factory=dict)
+    """By write pointer: sequence ids of messages without a producer. What was rolled back stays until its ids come again."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    """Woken when there are more messages, or the topic is closed."""
+    stable_arrivals: Arrivals = field(default_factory=Arrivals)
+    """Woken when more may be settled, or the topic is closed."""
+    watchers: list[set[str]] = field(default_factory=list)
+    """Producers that step back or are forgotten are added to each of these, while a verification compares the log with memory."""
     closed: bool = False
     """Whether the topic takes nothing more."""
+
+    def __post_init__(self, recovered: Recovered) -> None:
+        self.dedup = Deduplicator(recovered.fold)
+        self.keys = recovered.keys
+        self.producers = recovered.producers
+        self.earliest_offset = recovered.earliest_offset
+        self.trimmed_id = recovered.trimmed_id
+        floor = max(self.row.created, self.row.expired_before)
+        self.stamps = Stamps(floor, recovered.fold.upcoming_offset, self.last_row_id or None)
+        self.pointers = WritePointers(
+            self.transactions,
+            self.participant,
+            self.clock,
+            self.limits.max_transaction_lifetime_ms,
+            self.limits.foreign_write_pointers,
+        )
+        self.groups = Groups(self.prefix, self.store, self.keys is not None)
+        self.generations = Generations(self.prefix, self.row.generation, self.row.epoch_floor, self.store)
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether deduplication is on for the topic."""
+        return self.deduplication(self.row)
 
     @property
     def last_row_id(self) -> bytes:
         """Of the last row on disk; empty for none."""
         return (self.dedup.fold.position.last_message_id or b"")[:ROW_ID_SIZE]
 
+    def transactions_of(self, producer: str) -> set[int]:
+        """Write pointers under which the producer has messages that are not settled, published or stored."""
+        return {*self.dedup.fold.pointers_of(producer), *self.groups.pointers_of(producer)}
+
     def check_open(self) -> None:
-        """Raises StorageUnavailable once the topic takes nothing more, or somebody else may serve it."""
+        """Raises StorageUnavailable once the topic takes nothing more, or another process may serve it."""
         if self.closed:
             raise StorageUnavailable("the topic was closed meanwhile; nothing was done, try again")
-        if not self.writer.stands:
+        if not self.writer.is_valid:
             raise StorageUnavailable(LOST)
+
+    def check_generation(self, asked: int | None) -> None:
+        """Raises StaleMessageId for a position in another generation of the topic."""
+        present = self.row.generation
+        if asked is not None and asked != present:
+            raise StaleMessageId(
+                f"the position is one in generation {asked} of the topic, which was deleted; this is generation {present}, whose "
+                "messages are others: start from the oldest",
+                generation=present,
+            )
+
+    def close(self) -> None:
+        """Take nothing more, and tell all who wait to try again."""
+        self.closed = True
+        self.arrivals.wake()
+        self.stable_arrivals.wake()

@@ -8,34 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.avro_parts import decode_long, encode_long_run
+from oncelog_service.storage.fields import GROUP, TTL, intact
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, pointer_key, split_row_id
-from oncelog_service.storage.port import Rows, Store, Table
+from oncelog_service.storage.payload_rows import payload_id_of, payload_index_of
+from oncelog_service.storage.port import RowDamaged, Rows, Store, Table
+from oncelog_service.storage.records import TrimRow, decode_record
 from oncelog_service.storage.rows import (
-    GROUP,
     MESSAGE_AT,
-    TTL,
     Row,
-    RowDamaged,
-    TrimRow,
-    decode_record,
     decode_row,
-    intact,
     message_id_of,
     messages_of,
     offset_of,
-    payload_id_of,
-    payload_place_of,
     payloads_under,
     ttl_of,
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 OFFSET_AT = 21
 """Where the offset lies in a message: behind its id."""
 _RUN = 256
+
+
+def read_back(decode: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What ``decode`` makes of a row or a record. Raises TopicDamaged for one that cannot be read."""
+    try:
+        return decode(*args, **kwargs)
+    except RowDamaged as damage:
+        raise TopicDamaged(str(damage)) from damage
 
 
 def after(row_id: bytes) -> bytes:
@@ -99,7 +105,7 @@ def rows_from(store: Store, prefix: bytes, start: bytes) -> Rows:
 def unchecked_from(store: Store, prefix: bytes, start: bytes) -> tuple[int, Rows]:
     """The offset that the first row must have, and (key, row) of the log from the key ``start`` on, still to be checked.
 
-    Whoever gets the rows closes them: a scan that is left open would hold up the closing of the store.
+    The caller closes the rows: a scan that is left open would hold up the closing of the store.
 
     Raises:
         TopicDamaged: the row before the first is damaged or missing.
@@ -146,10 +152,7 @@ def row_before(store: Store, prefix: bytes, start: bytes) -> tuple[bytes, bytes]
 def row_at(store: Store, prefix: bytes, row_id: bytes) -> Row | None:
     """The row with this id, decoded; None if there is none (any more). Raises TopicDamaged."""
     row = store.get(Table.MESSAGE, prefix + row_id)
-    try:
-        return None if row is None else decode_row(row_id, row)
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage
+    return None if row is None else read_back(decode_row, row_id, row)
 
 
 def earliest_offset(store: Store, prefix: bytes) -> int:
@@ -160,10 +163,7 @@ def earliest_offset(store: Store, prefix: bytes) -> int:
 def trim_of(store: Store, prefix: bytes) -> TrimRow:
     """What retention has deleted. Raises TopicDamaged."""
     data = store.get(Table.TRIM, prefix)
-    try:
-        return TrimRow(0) if data is None else decode_record(TrimRow, data)
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage
+    return TrimRow(0) if data is None else read_back(decode_record, TrimRow, data)
 
 
 def end_of(row: bytes) -> int:
@@ -184,33 +184,50 @@ class Stored(NamedTuple):
 
 
 def stored_in(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> Generator[Stored]:
-    """The messages of the group that ``row`` stands for, from the payload id ``within`` on, all checked.
+    """The messages of the group that ``row`` stands for, from the payload id ``within`` on, all checked; none any more where
+    retention has deleted the group since the row was read.
 
     Raises:
         TopicDamaged: one is damaged or missing.
     """
-    return _stored(store, prefix, payloads_under(row), messages_of(row), offset_of(row), within)
+    at = MESSAGE_AT[row[1]] + 1
+    return _stored(store, prefix, row[at : at + ROW_ID_SIZE], payloads_under(row), messages_of(row), offset_of(row), within)
 
 
 def stored_under(store: Store, prefix: bytes, row: Row) -> Generator[Stored]:
-    """The same for a decoded row, from the first message on."""
-    return _stored(store, prefix, row.payloads_under, row.messages, row.offset, b"")
+    """The messages of the group that a decoded row stands for, all checked. Raises as :func:`stored_in`."""
+    return _stored(store, prefix, row.row_id, row.payloads_under, row.messages, row.offset, b"")
 
 
-def _stored(store: Store, prefix: bytes, under: int, total: int, first_offset: int, within: bytes) -> Generator[Stored]:
-    place, payloads = _unchecked_stored(store, prefix, under, within)
+def is_trimmed(store: Store, prefix: bytes, row_id: bytes) -> bool:
+    """Whether a row that was read is not there any more: then its payloads, which go after it, may be missing."""
+    return store.get(Table.MESSAGE, prefix + row_id) is None
+
+
+def _stored(
+    store: Store, prefix: bytes, row_id: bytes, under: int, total: int, first_offset: int, within: bytes
+) -> Generator[Stored]:
+    try:
+        yield from _whole(store, prefix, under, total, first_offset, within)
+    except TopicDamaged:
+        if not is_trimmed(store, prefix, row_id):
+            raise
+
+
+def _whole(store: Store, prefix: bytes, under: int, total: int, first_offset: int, within: bytes) -> Generator[Stored]:
+    index, payloads = _unchecked_stored(store, prefix, under, within)
     with closing(payloads):
         for payload_id, payload in payloads:
-            if not intact(payload) or payload_id_of(payload) != payload_id or payload_place_of(payload) != place:
-                raise _payload_damaged(place, under)
-            yield Stored(payload_id, first_offset + place, payload)
-            place += 1
-    if place != total:
-        raise TopicDamaged(f"{total} payloads were stored under {_named(under)}, {place} are there")
+            if not intact(payload) or payload_id_of(payload) != payload_id or payload_index_of(payload) != index:
+                raise _payload_damaged(index, under)
+            yield Stored(payload_id, first_offset + index, payload)
+            index += 1
+    if index != total:
+        raise TopicDamaged(f"{total} payloads were stored under {_named(under)}, {index} are there")
 
 
 def unchecked_stored(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> tuple[int, Rows]:
-    """The place that the first payload must have, and (payload id, payload) of the group from ``within`` on, to be checked.
+    """The index that the first payload must have, and (payload id, payload) of the group from ``within`` on, to be checked.
 
     Raises:
         TopicDamaged: the payload before the first is damaged.
@@ -220,11 +237,11 @@ def unchecked_stored(store: Store, prefix: bytes, row: bytes, within: bytes = b"
 
 def _unchecked_stored(store: Store, prefix: bytes, under: int, within: bytes) -> tuple[int, Rows]:
     base = pointer_key(prefix, under)
-    place = 0
+    index = 0
     if within.strip(b"\x00"):
         before = _last_payload(store, base, base + within)
-        place = 0 if before is None else payload_place_of(before) + 1
-    return place, _payloads(store, base, within)
+        index = 0 if before is None else payload_index_of(before) + 1
+    return index, _payloads(store, base, within)
 
 
 def _payloads(store: Store, base: bytes, within: bytes) -> Rows:
@@ -234,13 +251,13 @@ def _payloads(store: Store, base: bytes, within: bytes) -> Rows:
             yield key[cut:], payload
 
 
-def damaged_payload(place: int, row: bytes) -> TopicDamaged:
-    """What is raised for the payload at ``place`` of the group that ``row`` stands for."""
-    return _payload_damaged(place, payloads_under(row))
+def damaged_payload(index: int, row: bytes) -> TopicDamaged:
+    """What is raised for the payload at ``index`` of the group that ``row`` stands for."""
+    return _payload_damaged(index, payloads_under(row))
 
 
-def _payload_damaged(place: int, under: int) -> TopicDamaged:
-    return TopicDamaged(f"the payload {place} stored under {_named(under)} is damaged or missing")
+def _payload_damaged(index: int, under: int) -> TopicDamaged:
+    return TopicDamaged(f"the payload {index} stored under {_named(under)} is damaged or missing")
 
 
 def _named(under: int) -> str:
@@ -274,13 +291,15 @@ def find_offset(store: Store, prefix: bytes, offset: int) -> bytes | None:
     if found is None:
         return None
     row_id, row = found
-    place = offset - offset_of(row)
-    if not row[1] & GROUP or place <= 0:
+    index = offset - offset_of(row)
+    if not row[1] & GROUP or index <= 0:
         return row_id
     base = pointer_key(prefix, payloads_under(row))
-    payload = _first_where(store, Table.PAYLOAD, base, lambda payload: payload_place_of(payload) >= place)
+    payload = _first_where(store, Table.PAYLOAD, base, lambda payload: payload_index_of(payload) >= index)
+    if payload is None and is_trimmed(store, prefix, row_id):
+        return find_offset(store, prefix, offset)
     if payload is None:
-        raise TopicDamaged(f"payload {place} of the group at {row_id.hex()} is missing")
+        raise TopicDamaged(f"payload {index} of the group at {row_id.hex()} is missing")
     return row_id + payload[0]
 
 
@@ -302,7 +321,7 @@ def offset_behind(store: Store, prefix: bytes, message_id: bytes) -> tuple[int, 
     payload = _last_payload(store, base, base + after(within))
     if payload is None:
         return offset_of(row), False
-    return offset_of(row) + payload_place_of(payload) + 1, payload_id_of(payload) == within
+    return offset_of(row) + payload_index_of(payload) + 1, payload_id_of(payload) == within
 
 
 def _first_where(store: Store, table: Table, prefix: bytes, holds: Callable[[bytes], bool]) -> tuple[bytes, bytes] | None:

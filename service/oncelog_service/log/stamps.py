@@ -1,4 +1,4 @@
-"""Message ids and offsets: strictly rising for the whole life of a topic, whatever the clock does. Pure; told the time.
+"""Message ids and offsets: strictly rising for the whole life of a topic, whatever the clock does. Pure: the time is given.
 
 ``publish_timestamp = max(wall clock, last one)``; when the 65,536 seq_ids of a millisecond are used up, it goes on in the next
 millisecond without sleeping. CDAP's stamps, run with a clock of 1000, 999, 1000, overwrote an acknowledged row; with

@@ -13,17 +13,18 @@ from typing import NamedTuple, Protocol
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.models import Verification
-from oncelog_dedup import Mark, Position, SequenceMap
-from oncelog_service.log.assigned import counting
-from oncelog_service.log.keep.recovery import key_marks_of, read_snapshots, rows
+from oncelog_dedup import LastEntry, Position, SequenceMap
+from oncelog_service.log.keep.recovery import key_entries_of, read_snapshots, rows
+from oncelog_service.log.names.assigned import counting
 from oncelog_service.log.scan import after, earliest_offset, stored_under
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import FIRST_ROW_ID
+from oncelog_service.storage.payload_rows import decode_payload_row
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import Row, decode_payload_row
+from oncelog_service.storage.rows import Row
 
 _SLICE_ROWS = 2_000
-"""Read in one go: no scan is open while whoever asked takes its time, or has gone, or the store is to be closed."""
+"""Read in one go: no scan is open while a client takes its time or has gone, or while the store is to be closed."""
 _MAX_PROBLEMS = 100
 
 
@@ -34,7 +35,7 @@ class _Watching(Protocol):
 class LiveKeys(NamedTuple):
     """The index of a topic's keys as it is in memory."""
 
-    marks: SequenceMap
+    last_entries: SequenceMap
     stepped_back: set[str]
     """Grows while the log is read; keys of which something was rolled back meanwhile. They are not compared."""
 
@@ -46,7 +47,7 @@ class Findings:
     messages: int = 0
     duplicates: int = 0
     problems: list[str] = field(default_factory=list)
-    marks: SequenceMap = field(default_factory=SequenceMap)
+    last_entries: SequenceMap = field(default_factory=SequenceMap)
     keys: SequenceMap = field(default_factory=SequenceMap)
     """The newest message of each key, where the topic keeps an index of them."""
 
@@ -60,20 +61,23 @@ def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
     """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
     live = log.dedup.fold.copy()
     stepped_back: set[str] = set()
-    watchers: list[tuple[_Watching, set[str]]] = [(log.transactional, stepped_back), (log.producers, stepped_back)]
+    watchers: list[tuple[_Watching, set[str]]] = [(log.topic, stepped_back)]
     keys = None
-    if log.keys is not None:
-        keys = LiveKeys(log.keys.copy(), set[str]())
-        watchers.append((log.keys, keys.stepped_back))
+    if log.topic.keys is not None:
+        keys = LiveKeys(log.topic.keys.copy(), set[str]())
+        watchers.append((log.topic.keys, keys.stepped_back))
     for watching, watcher in watchers:
         watching.watchers.append(watcher)
-    counts_from = counting(dict(log.producers.rows))
-    found = verify(store, log.prefix, log.position, live, counts_from, log.deduplication(), stepped_back, keys)
-    return _watched(found, watchers)
+    counts_from = counting(dict(log.topic.producers))
+    found = verify(store, log.prefix, log.position, live, counts_from, log.topic.deduplicates, stepped_back, keys)
+    steps = _watched(found, watchers)
+    next(steps)  # of a generator that has not begun, which a client that hangs up at once leaves, nothing ends the watching
+    return steps
 
 
 def _watched(found: Iterator[Findings], watchers: Sequence[tuple[_Watching, set[str]]]) -> Generator[Findings]:
     try:
+        yield Findings()
         yield from found
     finally:
         for watching, watcher in watchers:
@@ -87,7 +91,7 @@ def verification(namespace: str, topic: str, generation: int, findings: Findings
         topic=topic,
         generation=generation,
         messages=findings.messages,
-        producers=len(findings.marks),
+        producers=len(findings.last_entries),
         duplicates=findings.duplicates,
         ok=not findings.problems,
         problems=findings.problems,
@@ -121,11 +125,11 @@ def verify(
             start = _fold_slice(findings, store, prefix, start, upto, counts_from, judged, keys)
             yield findings
         earliest = earliest_offset(store, prefix)
-        findings.marks = _with_deleted(store, prefix, findings.marks, earliest, counts_from)
-        _compare(findings, "producer", findings.marks, live, stepped_back)
+        findings.last_entries = _with_deleted(store, prefix, findings.last_entries, earliest, counts_from)
+        _compare(findings, "producer", findings.last_entries, live, stepped_back)
         if keys is not None:
             findings.keys = _with_deleted(store, prefix, findings.keys, earliest, _all_count, Table.KEY_SNAPSHOT)
-            _compare(findings, "key", findings.keys, keys.marks, keys.stepped_back)
+            _compare(findings, "key", findings.keys, keys.last_entries, keys.stepped_back)
         _check_count(findings, earliest, upto)
     except TopicDamaged as damage:
         findings.problem(damage.detail)
@@ -148,44 +152,44 @@ def _fold_slice(
         for row in islice(found, _SLICE_ROWS):
             if row.offset + row.messages > upto.upcoming_offset:
                 return None
-            for producer, mark in _marks(store, prefix, row):
-                if mark.offset >= counts_from(producer):
-                    _fold(findings, producer, mark, judged)
+            for producer, last_entry in _last_entries(store, prefix, row):
+                if last_entry.offset >= counts_from(producer):
+                    _fold(findings, producer, last_entry, judged)
             if keys is not None:
-                for name, mark in key_marks_of(store, prefix, row):
-                    findings.keys.raise_to(name, mark)
+                for name, last_entry in key_entries_of(store, prefix, row):
+                    findings.keys.raise_to(name, last_entry)
             findings.messages += row.messages
             last = row
     return None if last is None else after(last.row_id)
 
 
-def _marks(store: Store, prefix: bytes, row: Row) -> Iterator[tuple[str, Mark]]:
-    """(producer, mark) of each named message that the row stands for, and that was not rolled back.
+def _last_entries(store: Store, prefix: bytes, row: Row) -> Iterator[tuple[str, LastEntry]]:
+    """(producer, last entry) of each named message that the row stands for, and that was not rolled back.
 
     The payloads of a stored group are read one by one, not believed from its summary.
     """
     counts = row.write_pointer is None or row.write_pointer > 0
     if row.group is None:
         if counts and row.producer is not None and row.sequence_id is not None:
-            yield row.producer, Mark(row.sequence_id, row.message_id, row.offset)
+            yield row.producer, LastEntry(row.sequence_id, row.message_id, row.offset)
         return
     with closing(stored_under(store, prefix, row)) as found:
         for stored in found:
             payload = decode_payload_row(stored.payload_id, stored.row)
             if counts and payload.producer is not None and payload.sequence_id is not None:
-                yield payload.producer, Mark(payload.sequence_id, row.row_id + payload.payload_id, stored.offset)
+                yield payload.producer, LastEntry(payload.sequence_id, row.row_id + payload.payload_id, stored.offset)
 
 
-def _fold(findings: Findings, producer: str, mark: Mark, judged: bool) -> None:
-    present = findings.marks.get(producer)
-    if present is not None and mark.sequence_id <= present.sequence_id:
+def _fold(findings: Findings, producer: str, last_entry: LastEntry, judged: bool) -> None:
+    present = findings.last_entries.get(producer)
+    if present is not None and last_entry.sequence_id <= present.sequence_id:
         findings.duplicates += 1
         if judged:
             findings.problem(
-                f"offset {mark.offset}: sequence id {mark.sequence_id} of producer {producer!r} is stored behind "
+                f"offset {last_entry.offset}: sequence id {last_entry.sequence_id} of producer {producer!r} is stored behind "
                 f"{present.sequence_id} (at offset {present.offset}); was deduplication off then?"
             )
-    findings.marks.raise_to(producer, mark)
+    findings.last_entries.raise_to(producer, last_entry)
 
 
 def _all_count(_: str) -> int:
@@ -201,17 +205,17 @@ def _with_deleted(
     table: Table = Table.SNAPSHOT,
 ) -> SequenceMap:
     """The fold of the rows that are there, and of those that retention deleted as the snapshots keep them."""
-    marks = folded.copy()
+    last_entries = folded.copy()
     for snapshot in read_snapshots(store, prefix, table):
         if snapshot is not None:
-            for producer, mark in snapshot.marks.items():
-                if counts_from(producer) <= mark.offset < earliest:
-                    marks.raise_to(producer, mark)
-    return marks
+            for producer, last_entry in snapshot.last_entries.items():
+                if counts_from(producer) <= last_entry.offset < earliest:
+                    last_entries.raise_to(producer, last_entry)
+    return last_entries
 
 
 def _compare(findings: Findings, what: str, folded: SequenceMap, live: SequenceMap, stepped_back: Collection[str]) -> None:
-    names = {name for marks in (folded, live) for name, _ in marks.items()}.difference(stepped_back)
+    names = {name for last_entries in (folded, live) for name, _ in last_entries.items()}.difference(stepped_back)
     for name in sorted(name for name in names if folded.get(name) != live.get(name)):  # few: no thread has a turn meanwhile
         findings.problem(f"{what} {name!r}: the log says {_show(folded.get(name))}, the live map {_show(live.get(name))}")
 
@@ -224,5 +228,5 @@ def _check_count(findings: Findings, earliest: int, upto: Position) -> None:
         )
 
 
-def _show(mark: Mark | None) -> str:
-    return "nothing" if mark is None else f"sequence id {mark.sequence_id} at offset {mark.offset}"
+def _show(last_entry: LastEntry | None) -> str:
+    return "nothing" if last_entry is None else f"sequence id {last_entry.sequence_id} at offset {last_entry.offset}"

@@ -1,1 +1,1 @@
-"""A thin skin: decode, call, encode. One file per resource; limits, errors and documentation around them."""
+"""A thin skin: a table of all addresses; limits, errors and documentation around the handlers."""

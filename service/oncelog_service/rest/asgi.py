@@ -57,14 +57,14 @@ class _ClientGone(Exception):
 
 
 class _Client:
-    """Where the answer goes. Knows whether it has begun: behind its first byte no other can be given."""
+    """Sends the answer, and knows whether it has begun: behind its first byte no other can be given."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.begun = False
 
     async def __call__(self, message: Message) -> None:
-        """Raises _ClientGone. uvloop raises RuntimeError where the transport is closed and nobody was told so far."""
+        """Sends on. Raises _ClientGone; uvloop says so by a RuntimeError where it has not noticed before."""
         self.begun = True
         try:
             await self._send(message)
@@ -73,7 +73,7 @@ class _Client:
 
 
 class _Guarded:
-    """Whatever happens, something is answered, and it says whether it is definite."""
+    """Answers something whatever happens, and says whether that is definite."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -85,7 +85,7 @@ class _Guarded:
         client = _Client(send)
         try:
             await self._guard(scope, receive, client)
-        except _ClientGone:  # what it asked for has been done, and there is nobody to tell; clients hang up every day
+        except _ClientGone:  # what it asked for has been done; clients hang up every day
             _log.debug("%s %s: the client has hung up", scope["method"], scope["path"])
 
     async def _guard(self, scope: Scope, receive: Receive, client: _Client) -> None:
@@ -110,6 +110,7 @@ class _Guarded:
         if token is None or scope["path"] in _OPEN_TO_ALL:
             return
         given = dict(scope["headers"]).get(b"authorization", b"")
+        # In constant time: how long a comparison takes would say how much of a guess is right.
         if not hmac.compare_digest(given, b"Bearer " + token.encode()):
             raise Unauthorized
 
@@ -136,6 +137,7 @@ class _Endpoint(_Guarded):
             with nullcontext() if connection is None else _stopping(connection):
                 await _send(send, await self._answered(route, call, scope), {})
         finally:
+            # Not before the answer is sent: until then the handler, or a thread that decodes, may still hold the body.
             self._in_flight.give_back(len(body))
 
     async def _answered(self, route: Route, call: Call, scope: Scope) -> Answer:
@@ -163,7 +165,7 @@ def _stopping(connection: Connection) -> Iterator[None]:
 
 
 class _Made(_Guarded):
-    """A page that takes a tenth of a second to make and is seldom asked for: made on a thread when it first is."""
+    """Answers a page that is seldom asked for and takes a tenth of a second to make: on a thread, when it first is."""
 
     def __init__(self, service: Service, make: Callable[[], Answer]) -> None:
         super().__init__(service)

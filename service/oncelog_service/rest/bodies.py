@@ -101,7 +101,7 @@ def _model(call: Call, kind: type[M]) -> M:
 
 
 def _problems(error: ValidationError) -> str:
-    """The first ones. pydantic makes all of them at once, and nobody else has a turn meanwhile: not of very many."""
+    """Names the first ones; of very many none, since pydantic would make all of them without letting others have a turn."""
     if error.error_count() > _MAX_PROBLEMS:
         return f"{error.error_count()} of its values are wrong, too many to name one"
     return "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'the body'}: {problem['msg']}" for problem in error.errors()[:5])

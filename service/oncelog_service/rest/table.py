@@ -10,7 +10,7 @@ from oncelog.wire.models import (
     Acknowledge,
     Acknowledged,
     AskOffsets,
-    AskUnsettled,
+    AskUnacknowledged,
     AtomicOutcome,
     BeginAtomic,
     CanCommit,
@@ -41,11 +41,11 @@ from oncelog.wire.models import (
     Verification,
     Why,
 )
-from oncelog_service.rest import (
+from oncelog_service.rest.handlers import (
+    atomic,
     cluster,
     held,
     inspection,
-    journal,
     messages,
     producers,
     ranges,
@@ -56,12 +56,12 @@ from oncelog_service.rest import (
     verification,
 )
 from oncelog_service.rest.routes import (
-    ATOMIC,
+    ATOMIC_COMMIT,
+    ATOMIC_COMMITS,
     GROUP_PRODUCER,
     HAND_OVER,
     HELD,
     HELD_ON_TOPIC,
-    JOURNAL,
     PARTICIPANT,
     PRODUCER,
     STAGE,
@@ -114,13 +114,13 @@ TRANSACTION_ROUTES = (
         response={JSON: {"type": "object", "additionalProperties": {"type": "string"}}},
     ),
     Route(
-        "GET", TRANSACTIONS + "/unsettled", transactions.unsettled, "Wait for ended transactions that are not settled",
+        "GET", TRANSACTIONS + "/unacknowledged", transactions.unacknowledged, "Wait for ended transactions",
         response={JSON: {"type": "array", "items": Settlement}}, errors=(errors.InvalidRequest, *_SERVED),
-        query={"instance": "whose participants", "wait": "ms to hold an empty answer"},
+        query={"storeId": "whose participants", "wait": "ms to hold an empty answer"},
     ),
     Route(
-        "POST", TRANSACTIONS + "/unsettled", transactions.ask_unsettled, "The same, of what one of several instances serves",
-        request={JSON: AskUnsettled}, response={JSON: {"type": "array", "items": Settlement}}, errors=_BODY + _SERVED,
+        "POST", TRANSACTIONS + "/unacknowledged", transactions.ask_unacknowledged, "Wait for those that one instance serves",
+        request={JSON: AskUnacknowledged}, response={JSON: {"type": "array", "items": Settlement}}, errors=_BODY + _SERVED,
     ),
     Route(
         "GET", TRANSACTION, transactions.show, "Show what became of a transaction",
@@ -154,7 +154,7 @@ TRANSACTION_ROUTES = (
         response={JSON: {"type": "object", "properties": {"enlisted": {"type": "boolean"}}}},
     ),
     Route(
-        "DELETE", PARTICIPANT, transactions.settled, "Say that a participant has settled",
+        "DELETE", PARTICIPANT, transactions.acknowledge, "Say that a participant has acknowledged the end",
         response=_NOTHING, errors=(errors.InvalidRequest, *_SERVED),
     ),
 )  # fmt: skip
@@ -190,14 +190,14 @@ _PUBLISHING = (
     errors.TransactionsUnavailable,
 )
 
-JOURNAL_ROUTES = (
+ATOMIC_ROUTES = (
     Route(
-        "POST", JOURNAL, journal.begin, "Begin an atomic commit over several topics, or a branch of one",
+        "POST", ATOMIC_COMMITS, atomic.begin, "Begin an atomic commit over several topics, or a branch of one",
         request={JSON: BeginAtomic}, response={JSON: AtomicOutcome},
         errors=(*_BODY, errors.TransactionExists, errors.TransactionNotInProgress, *_STORE),
     ),
     Route(
-        "GET", JOURNAL, journal.list_, "List atomic commits that are in progress",
+        "GET", ATOMIC_COMMITS, atomic.list_, "List atomic commits that are in progress",
         response={JSON: {"type": "array", "items": AtomicOutcome}}, errors=(errors.InvalidRequest, *_STORE),
         query={
             "group": "of this group only",
@@ -206,11 +206,11 @@ JOURNAL_ROUTES = (
         },
     ),
     Route(
-        "GET", ATOMIC, journal.show, "Show what became of an atomic commit",
+        "GET", ATOMIC_COMMIT, atomic.show, "Show what became of an atomic commit",
         response={JSON: AtomicOutcome}, errors=(errors.InvalidRequest, errors.TransactionNotFound, *_STORE),
     ),
     Route(
-        "POST", ATOMIC + "/commit", journal.commit, "Commit atomically over several topics",
+        "POST", ATOMIC_COMMIT + "/commit", atomic.commit, "Commit atomically over several topics",
         request=_avro("CommitRequest"), response={JSON: AtomicOutcome},
         errors=(
             *_BODY, *_EXPECTING, *_JUDGED, *_ENDED, errors.TransactionExists, errors.BranchGone,
@@ -218,11 +218,11 @@ JOURNAL_ROUTES = (
         ),
     ),
     Route(
-        "POST", ATOMIC + "/abort", journal.abort, "Abort an atomic commit",
+        "POST", ATOMIC_COMMIT + "/abort", atomic.abort, "Abort an atomic commit",
         response={JSON: AtomicOutcome}, errors=(errors.InvalidRequest, *_ENDED, *_STORE),
     ),
     Route(
-        "PUT", STAGE, journal.stage, "Stage messages for an atomic commit",
+        "PUT", STAGE, atomic.stage, "Stage messages for an atomic commit",
         request=_avro("PublishRequest"), response=_NOTHING,
         errors=(
             *_BODY, *_EXPECTING, errors.ProducerFenced, errors.ProducerEnded, errors.SequenceGap, *_ENDED, errors.ChunkReused,
@@ -230,11 +230,11 @@ JOURNAL_ROUTES = (
         ),
     ),
     Route(
-        "GET", GROUP_PRODUCER, journal.producer, "Show the newest commit under a producer's name in a group",
+        "GET", GROUP_PRODUCER, atomic.producer, "Show the newest commit under a producer's name in a group",
         response={JSON: GroupProducer}, errors=(errors.InvalidRequest, errors.GroupProducerNotFound, *_STORE),
     ),
     Route(
-        "DELETE", GROUP_PRODUCER, journal.forget_producer, "Forget a producer of a group",
+        "DELETE", GROUP_PRODUCER, atomic.forget_producer, "Forget a producer of a group",
         response=_NOTHING, errors=(errors.InvalidRequest, errors.GroupProducerNotFound, errors.ProducerFenced, *_STORE),
         query={"incarnation": "only if its newest commit is of this one"},
     ),
@@ -296,7 +296,7 @@ HELD_ROUTES = (
         request={JSON: EndHeld}, response=_NOTHING, errors=(*_BODY, *_ENDED, *_ON_TOPIC, *_SERVED),
     ),
 )  # fmt: skip
-"""What nobody has decided yet."""
+"""What topics hold back until it is decided."""
 
 _LIMITED = {"limit": "at most so many, 1 to 2000"}
 
@@ -378,13 +378,13 @@ ROUTES = (
         ),
     ),
     Route(
-        "POST", _NAMESPACE + "/offsets", ranges.offsets, "Ask up to where topics are settled, or wait until there is more",
+        "POST", _NAMESPACE + "/offsets", ranges.offsets, "Ask up to where topics are stable, or wait until there is more",
         reads=True,
         request={JSON: AskOffsets}, response={JSON: {"type": "object", "additionalProperties": TopicOffsets}},
         errors=(*_BODY, *_ON_TOPIC, *_STORE),
     ),
     Route(
-        "GET", TOPIC + "/columns", ranges.columns, "Read a settled range of offsets, column by column", reads=True,
+        "GET", TOPIC + "/columns", ranges.columns, "Read a stable range of offsets, column by column", reads=True,
         response={ONCELOG_AVRO: "MessageColumns"},
         errors=(
             errors.InvalidRequest, errors.StaleMessageId, errors.OffsetOutOfRange, errors.MessagesExpired, *_ON_TOPIC, *_STORE,
@@ -434,7 +434,7 @@ ROUTES = (
     *HELD_ROUTES,
     *INSPECTION_ROUTES,
     *TRANSACTION_ROUTES,
-    *JOURNAL_ROUTES,
+    *ATOMIC_ROUTES,
     *CLUSTER_ROUTES,
     *STATUS_ROUTES,
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """A store made equal to another one, row by row and byte for byte; and two stores compared.
 
 A piece of the source is read, then the same range of the target, and what differs is written. So a copy that was broken off goes
-on wherever it stands, and nothing is taken on trust: neither what is there already, nor that the source has stayed the same.
+on from any point, and nothing is taken on trust: neither what is there already, nor that the source has stayed the same.
 
 A row in COPY says that the target is a copy under way; no service opens such a store. It stays when the copy is finished, and is
 not copied itself.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oncelog_service.storage.port import Batch, Fence, Store, StoreError, Table
-from oncelog_service.storage.rows import CopyRow, decode_record, encode_record
+from oncelog_service.storage.records import CopyRow, decode_record, encode_record
 
 TABLES = tuple(table for table in Table if table is not Table.COPY)
 """What is copied."""
@@ -30,7 +30,7 @@ _END = b"\xff" * 64
 
 
 class CopyRefused(Exception):
-    """These two stores: it would be no copy, or of the wrong store. Nothing was changed."""
+    """The copy would be none, or of the wrong store. Nothing was changed."""
 
 
 class Difference(NamedTuple):
@@ -44,7 +44,7 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Copied:
-    """How far it is."""
+    """Says how far a copy has come."""
 
     table: Table = TABLES[0]
     rows: int = 0
@@ -70,34 +70,34 @@ class Piece(NamedTuple):
 
 def check_whole(store: Store) -> None:
     """Raises StoreError for a store that is half a copy; RowDamaged."""
-    mark = mark_of(store)
-    if mark is not None and not mark.finished and mark.source.startswith(SALVAGED):
+    row = copy_row_of(store)
+    if row is not None and not row.finished and row.source.startswith(SALVAGED):
         raise StoreError(
-            f"it is {mark.source}, and nobody has accepted what was lost; `oncelog salvage --accept-losses` does, "
+            f"it is {row.source}, and nobody has accepted what was lost; `oncelog salvage --accept-losses` does, "
             "and until then no service opens it"
         )
-    if mark is not None and not mark.finished:
+    if row is not None and not row.finished:
         raise StoreError(
-            f"it is half a copy, of {mark.source}; the same `oncelog copy` again goes on with it, "
+            f"it is half a copy, of {row.source}; the same `oncelog copy` again goes on with it, "
             "and until it is finished no service opens it"
         )
 
 
-def mark_of(store: Store) -> CopyRow | None:
-    """What the store says of being a copy. Raises RowDamaged, StoreError."""
+def copy_row_of(store: Store) -> CopyRow | None:
+    """Reads the row that says that a store is a copy. Raises RowDamaged, StoreError."""
     data = store.get(Table.COPY, _KEY)
     return None if data is None else decode_record(CopyRow, data)
 
 
 def begin_copy(source: Store, target: Store, shown: str, fence: Fence | None = None) -> bool:
-    """Mark the target as a copy under way; whether one was before. ``shown``: the source, for people.
+    """Notes in the target that it is a copy under way; tells whether one was before. ``shown``: the source, for people.
 
     Raises:
         CopyRefused: the source is no whole store, or the target holds something else than a broken off copy of it.
         StoreError, RowDamaged.
     """
     name = _name_of(source)
-    present = mark_of(target)
+    present = copy_row_of(target)
     if present is None:
         if any(next(target.scan(table, b"", _END), None) for table in TABLES):
             raise CopyRefused("the target is not empty, and nothing in it says that it is a copy; choose an empty one")
@@ -110,19 +110,19 @@ def begin_copy(source: Store, target: Store, shown: str, fence: Fence | None = N
         )
     else:
         return True
-    _mark(target, CopyRow(of=name, source=shown, finished=False), fence)
+    set_copy_row(target, CopyRow(of=name, source=shown, finished=False), fence)
     return False
 
 
 def forget_copy(target: Store, fence: Fence | None = None) -> None:
-    """Take the mark away again: nothing has been copied yet. Raises StoreError."""
+    """Takes that row away again, before anything was copied. Raises StoreError."""
     batch = _batch(fence)
     batch.delete(Table.COPY, _KEY)
     target.write([batch])
 
 
 def copy_rows(source: Store, target: Store, fence: Fence | None = None) -> Iterator[Copied]:
-    """Make the target's rows those of the source. Yields the same progress after each piece. Raises StoreError."""
+    """Makes the target's rows those of the source. Yields the same progress after each piece. Raises StoreError."""
     copied = Copied()
     for table in TABLES:
         copied.table = table
@@ -136,14 +136,14 @@ def copy_rows(source: Store, target: Store, fence: Fence | None = None) -> Itera
 
 
 def end_copy(target: Store, fence: Fence | None = None) -> None:
-    """Say that the copy is finished: services may open it. Raises StoreError."""
-    mark = mark_of(target)
-    assert mark is not None
-    _mark(target, CopyRow(of=mark.of, source=mark.source, finished=True), fence)
+    """Notes that the copy is finished: services may open it. Raises StoreError."""
+    row = copy_row_of(target)
+    assert row is not None
+    set_copy_row(target, CopyRow(of=row.of, source=row.source, finished=True), fence)
 
 
 def pieces(store: Store, table: Table) -> Iterator[Piece]:
-    """All rows of a table; the ranges follow on each other, from the first possible key to the last. Raises StoreError."""
+    """Yields all rows of a table; the ranges follow on each other, from the first possible key to the last. Raises StoreError."""
     start, rows, size = b"", dict[bytes, bytes](), 0
     with closing(store.scan(table, b"", _END)) as found:
         for key, value in found:
@@ -157,7 +157,7 @@ def pieces(store: Store, table: Table) -> Iterator[Piece]:
 
 
 def differences(piece: Piece, other: Store) -> Iterator[Difference]:
-    """Where the other store differs in the piece's range. Takes the rows out of the piece. Raises StoreError."""
+    """Yields the differences in the piece's range, and takes its rows out of the piece. Raises StoreError."""
     table, missing = piece.table, piece.rows
     with closing(other.scan(table, piece.start, piece.stop)) as rows:
         for key, value in rows:
@@ -169,7 +169,7 @@ def differences(piece: Piece, other: Store) -> Iterator[Difference]:
 
 
 def _bring(piece: Piece, target: Store, copied: Copied, fence: Fence | None) -> None:
-    """Have the target hold the piece, in one write; what is too much of it, in more where it is too much for one."""
+    """Writes a piece to the target at once; deletes rows that are not the source's, in several writes where they are many."""
     wanted = piece.rows
     batch = _batch(fence)
     with closing(target.scan(piece.table, piece.start, piece.stop)) as present:
@@ -191,21 +191,17 @@ def _bring(piece: Piece, target: Store, copied: Copied, fence: Fence | None) -> 
 
 
 def _name_of(store: Store) -> str:
-    """Raises CopyRefused: no service has ever opened it, or it is half a copy."""
-    mark, name = mark_of(store), store.get(Table.INSTANCE, b"")
-    if mark is not None and not mark.finished:
-        raise CopyRefused(f"the source is half a copy itself, of {mark.source}; finish that one first")
+    """Returns the name of a whole store. Raises CopyRefused: no service has ever opened it, or it is half a copy."""
+    row, name = copy_row_of(store), store.get(Table.STORE_ID, b"")
+    if row is not None and not row.finished:
+        raise CopyRefused(f"the source is half a copy itself, of {row.source}; finish that one first")
     if name is None:
         raise CopyRefused("there is no store in the source: no service has ever opened it")
     return name.decode("ascii", "replace")
 
 
-def set_mark(target: Store, row: CopyRow) -> None:
-    """Say what the store is. Raises StoreError."""
-    _mark(target, row, None)
-
-
-def _mark(target: Store, row: CopyRow, fence: Fence | None) -> None:
+def set_copy_row(target: Store, row: CopyRow, fence: Fence | None = None) -> None:
+    """Writes the row that says that a store is a copy. Raises StoreError."""
     batch = _batch(fence)
     batch.put(Table.COPY, _KEY, encode_record(row))
     target.write([batch])

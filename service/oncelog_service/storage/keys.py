@@ -13,7 +13,7 @@
     SNAPSHOT     topic key · generation · slot u8 (0 or 1, written in turn)
     TRIM         topic key · generation
     GROUP        topic key · generation · write pointer i64
-    INSTANCE     empty: one row, 32 hex digits that name this store among the participants of transactions
+    STORE_ID     empty: one row, 32 hex digits that name this store among the participants of transactions
     TRANSACTION_EDIT      number of the edit i64, from 1
     TRANSACTION_SNAPSHOT  slot u8 (0 or 1, written in turn)
     OUTCOME               write pointer i64
@@ -21,14 +21,14 @@
     CHUNK         topic key · generation · branch key i64 · chunk u32
     JOURNAL       partition u16 · position i64, from 0
     JOURNAL_META  empty: one row
-    ATOMIC_ID             id of a journaled transaction
-    ATOMIC_OUTCOME        number of a journaled transaction i64
+    ATOMIC_ID             id of an atomic commit
+    ATOMIC_OUTCOME        number of an atomic commit i64
     GROUP_PRODUCER        group · zero byte · producer name (either may hold a colon)
     SUBSCRIPTION  topic key · generation · name
     COPY          empty: one row, in a store that `oncelog copy` writes or has written
     EXPIRY        topic key · generation
 
-A branch of a journaled transaction lies in PAYLOAD and GROUP as what is stored under a write pointer does; its branch key, the
+A branch of an atomic commit lies in PAYLOAD and GROUP as what is stored under a write pointer does; its branch key, the
 negative of its number, stands in the place of the pointer. No client can name it: write pointers are greater than 0.
 """
 
@@ -140,7 +140,7 @@ def journal_key(partition: int, position: int) -> bytes:
 
 
 def number_key(number: int) -> bytes:
-    """The key of the outcome of a journaled transaction."""
+    """The key of the outcome of an atomic commit."""
     return _TIMESTAMP.pack(number)
 
 

@@ -14,12 +14,12 @@ from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreError, S
 
 
 class Disk:
-    """What is on disk. Hand it to a new MemoryStore to open it again."""
+    """Holds what is on disk. Hand it to a new MemoryStore to open it again."""
 
     def __init__(self) -> None:
         self.tables: dict[Table, dict[bytes, bytes]] = {table: {} for table in Table}
         self.epochs: dict[bytes, int] = {}
-        """Resource → epoch under which it may be written; a fence with another one does not stand."""
+        """Resource → epoch under which it may be written; a fence with another one is not valid."""
         self.writes = 0
         """How many writes were synced."""
         self.before_sync: Callable[[Sequence[Batch]], None] | None = None
@@ -29,7 +29,7 @@ class Disk:
 
 
 class MemoryStore:
-    """An opening of a :class:`Disk`. See :class:`~oncelog_service.storage.port.Store`."""
+    """Opens a :class:`Disk`. See :class:`~oncelog_service.storage.port.Store`."""
 
     def __init__(self, disk: Disk | None = None) -> None:
         self.disk = Disk() if disk is None else disk

@@ -18,7 +18,7 @@ _KNOWN = (
 
 
 def store_opener(url: str) -> Callable[[], Store]:
-    """What opens the store at ``url``, now and again after a failure. Opens nothing yet, and loads no driver.
+    """Makes a function that opens the store at ``url``, now and again after a failure. Opens nothing yet, and loads no driver.
 
     Its rows are sealed (seals.py).
 
@@ -34,7 +34,7 @@ def store_opener(url: str) -> Callable[[], Store]:
 
 
 def raw_opener(url: str) -> Callable[[], Store]:
-    """The same with the rows as they stand on disk. Raises ValueError."""
+    """Makes a function that opens the store with its rows as they lie on disk, seals and all. Raises ValueError."""
     parts = _split(url)
     path = path_of(url)
     if parts is not None and path is not None:
@@ -65,7 +65,7 @@ class _InFiles:
 
 
 def path_of(url: str) -> Path | None:
-    """Where a store in files lies; None for any other."""
+    """Returns the path of a store in files; None for any other."""
     parts = _split(url)
     if parts is None or parts.scheme not in _IN_FILES or parts.query or parts.fragment or not parts.netloc + parts.path:
         return None
@@ -75,7 +75,7 @@ def path_of(url: str) -> Path | None:
 
 
 def shown(url: str) -> str:
-    """The URL as it may be printed and logged: without a password, wherever in it one may be."""
+    """Shows a URL as it may be printed and logged: without a password, wherever in it one may be."""
     parts = _split(url)
     if parts is None or "@" in parts.path + parts.query + parts.fragment:
         return url.partition(":")[0] + "://…"
@@ -95,15 +95,15 @@ def _split(url: str) -> SplitResult | None:
 
 
 def _open_leveldb(path: Path, reached: int) -> InFiles:
-    from oncelog_service.storage.leveldb import LevelDBStore
+    from oncelog_service.storage.files.leveldb import LevelDBStore
 
     return LevelDBStore(path, reached)
 
 
 def _open_sqlite(path: Path, reached: int) -> InFiles:
     try:
-        from oncelog_service.storage.sql import SqlStore
-        from oncelog_service.storage.sql_sqlite import SqliteDatabase
+        from oncelog_service.storage.sql.sqlite import SqliteDatabase
+        from oncelog_service.storage.sql.store import SqlStore
     except ImportError as error:
         raise _missing("SQLite needs SQLAlchemy", "service,sql") from error
     return SqlStore(SqliteDatabase(path, reached))
@@ -111,8 +111,8 @@ def _open_sqlite(path: Path, reached: int) -> InFiles:
 
 def _open_postgresql(url: str) -> Store:
     try:
-        from oncelog_service.storage.sql import SqlStore
-        from oncelog_service.storage.sql_postgresql import PostgresqlDatabase
+        from oncelog_service.storage.sql.postgresql import PostgresqlDatabase
+        from oncelog_service.storage.sql.store import SqlStore
     except ImportError as error:
         raise _missing("PostgreSQL needs SQLAlchemy and psycopg", "service,postgresql") from error
     return SqlStore(PostgresqlDatabase(url, shown(url)))

@@ -4,11 +4,11 @@ PostgreSQL and SQLite take no value of more than 1 GB, and nothing likes one of 
 PIECE_BYTES is a row as it is. A larger one is cut::
 
     key           value of a piece, big-endian
-    key           magic "OLPC" · how many pieces u32 · number u32, from 0 · CRC-32 of the whole value · bytes · CRC-32 of all that
+    key           magic "OLPC" · how many pieces u32 · number u32, from 0 · CRC-32 of the whole · bytes · checksum of all that
     key · 1 u32   the same with number 1, and so on
 
-The whole is there only if each piece is, of the same value. What a value that was larger has left behind under higher numbers
-is read by nobody, and goes with the topic.
+The whole is there only if each piece is, of the same value. What a larger value has left under higher numbers is never read,
+and goes with the topic.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from zlib import crc32
 
+from oncelog_service.storage.checksum import SIZE, matches, with_checksum
 from oncelog_service.storage.port import Batch, Store, Table
 
 PIECE_BYTES = 4 * 2**20
@@ -25,7 +26,7 @@ _NUMBER = struct.Struct(">I")
 
 
 def put_pieces(batch: Batch, table: Table, key: bytes, value: bytes, size: int | None = None) -> None:
-    """Add the value to the batch; ``size``: of a piece, in bytes."""
+    """Adds a value to a batch, in pieces of at most ``size`` bytes."""
     size = size or PIECE_BYTES
     if len(value) <= size:
         batch.put(table, key, value)
@@ -33,11 +34,11 @@ def put_pieces(batch: Batch, table: Table, key: bytes, value: bytes, size: int |
     count, whole = -(-len(value) // size), crc32(value)
     for number in range(count):
         body = _HEAD.pack(_MAGIC, count, number, whole) + value[number * size : (number + 1) * size]
-        batch.put(table, _piece_key(key, number), body + _NUMBER.pack(crc32(body)))
+        batch.put(table, _piece_key(key, number), with_checksum(body))
 
 
 def get_pieces(store: Store, table: Table, key: bytes) -> bytes | None:
-    """The value; None: there is none. Where a piece is damaged or missing: no bytes, which are no snapshot. Raises StoreError."""
+    """Reads a value; None: there is none. If a piece is damaged or missing: no bytes, no snapshot. Raises StoreError."""
     first = store.get(table, key)
     if first is None or not is_piece(first):
         return first
@@ -47,19 +48,18 @@ def get_pieces(store: Store, table: Table, key: bytes) -> bytes | None:
         piece = store.get(table, _piece_key(key, number))
         if piece is None or not intact_piece(piece) or _head_of(piece) != (count, number, whole):
             return b""
-        parts.append(piece[_HEAD.size : -_NUMBER.size])
-    value = b"".join(parts)
-    return value if crc32(value) == whole else b""
+        parts.append(piece[_HEAD.size : -SIZE])
+    return b"".join(parts)
 
 
 def is_piece(data: bytes) -> bool:
-    """Whether the row is a piece of a value, and not the whole of one."""
-    return data.startswith(_MAGIC) and len(data) >= _HEAD.size + _NUMBER.size
+    """Tells whether a row is a piece of a value, and not the whole of one."""
+    return data.startswith(_MAGIC) and len(data) >= _HEAD.size + SIZE
 
 
 def intact_piece(data: bytes) -> bool:
-    """Whether a piece's own checksum holds."""
-    return is_piece(data) and _NUMBER.pack(crc32(data[: -_NUMBER.size])) == data[-_NUMBER.size :]
+    """Tells whether the checksum of a piece matches."""
+    return is_piece(data) and matches(data)
 
 
 def _head_of(piece: bytes) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """The storage port, in the service's own words.
 
 As small as ordered byte tables allow: what HBase and LevelDB have in common in the TMS design. One adapter a file; one
-contract test (tests/service/test_storage_contract.py) runs on all of them.
+contract test (tests/storage/test_contract.py) runs on all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class Table(Enum):
-    """The tables. The value is the one-byte prefix that keeps them apart where a store has a single key space."""
+    """Names a table. Its value is the one-byte prefix that keeps tables apart where a store has a single key space."""
 
     MESSAGE = b"m"
     PAYLOAD = b"p"
@@ -25,7 +25,7 @@ class Table(Enum):
     TRANSACTION_EDIT = b"e"
     TRANSACTION_SNAPSHOT = b"x"
     OUTCOME = b"o"
-    INSTANCE = b"i"
+    STORE_ID = b"i"
     KEY_SNAPSHOT = b"y"
     CHUNK = b"k"
     JOURNAL = b"j"
@@ -53,7 +53,11 @@ class StoreError(Exception):
 
 
 class StoreDamaged(StoreError):
-    """What is stored does not match its checksums; reading it again will not help."""
+    """Rows do not match their checksums; reading them again will not help."""
+
+
+class RowDamaged(ValueError):
+    """The bytes are not a row that this version wrote: cut, flipped, or of another layout."""
 
 
 class StoreClosed(StoreError):
@@ -61,15 +65,15 @@ class StoreClosed(StoreError):
 
 
 class Fence(NamedTuple):
-    """A lease as it must stand for a write to happen: whoever takes the resource over raises the epoch."""
+    """A lease that must be valid for a write to happen: a process that takes the resource over raises the epoch."""
 
     resource: bytes
-    """What is served by one process at a time: a topic, the transaction service, the journal."""
+    """What is served by one process at a time: a topic, the transaction service, atomic commits."""
     epoch: int
 
 
 class StoreFenced(StoreError):
-    """Leases that the write stood on are somebody else's now. Nothing was written, and the store goes on."""
+    """Other processes have leases that the write needed. Nothing was written, and the store goes on."""
 
     def __init__(self, lost: frozenset[Fence]) -> None:
         super().__init__(f"taken over by another process: {', '.join(sorted(repr(each.resource) for each in lost))}")
@@ -85,8 +89,8 @@ class Instance(NamedTuple):
     """By the store's clock, as of the call."""
 
 
-class Held(NamedTuple):
-    """A lease that somebody has."""
+class LeaseHolder(NamedTuple):
+    """A lease, and the instance that has it."""
 
     resource: bytes
     epoch: int
@@ -100,42 +104,41 @@ class Dead(StoreError):
 class LeaseTable(Protocol):
     """Instances and leases of a store that several processes share. Each call is one transaction and blocks.
 
-    Only the store's clock counts. An instance is alive as long as its row has not expired; whoever finds it expired and wants
-    something that it has deletes the row, so that it cannot be renewed any more: it is dead for everybody, itself included. A
-    lease changes hands by a new epoch. A write that is fenced is either before the change and seen by whoever takes over, or
-    refused.
+    Only the store's clock counts. An instance is alive as long as its row has not expired. Another one that finds it expired and
+    wants a lease of it deletes the row, so that it cannot be renewed any more: it is dead for all, itself included. A lease
+    changes hands by a new epoch. A write that is fenced is either before the change, and seen by the new holder, or refused.
     """
 
     def join(self, id: str, url: str, ttl_ms: int) -> None:  # noqa: A002
-        """Begin to be alive. Whoever answered at the same address before is dead: two cannot listen there. Raises StoreError."""
+        """Makes an instance alive. An earlier one at the same address is dead: two cannot listen there. Raises StoreError."""
         ...
 
     def renew(self, id: str, ttl_ms: int) -> Sequence[Instance]:  # noqa: A002
-        """Go on being alive; all that are. Raises Dead; StoreError: nobody knows."""
+        """Keeps an instance alive, and returns all that are. Raises Dead; StoreError: it may be either."""
         ...
 
     def leave(self, id: str) -> None:  # noqa: A002
-        """Give up every lease at once, and stop being alive: what it had can be taken without waiting. Raises StoreError."""
+        """Ends an instance: every lease of it can be taken at once. Raises StoreError."""
         ...
 
     def take(self, id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
-        """The fence to write under from now on, or who has the lease. Raises Dead, StoreError."""
+        """Takes a lease: returns the fence to write under from now on, or the instance that has it. Raises Dead, StoreError."""
         ...
 
     def give_up(self, id: str, fence: Fence, to: str | None = None) -> None:  # noqa: A002
-        """Let go of a lease, in favour of the instance ``to``. Nothing happens if it is lost already. Raises StoreError."""
+        """Gives a lease up, in favour of the instance ``to``. Nothing happens if it is lost already. Raises StoreError."""
         ...
 
     def holder(self, resource: bytes) -> Instance | None:
-        """Who has it and is alive. Raises StoreError."""
+        """Returns the instance that has a lease and is alive. Raises StoreError."""
         ...
 
     def instances(self) -> Sequence[Instance]:
-        """All that are alive. Raises StoreError."""
+        """Returns all instances that are alive. Raises StoreError."""
         ...
 
-    def held(self) -> Mapping[bytes, Held]:
-        """Every lease that somebody has, alive or not. Raises StoreError."""
+    def held(self) -> Mapping[bytes, LeaseHolder]:
+        """Returns every lease that an instance has, alive or not. Raises StoreError."""
         ...
 
 
@@ -146,21 +149,21 @@ class Batch:
 
     def __init__(self) -> None:
         self.fences: set[Fence] = set()
-        """The leases that must stand; a store that is one process's has none."""
+        """The leases that must be valid; a store that is one process's has none."""
         self.runs: list[tuple[Table, bytes, Sequence[bytes], Sequence[bytes]]] = []
         self.puts: list[tuple[Table, bytes, bytes]] = []
         self.deletes: list[tuple[Table, bytes]] = []
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
-        """Set one row."""
+        """Sets one row."""
         self.puts.append((table, key, value))
 
     def put_run(self, table: Table, prefix: bytes, suffixes: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Set many rows whose keys share ``prefix``: the messages of one request, without an object per row."""
+        """Sets many rows whose keys share ``prefix``: the messages of one request, without an object per row."""
         self.runs.append((table, prefix, suffixes, values))
 
     def delete(self, table: Table, key: bytes) -> None:
-        """Remove one row, present or not."""
+        """Removes one row, present or not."""
         self.deletes.append((table, key))
 
 
@@ -172,38 +175,38 @@ class Store(Protocol):
     """
 
     def get(self, table: Table, key: bytes) -> bytes | None:
-        """The row's value, or None."""
+        """Returns the row's value, or None."""
         ...
 
     def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        """Rows with ``start <= key < stop``, rising (falling with ``reverse``), as of its
-        first step. Close it when leaving early."""
+        """Yields the rows with ``start <= key < stop``, rising (falling with ``reverse``), as of its first step. Close it when
+        leaving early."""
         ...
 
     def write(self, batches: Sequence[Batch]) -> None:
-        """Apply the batches in their order, as one atomic change, and return when it is synced to disk.
+        """Applies the batches in their order, as one atomic change, and returns when it is synced to disk.
 
         The fences of the batches are checked in the same change.
 
         Raises:
-            StoreFenced: nothing was written, since a fence does not stand; the store goes on.
+            StoreFenced: nothing was written, since a fence is not valid; the store goes on.
             StoreError: it may or may not be on disk. The store refuses everything from here on, until opened anew.
         """
         ...
 
     def lease_table(self) -> LeaseTable | None:
-        """Where several processes agree on who writes what; None: the store is one process's."""
+        """Returns the table of leases of a store that several processes share; None: one process has it."""
         ...
 
     def close(self) -> None:
-        """Let go of the files. Scans that are under way end with StoreClosed; it waits for that. Twice is as once."""
+        """Closes the files. Scans that are under way end with StoreClosed; it waits for that. Idempotent."""
         ...
 
 
 class InFiles(Store, Protocol):
-    """A store whose writes are counted (end_file.py)."""
+    """A store whose writes are counted (files/end_file.py)."""
 
     @property
     def number(self) -> int:
-        """Of the newest write; still known when the store is closed."""
+        """The number of the newest write; still known when the store is closed."""
         ...

@@ -8,7 +8,7 @@ from oncelog_service.storage.port import StoreClosed
 
 
 class RunningReads:
-    """A context for each read; :meth:`close` waits for those that run and lets in no more."""
+    """Counts running reads, as a context for each; :meth:`close` waits for them and lets in no more."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -27,7 +27,7 @@ class RunningReads:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait until no read runs. Twice is as once."""
+        """Waits until no read runs. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: self._running == 0)

@@ -1,52 +1,50 @@
-"""A seal on every row that brings no checksum of its own: four bytes behind the value, over table, key and value.
+"""Seals each row that brings no checksum of its own: a checksum (checksum.py) of its place and its value.
 
 Rows of messages and payloads carry a checksum and their own place (rows.py), snapshots carry theirs. All others – topics,
-producers, subscriptions, what a transaction came to – are sealed when they are written and looked at when they are read, here and
-nowhere else. A row whose bytes have changed, or that stands under another key or in another table than it was written to, is
-StoreDamaged: never read as something else, never taken for a row that is not there.
+producers, subscriptions, outcomes – are sealed when they are written and checked when they are read, here and nowhere else. A row
+whose bytes have changed, or that lies under another key or in another table than it was written to, is StoreDamaged: it is never
+read as something else, and never taken for a row that is not there.
 
-The seal is the CRC-32 of the table's byte, the key's length (u32, big-endian), the key and the value; little-endian.
+The place is the table's byte, the key's length (u32, big-endian) and the key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from zlib import crc32
 
+from oncelog_service.storage.checksum import SIZE, matches, with_checksum
 from oncelog_service.storage.port import Batch, LeaseTable, Rows, Store, StoreDamaged, Table
 
 UNSEALED = frozenset(
     (Table.MESSAGE, Table.PAYLOAD, Table.SNAPSHOT, Table.KEY_SNAPSHOT, Table.TRANSACTION_SNAPSHOT),
 )
-"""What carries a checksum of its own. Of messages there are many; of a snapshot that is damaged the other one is taken."""
-_SIZE = 4
+"""Tables whose rows carry a checksum of their own. Of a snapshot that is damaged the other one is taken."""
 
 
 def seal(table: Table, key: bytes, value: bytes) -> bytes:
-    """The value as it stands on disk."""
-    return value + _checksum(table, key, value).to_bytes(_SIZE, "little")
+    """Seals a value for the place where it is to lie."""
+    return with_checksum(value, _place(table, key))
 
 
 def unseal(table: Table, key: bytes, data: bytes) -> bytes:
-    """The value again. Raises StoreDamaged: it is not what was written there."""
-    value = data[:-_SIZE]
-    if len(data) < _SIZE or _checksum(table, key, value).to_bytes(_SIZE, "little") != data[-_SIZE:]:
+    """Returns the value again. Raises StoreDamaged: it is not what was written there."""
+    if not matches(data, _place(table, key)):
         raise StoreDamaged(
             f"the row {key!r} of {table.name} is damaged, or was written somewhere else: its checksum does not match"
         )
-    return value
+    return data[:-SIZE]
 
 
-def _checksum(table: Table, key: bytes, value: bytes) -> int:
-    return crc32(value, crc32(table.value + len(key).to_bytes(4, "big") + key))
+def _place(table: Table, key: bytes) -> bytes:
+    return table.value + len(key).to_bytes(4, "big") + key
 
 
 class SealedStore:
-    """A store whose rows are sealed. See :class:`~oncelog_service.storage.port.Store`."""
+    """Seals the rows of a store. See :class:`~oncelog_service.storage.port.Store`."""
 
     def __init__(self, inner: Store) -> None:
-        """``inner``: the rows as they stand on disk; for whoever looks for damage, or goes on behind it."""
+        """``inner``: the rows as they lie on disk, for commands that look for damage, or go on behind it."""
         self.inner = inner
 
     def get(self, table: Table, key: bytes) -> bytes | None:
@@ -68,7 +66,7 @@ class SealedStore:
 
 
 def raw(store: Store) -> Store:
-    """The store below: its rows as they stand on disk."""
+    """Returns the store below, with its rows as they lie on disk."""
     return store.inner if isinstance(store, SealedStore) else store
 
 
@@ -79,7 +77,7 @@ def _unsealed(table: Table, rows: Rows) -> Rows:
 
 
 def _sealed(batch: Batch) -> Batch:
-    """The batch with its rows sealed. A new one: whoever handed it in may hand it in again."""
+    """Seals the rows of a batch, in a new one: a batch may be handed in again."""
     if all(table in UNSEALED for table, *_ in (*batch.puts, *batch.runs)):
         return batch
     made = Batch()

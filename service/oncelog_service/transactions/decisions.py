@@ -1,4 +1,4 @@
-"""What may be asked of the transaction service, and what follows from it. Pure: it is told the time and changes nothing.
+"""Decides what follows from a command to the transaction service. Pure: it is told the time and changes nothing.
 
 A refusal comes from the table of moves (state.py), from a conflict, or from what a prepared transaction may not do any more.
 """
@@ -12,6 +12,7 @@ from oncelog.errors import InvalidRequest, TransactionConflict
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.transactions.edits import (
     Aborted,
+    Acknowledged,
     Checkpointed,
     Committed,
     Edit,
@@ -19,21 +20,20 @@ from oncelog_service.transactions.edits import (
     HandedIn,
     Invalidated,
     Pruned,
-    Settled,
     Started,
 )
 from oncelog_service.transactions.state import MOVES, EndedTransaction, Move, OpenTransaction, Phase, TransactionsState, judge
 
 
 class Start(NamedTuple):
-    """Begin; it times out after ``lifetime_ms``."""
+    """Begin a transaction that times out after ``lifetime_ms``."""
 
     kind: TransactionType
     lifetime_ms: int
 
 
 class CanCommit(NamedTuple):
-    """Hand in what it changed. ``lifetime_ms``, from its start, is what it has once it is prepared."""
+    """Hand in what a transaction changed. ``lifetime_ms``, from its start, is what it has once it is prepared."""
 
     pointer: int
     changes: frozenset[bytes]
@@ -42,67 +42,69 @@ class CanCommit(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Commit, with keys beyond those handed in."""
+    """Commit a transaction, with keys beyond those handed in."""
 
     pointer: int
     changes: frozenset[bytes] = frozenset()
 
 
 class Abort(NamedTuple):
-    """Undo; with ``unless_prepared`` what another database decides is left to it."""
+    """Undo a transaction; with ``unless_prepared`` one that another database decides is left to it."""
 
     pointer: int
     unless_prepared: bool = False
 
 
 class Invalidate(NamedTuple):
-    """Give up."""
+    """Give a transaction up."""
 
     pointer: int
 
 
 class Checkpoint(NamedTuple):
-    """A further write pointer."""
+    """Hand out a further write pointer."""
 
     pointer: int
 
 
 class TimeOut(NamedTuple):
-    """End these, which have lived too long."""
+    """End transactions that have lived too long."""
 
     pointers: tuple[int, ...]
 
 
 class Prune(NamedTuple):
-    """Take these out of the list of invalid ones, or all that began before a time."""
+    """Take these transactions out of the list of invalid ones, or all that began before a time."""
 
     pointers: frozenset[int] | None
     before_ms: int
 
 
 class Enlist(NamedTuple):
-    """A participant that is about to hold something under ``pointer``."""
+    """Note a participant that is about to hold something under ``pointer``."""
 
     pointer: int
     participant: str
 
 
-class Settle(NamedTuple):
-    """A participant that is done with it."""
+class Acknowledge(NamedTuple):
+    """Note that a participant has dealt with the end of a transaction."""
 
     pointer: int
     participant: str
 
 
-Command: TypeAlias = Start | CanCommit | Commit | Abort | Invalidate | Checkpoint | TimeOut | Prune | Enlist | Settle
+Command: TypeAlias = Start | CanCommit | Commit | Abort | Invalidate | Checkpoint | TimeOut | Prune | Enlist | Acknowledge
 
 
 def decide(state: TransactionsState, command: Command, now_ms: int) -> tuple[Edit, ...]:
-    """What follows from a command; nothing when it has been obeyed before. ``now_ms`` numbers pointers, and decides nothing else.
+    """Decides what follows from a command; nothing when it has been obeyed before.
+
+    ``now_ms`` numbers pointers, and decides nothing else.
 
     Raises:
         TransactionNotFound, TransactionNotInProgress, TransactionPrepared: the move is not in the table.
-        TransactionConflict: somebody else committed one of its keys meanwhile, or is prepared to.
+        TransactionConflict: another one committed one of its keys meanwhile, or is prepared to.
         InvalidRequest: a prepared transaction brings keys that it did not hand in.
     """
     return _DECIDE[type(command)](state, command, now_ms)
@@ -113,7 +115,7 @@ def _next_pointer(state: TransactionsState, now_ms: int) -> int:
 
 
 def _root(state: TransactionsState, pointer: int, move: Move) -> tuple[int, Phase]:
-    """The transaction's id and the phase that ``move`` leads it to."""
+    """Returns the transaction's id and the phase that ``move`` leads it to."""
     after = judge(pointer, state.phase(pointer), move)
     return state.roots[pointer], after
 
@@ -149,7 +151,7 @@ def _commit(state: TransactionsState, command: Commit, _: int) -> tuple[Edit, ..
 
 
 def _kept(transaction: OpenTransaction, changes: frozenset[bytes]) -> frozenset[bytes]:
-    """A long transaction is not checked and nobody is checked against it, so its keys are not kept."""
+    """Returns the keys that are kept: none of a long transaction, which is not checked, and no other one against it."""
     return frozenset() if transaction.kind is TransactionType.LONG else changes
 
 
@@ -165,7 +167,7 @@ def _check_conflict(state: TransactionsState, transaction: OpenTransaction, chan
 
 
 def _check_prepared(transaction: OpenTransaction, changes: frozenset[bytes], resource: str | None) -> None:
-    """Its commit cannot fail any more, so nothing may be added that would have to be checked."""
+    """Refuses to add what would have to be checked: the commit of a prepared transaction cannot fail any more."""
     if resource not in (None, transaction.resource):
         raise InvalidRequest(f"transaction {transaction.pointer} is prepared for {transaction.resource!r}, not for {resource!r}")
     if transaction.kind is TransactionType.SHORT and not changes <= transaction.changes:
@@ -181,7 +183,7 @@ def _abort(state: TransactionsState, command: Abort, _: int) -> tuple[Edit, ...]
 
 
 def abort_move(unless_prepared: bool) -> Move:
-    """The move of the table that an abort is."""
+    """Returns the move of the table that an abort is."""
     return Move.ABORT_UNLESS_PREPARED if unless_prepared else Move.ABORT
 
 
@@ -210,7 +212,7 @@ def _prune(state: TransactionsState, command: Prune, _: int) -> tuple[Edit, ...]
 
 
 def _may_be_pruned(ended: EndedTransaction) -> bool:
-    return Move.PRUNE in MOVES[ended.phase] and not ended.unsettled
+    return Move.PRUNE in MOVES[ended.phase] and not ended.unacknowledged
 
 
 def _enlist(state: TransactionsState, command: Enlist, _: int) -> tuple[Edit, ...]:
@@ -220,11 +222,11 @@ def _enlist(state: TransactionsState, command: Enlist, _: int) -> tuple[Edit, ..
     return (Enlisted(command.pointer, command.participant),)
 
 
-def _settle(state: TransactionsState, command: Settle, _: int) -> tuple[Edit, ...]:
-    root, _after = _root(state, command.pointer, Move.SETTLE)
-    if (command.pointer, command.participant) not in state.ended[root].unsettled:
+def _acknowledge(state: TransactionsState, command: Acknowledge, _: int) -> tuple[Edit, ...]:
+    root, _after = _root(state, command.pointer, Move.ACKNOWLEDGE)
+    if (command.pointer, command.participant) not in state.ended[root].unacknowledged:
         return ()
-    return (Settled(command.pointer, command.participant),)
+    return (Acknowledged(command.pointer, command.participant),)
 
 
 _DECIDE: dict[type[Command], Callable[[TransactionsState, Any, int], tuple[Edit, ...]]] = {
@@ -237,5 +239,5 @@ _DECIDE: dict[type[Command], Callable[[TransactionsState, Any, int], tuple[Edit,
     TimeOut: _time_out,
     Prune: _prune,
     Enlist: _enlist,
-    Settle: _settle,
+    Acknowledge: _acknowledge,
 }

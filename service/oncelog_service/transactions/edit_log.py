@@ -1,4 +1,4 @@
-"""The edit log of transactions: edits appended in their order, snapshots when they are due, edits below both snapshots deleted.
+"""Appends the edits of transactions in their order, takes snapshots when they are due, and deletes the edits that both hold.
 
 Two snapshots are kept, in two slots written in turn, as of topics: if the newest is damaged, the one before it and more edits
 give the same state. A snapshot is due after ``snapshot_edits`` edits and as many as the state has entries, so that however large
@@ -16,7 +16,7 @@ from oncelog_service.group_commit import Writer
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.pieces import put_pieces
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.transactions.edits import Edit, encode_edit
+from oncelog_service.transactions.edits import EDITS, Edit
 from oncelog_service.transactions.recovery import Recovered
 from oncelog_service.transactions.snapshot import encode_snapshot
 from oncelog_service.transactions.state import TransactionsState
@@ -29,7 +29,7 @@ _DELETED_AT_ONCE = 1_000
 
 
 class EditLog:
-    """Belongs to one event loop and one opening of the store."""
+    """Writes edits and snapshots. Belongs to one event loop and one opening of the store."""
 
     def __init__(self, recovered: Recovered, writer: Writer, snapshot_edits: int) -> None:
         self._writer = writer
@@ -42,15 +42,17 @@ class EditLog:
         self._trimming = False
 
     def append(self, state: TransactionsState, edits: Sequence[Edit], batch: Batch, lazily: bool = False) -> asyncio.Future[None]:
-        """Submit the edits, together with what else is in ``batch``, and apply them.
+        """Submits the edits, together with what else is in ``batch``, and applies them.
 
         Raises StorageUnavailable; then neither has happened.
         """
         for number, edit in enumerate(edits, state.number + 1):
-            batch.put(Table.TRANSACTION_EDIT, edit_key(number), encode_edit(number, edit))
+            EDITS.put(batch, edit_key(number), edit)
+        # What can refuse is asked before anything moves: an edit that is applied and not submitted would be in answers, and
+        # never on disk.
         self._writer.check()
         with self._writer.moving():
-            done = (self._writer.submit_lazily if lazily else self._writer.submit)(batch, _nothing)
+            done = (self._writer.submit_lazily if lazily else self._writer.submit)(batch)
             for edit in edits:
                 state.apply(edit)
         if self._running is None and state.number - self._covered >= max(self._snapshot_edits, state.size):
@@ -58,7 +60,7 @@ class EditLog:
         return done
 
     async def close(self, state: TransactionsState) -> None:
-        """Leave a snapshot that holds everything. Raises StorageFailed or StorageUnavailable."""
+        """Leaves a snapshot that holds everything. Raises StorageFailed or StorageUnavailable."""
         while self._running is not None:
             await asyncio.wait([self._running])
         if self._covered < state.number:
@@ -78,6 +80,7 @@ class EditLog:
         await self._submit(data, copy.number)
 
     def _submit(self, data: bytes, number: int) -> asyncio.Future[None]:
+        # Over the older of the two: should this one be damaged, the one before it and more edits give the same state.
         slot = 0 if (self._snapshots[0] or -1) <= (self._snapshots[1] or -1) else 1
         batch = Batch()
         put_pieces(batch, Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[slot], data)
@@ -95,7 +98,7 @@ class EditLog:
             _log.error("a snapshot of the transactions failed; the next one will be taken later: %s", error, exc_info=error)
 
     def _trim(self) -> None:
-        """Delete edits that both snapshots hold, slice after slice."""
+        """Deletes edits that both snapshots hold, slice after slice."""
         end = min(self._covered_by_both + 1, self._first_edit + _DELETED_AT_ONCE)
         self._trimming = end > self._first_edit
         if not self._trimming:
@@ -104,12 +107,8 @@ class EditLog:
         for number in range(self._first_edit, end):
             batch.delete(Table.TRANSACTION_EDIT, edit_key(number))
         self._first_edit = end
-        self._writer.submit_lazily(batch, self._trim)  # where it is refused, whoever opens the store next goes on here
+        self._writer.submit_lazily(batch, self._trim)  # where it is refused, the next opening of the store goes on here
 
     @property
     def _covered_by_both(self) -> int:
         return min(number or 0 for number in self._snapshots)
-
-
-def _nothing() -> None:
-    """Edits are applied when they are submitted."""

@@ -1,4 +1,4 @@
-"""The transaction service of a store that several processes share: with whoever holds its lease, here or elsewhere."""
+"""Reaches the transaction service of a store that several processes share: with the holder of its lease, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oncelog.errors import TransactionsUnavailable
 from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import Clock
-from oncelog_service.cluster.led import Led
+from oncelog_service.cluster.leader import Leader
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.port import Transactions
 from oncelog_service.transactions.remote import RemoteTransactions
@@ -16,51 +16,51 @@ from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 
 class LeasedTransactions:
-    """The port (port.py) over whoever serves it now. Belongs to one event loop."""
+    """Implements the port (port.py) over the instance that serves it now. Belongs to one event loop."""
 
-    def __init__(self, led: Led[TransactionManager], token: str | None, instance: str, clock: Clock) -> None:
-        self._led = led
+    def __init__(self, leader: Leader[TransactionManager], token: str | None, store_id: str, clock: Clock) -> None:
+        self._leader = leader
         self._token = token
-        self._instance = instance
+        self._store_id = store_id
         self._clock = clock
         self._remote: tuple[str, RemoteTransactions] | None = None
 
     @property
     def here(self) -> TransactionManager:
-        """The manager, if it is served here. Raises NotServedHere, StorageUnavailable."""
-        return self._led.here
+        """Returns the manager, if it is served here. Raises NotServedHere, StorageUnavailable."""
+        return self._leader.here
 
     @property
     def reachable(self) -> bool:
-        """Whether it is here, or answered when it was last asked."""
-        return self._led.present is not None or (self._remote is not None and self._remote[1].reachable)
+        """Whether the service is here, or answered when it was last asked."""
+        return self._leader.present is not None or (self._remote is not None and self._remote[1].reachable)
 
     def _now(self) -> Transactions:
-        manager = self._led.present
+        manager = self._leader.present
         if manager is not None:
             return manager
-        url = self._led.url
+        url = self._leader.url
         if url is None:
-            raise TransactionsUnavailable("nobody serves the transactions at this moment; nothing was done, try again")
+            raise TransactionsUnavailable("no instance serves the transactions at this moment; nothing was done, try again")
         if self._remote is None or self._remote[0] != url:
             self.release()
-            self._remote = (url, RemoteTransactions(url, self._token, self._instance, self._clock))
+            self._remote = (url, RemoteTransactions(url, self._token, self._store_id, self._clock))
         return self._remote[1]
 
     def release(self) -> None:
-        """Let go of the connection to the one who served it."""
+        """Lets go of the connection to the instance that served it."""
         if self._remote is not None:
             self._remote[1].release()
         self._remote = None
 
     async def close(self) -> None:
-        """The same, and its sockets."""
+        """Lets go of the connection and its sockets."""
         remote, self._remote = self._remote, None
         if remote is not None:
             await remote[1].close()
 
     async def run(self) -> None:
-        """Who leads the transactions has something to run; see Led."""
+        """Who leads the transactions has something to run; see Leader."""
 
     async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
         return await self._now().start(kind, timeout_ms)
@@ -96,7 +96,7 @@ class LeasedTransactions:
         return await self._now().root(pointer)
 
     async def enlist(self, pointer: int, participant: str) -> bool:
-        """Durable when this returns: the participant's lease is another one, so the order of writes says nothing."""
+        """Enlists a participant, durably: its lease is another one, so the order of writes says nothing."""
         now = self._now()
         enlisted = await now.enlist(pointer, participant)
         if isinstance(now, TransactionManager):
@@ -104,15 +104,15 @@ class LeasedTransactions:
         return enlisted
 
     def ended(self, pointer: int) -> bool:
-        manager = self._led.present
+        manager = self._leader.present
         if manager is not None:
             return manager.ended(pointer)
         return self._remote is not None and self._remote[1].ended(pointer)
 
-    async def unsettled(
-        self, wait_seconds: float, instance: str | None = None, wanted: Wanted = EVERYTHING
+    async def unacknowledged(
+        self, wait_seconds: float, store_id: str | None = None, wanted: Wanted = EVERYTHING
     ) -> Sequence[Settlement]:
-        return await self._now().unsettled(wait_seconds, instance, wanted)
+        return await self._now().unacknowledged(wait_seconds, store_id, wanted)
 
-    async def settled(self, pointer: int, participant: str) -> None:
-        await self._now().settled(pointer, participant)
+    async def acknowledge(self, pointer: int, participant: str) -> None:
+        await self._now().acknowledge(pointer, participant)

@@ -1,4 +1,4 @@
-"""How long transactions may take, and how large they may be."""
+"""Bounds on transactions: how long they may take, and how large they may be."""
 
 from __future__ import annotations
 

@@ -28,10 +28,12 @@ from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionTy
 from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.reading import read
+from oncelog_service.storage.events import MAX_TEXT_BYTES
 from oncelog_service.storage.keys import outcome_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.transactions.decisions import (
     Abort,
+    Acknowledge,
     CanCommit,
     Checkpoint,
     Command,
@@ -39,14 +41,13 @@ from oncelog_service.transactions.decisions import (
     Enlist,
     Invalidate,
     Prune,
-    Settle,
     Start,
     TimeOut,
     abort_move,
     decide,
 )
 from oncelog_service.transactions.edit_log import EditLog
-from oncelog_service.transactions.edits import MAX_STRING_BYTES, Aborted, Committed, Edit, Invalidated, total_bytes
+from oncelog_service.transactions.edits import Aborted, Committed, Edit, Invalidated
 from oncelog_service.transactions.lifetimes import Lifetimes
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, read_outcomes
@@ -84,9 +85,9 @@ class TransactionManager:
         writer: Writer,
         clock: Clock,
         limits: TransactionLimits | None = None,
-        instance: str = "",
+        store_id: str = "",
     ) -> None:
-        """``instance``: whose participants (``"<instance>:…"``) :meth:`unsettled` tells of; all where it is empty."""
+        """``store_id``: whose participants (``"<store id>:…"``) :meth:`unacknowledged` tells of; all where it is empty."""
         self.state: TransactionsState = recovered.state
         self.limits = limits or TransactionLimits()
         self._log = EditLog(recovered, writer, self.limits.snapshot_edits)
@@ -94,7 +95,7 @@ class TransactionManager:
         self._writer = writer
         self._clock = clock
         self._steady = SteadyClock(clock)
-        self._instance = instance
+        self._store_id = store_id
         self.counts: Counter[type[Edit]] = Counter()
         """Edits since the store was opened, by kind."""
         self.timed_out = 0
@@ -111,16 +112,16 @@ class TransactionManager:
 
     @classmethod
     async def recover(
-        cls, store: Store, writer: Writer, clock: Clock, limits: TransactionLimits | None = None, instance: str = ""
+        cls, store: Store, writer: Writer, clock: Clock, limits: TransactionLimits | None = None, store_id: str = ""
     ) -> TransactionManager:
         """Read back what is on disk, on a thread. Raises StoreDamaged, StoreError."""
         recovered = await asyncio.to_thread(recover, store)
-        return cls(recovered, store, writer, clock, limits, instance)
+        return cls(recovered, store, writer, clock, limits, store_id)
 
     # --- the life of a transaction --------------------------------------------------------------------------------------
 
     async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
-        """Begin. The snapshot it carries holds nothing that is not on disk when this returns.
+        """Begins a transaction. Its snapshot holds nothing that is not on disk when this returns.
 
         Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress.
         """
@@ -146,27 +147,27 @@ class TransactionManager:
         return timeout_ms
 
     async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
-        """Check and keep its change set. See the port; raises RequestTooLarge for too large a change set too."""
+        """Checks and keeps a change set. See the port; raises RequestTooLarge for too large a one too."""
         if resource is not None:
             _check_string(resource, "resource")
         command = CanCommit(pointer, self._keys(changes), resource, self.limits.max_lifetime_ms)
         await self._move(pointer, Move.HAND_IN if resource is None else Move.PREPARE, command)
-        return self._instance
+        return self._store_id
 
     async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
-        """Commit; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
+        """Commits; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
         await self._move(pointer, Move.COMMIT, Commit(pointer, self._keys(changes)))
 
     async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
-        """Undo. See the port."""
+        """Aborts a transaction. See the port."""
         await self._move(pointer, abort_move(unless_prepared), Abort(pointer, unless_prepared))
 
     async def invalidate(self, pointer: int) -> None:
-        """Give up. See the port."""
+        """Invalidates a transaction. See the port."""
         await self._move(pointer, Move.INVALIDATE, Invalidate(pointer))
 
     async def checkpoint(self, pointer: int) -> Transaction:
-        """A further write pointer, on the snapshot the transaction began with. See the port."""
+        """Hands out a further write pointer, on the snapshot that the transaction began with. See the port."""
         done = await self._begin(pointer, Move.CHECKPOINT, Checkpoint(pointer))
         assert done is not None  # there is always a further pointer
         transaction = self.state.transaction(self.state.roots[pointer])
@@ -177,14 +178,14 @@ class TransactionManager:
         if len(changes) > self.limits.max_changes:
             raise RequestTooLarge(f"{len(changes)} keys are more than a change set may have", limit=self.limits.max_changes)
         keys = frozenset(changes)
-        if total_bytes(keys) > self.limits.max_change_bytes:
+        if sum(map(len, keys)) > self.limits.max_change_bytes:
             raise RequestTooLarge("the keys of the change set are too long", limit=self.limits.max_change_bytes)
         return keys
 
     # --- asking -----------------------------------------------------------------------------------------------------------
 
     async def show(self, pointer: int) -> TransactionStatus:
-        """A transaction, by any of its pointers. Raises TransactionNotFound."""
+        """Returns a transaction, by any of its pointers. Raises TransactionNotFound."""
         self._check_open()
         status = self._status(pointer)
         if status is None:
@@ -203,10 +204,13 @@ class TransactionManager:
         if transaction is None:
             return _ended_status(self.state.ended[root])
         left_ms = round(self._lifetimes.left_seconds(root, self._clock.monotonic()) * 1000)
-        return _open_status(transaction, self._clock.now_ms() + left_ms, self._instance)
+        return _open_status(transaction, self._clock.now_ms() + left_ms, self._store_id)
 
     async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
-        """Transactions in progress, or invalid ones, with ids above ``after``, rising. Raises InvalidRequest for other states."""
+        """Lists transactions in progress, or invalid ones, with ids above ``after``, rising.
+
+        Raises InvalidRequest for other states.
+        """
         self._check_open()
         if state not in ("in_progress", "invalid"):
             raise InvalidRequest(f"transactions can be listed that are in_progress or invalid, not {state}")
@@ -220,7 +224,7 @@ class TransactionManager:
         return found
 
     async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
-        """Forget invalid transactions whose participants have settled, by pointers or by age; how many it were.
+        """Forget invalid transactions whose participants have acknowledged, by pointers or by age; how many it were.
 
         Raises InvalidRequest unless exactly one of the two is given.
         """
@@ -236,10 +240,10 @@ class TransactionManager:
         await done
         return pruned
 
-    # --- for whoever holds messages of transactions -------------------------------------------------------------------------
+    # --- for those that hold messages of transactions -------------------------------------------------------------------------
 
     async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
-        """The state of those that this service handed out and still knows."""
+        """Returns the state of those that this service handed out and still knows."""
         self._check_open()
         found: dict[int, TransactionState] = {}
         stored: dict[int, Outcome] = {}
@@ -252,6 +256,7 @@ class TransactionManager:
             stored.update(await read(read_outcomes, self._store, missing))
         for pointer in pointers:
             outcome = self._recent.get(pointer, stored.get(pointer))
+            # The state first: what was read may be older.
             if pointer in self.state.roots:
                 found[pointer] = ANSWER[self.state.phase(pointer)]
             elif outcome is not None:
@@ -260,7 +265,8 @@ class TransactionManager:
         return found
 
     async def root(self, pointer: int) -> int | None:
-        """The id of the transaction in progress that this pointer belongs to; None for one that was never handed out here.
+        """Returns the id of the transaction in progress that this pointer belongs to; None for one that was never handed
+        out here.
 
         That it is in progress is durable no later than what is submitted to the same writer next. Raises
         TransactionNotInProgress: it has ended.
@@ -268,7 +274,7 @@ class TransactionManager:
         return self.state.roots[pointer] if await self._in_progress(pointer) else None
 
     async def enlist(self, pointer: int, participant: str) -> bool:
-        """See the port. Durable no later than what is submitted to the same writer next."""
+        """Enlists a participant; durable no later than what is submitted to the same writer next. See the port."""
         _check_string(participant, "participant")
         if not await self._in_progress(pointer):
             return False
@@ -279,7 +285,7 @@ class TransactionManager:
         return True
 
     async def _in_progress(self, pointer: int) -> bool:
-        """Whether it is; False for one never handed out here. Raises TransactionNotInProgress."""
+        """Returns whether a pointer is in progress; False for one never handed out here. Raises TransactionNotInProgress."""
         self._check_open()
         if pointer in self.state.pointers:
             return True
@@ -290,31 +296,34 @@ class TransactionManager:
         return False
 
     def ended(self, pointer: int) -> bool:
-        """Whether it is known, at this very moment, to have ended. Exact for whoever has enlisted and not settled."""
+        """Returns whether it is known, at this very moment, to have ended.
+
+        Exact for participants that have not acknowledged the end.
+        """
         root = self.state.roots.get(pointer)
         return pointer in self._recent if root is None else root in self.state.ended
 
-    async def unsettled(
-        self, wait_seconds: float, instance: str | None = None, wanted: Wanted = EVERYTHING
+    async def unacknowledged(
+        self, wait_seconds: float, store_id: str | None = None, wanted: Wanted = EVERYTHING
     ) -> Sequence[Settlement]:
-        """Ended transactions whose participants still wait to be told; returns early when there are some.
+        """Returns ended transactions whose participants have not acknowledged it; waits for some.
 
-        ``instance``: of this one, else of the service's own. At most 1,000; the same again until they are settled.
+        ``store_id``: of this one, else of the service's own. At most 1,000; the same again until they are acknowledged.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_seconds
         while True:
             self._check_open()
-            found = self._settlements(self._instance if instance is None else instance, wanted)
+            found = self._settlements(self._store_id if store_id is None else store_id, wanted)
             left = end - loop.time()
             if found or left <= 0:
                 await self._durable()
                 return found
             await self._wait(left)
 
-    def _settlements(self, instance: str, wanted: Wanted) -> Sequence[Settlement]:
-        """Looks at each participant once, however much it has to be told: what others have to do costs whoever asks nothing."""
-        prefix = f"{instance}:" if instance else ""
+    def _settlements(self, store_id: str, wanted: Wanted) -> Sequence[Settlement]:
+        """Collects the ends that participants wait for. Each is looked at once: what others have to do costs nothing."""
+        prefix = f"{store_id}:" if store_id else ""
         found: list[Settlement] = []
         for participant, pointers in self.state.waiting.items():
             if not participant.startswith(prefix) or not wanted.wants(participant):
@@ -326,19 +335,19 @@ class TransactionManager:
                 break
         return found
 
-    async def settled(self, pointer: int, participant: str) -> None:
-        """The participant has dealt with the end. Of one still in progress, or unknown, nothing is to be noted."""
+    async def acknowledge(self, pointer: int, participant: str) -> None:
+        """Notes that a participant has dealt with the end; of a transaction in progress, or unknown, there is nothing to note."""
         self._check_open()
-        if self.state.roots.get(pointer) not in self.state.unsettled:
+        if self.state.roots.get(pointer) not in self.state.unacknowledged:
             return
-        edits = self._decide(Settle(pointer, participant))
+        edits = self._decide(Acknowledge(pointer, participant))
         if edits:
             self._log.append(self.state, edits, Batch(), lazily=True)
 
     # --- keeping house ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """End transactions that have lived too long, until cancelled or the store fails."""
+        """Ends transactions that have lived too long, until cancelled or the store fails."""
         while True:
             try:
                 await self.expire_due()
@@ -355,7 +364,7 @@ class TransactionManager:
             await asyncio.sleep(_SHORTEST_PAUSE_SECONDS)
 
     async def expire_due(self) -> int:
-        """Move whatever has lived too long to the invalid ones; how many. Returns when that is on disk."""
+        """Moves transactions that have lived too long to the invalid ones; returns how many, when that is on disk."""
         self._check_open()
         expired = 0
         while edits := self._decide(TimeOut(tuple(self._lifetimes.due(self._clock.monotonic())[:_TIMED_OUT_AT_ONCE]))):
@@ -365,7 +374,7 @@ class TransactionManager:
         return expired
 
     async def forget_outcomes(self, limit: int = 1_000) -> int:
-        """Delete at most ``limit`` outcomes older than a transaction can live; how many. Call it until that is 0.
+        """Deletes at most ``limit`` outcomes older than a transaction can live; returns how many. Call it until that is 0.
 
         How old one is its pointer says, not when it ended. So what was in progress at a restart is kept for as long as it may
         have lived since, and what ended shortly before one, for the grace after it.
@@ -384,22 +393,22 @@ class TransactionManager:
         batch = Batch()
         for key in keys:
             batch.delete(Table.OUTCOME, key)
-        await self._writer.submit(batch, lambda: None)
+        await self._writer.submit(batch)
         return len(keys)
 
     async def synced(self) -> None:
-        """Return when everything that was decided before this call is on disk. Raises StorageFailed, StorageUnavailable."""
+        """Returns when everything that was decided before this call is on disk. Raises StorageFailed, StorageUnavailable."""
         await self._writer.synced()
 
     async def close(self, snapshot: bool = True) -> None:
-        """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""
+        """Takes nothing more; waits for what is in flight and, at a clean stop, leaves a snapshot so that nothing is replayed."""
         self.release()
-        await self._writer.settled()
+        await self._writer.drained()
         if snapshot:
             await self._log.close(self.state)
 
     def release(self) -> None:
-        """Take nothing more, and tell whoever waits to try again: before a stop, and after the store has failed."""
+        """Takes nothing more, and tells all that wait to try again: before a stop, and after the store has failed."""
         self._closed = True
         self._wake()
 
@@ -410,7 +419,10 @@ class TransactionManager:
         await (self._durable() if done is None else done)
 
     async def _begin(self, pointer: int, move: Move, command: Command) -> asyncio.Future[None] | None:
-        """Decide and submit; None if that was obeyed before. A refusal waits until what it was judged against is on disk."""
+        """Decides and submits; returns None if that was obeyed before.
+
+        A refusal waits until what it was judged against is on disk.
+        """
         self._check_open()
         try:
             if pointer in self.state.roots:
@@ -424,7 +436,7 @@ class TransactionManager:
         return self._submit(edits) if edits else None
 
     async def _phase(self, pointer: int) -> Phase:
-        """The phase of the transaction that this pointer belongs to, also when only its outcome is kept."""
+        """Returns the phase of the transaction that this pointer belongs to, also when only its outcome is kept."""
         phase = self.state.phase(pointer)
         if phase is not Phase.UNKNOWN:
             return phase
@@ -436,12 +448,12 @@ class TransactionManager:
         return decide(self.state, command, self._clock.now_ms())
 
     def _submit(self, edits: tuple[Edit, ...]) -> asyncio.Future[None]:
-        """Hand them over and make them so. Nothing awaits between the decision and this."""
+        """Hands edits over and applies them. Nothing awaits between the decision and this."""
         batch = Batch()
         ended = [outcome for edit in edits for outcome in self._outcomes(edit)]
         for pointer, outcome in ended:
             self._recent.pop(pointer, None)  # the newest stand last
-            batch.put(Table.OUTCOME, outcome_key(pointer), encode_outcome(pointer, outcome))
+            batch.put(Table.OUTCOME, outcome_key(pointer), encode_outcome(outcome))
         done = self._log.append(self.state, edits, batch)
         self.counts.update(map(type, edits))
         if ended:
@@ -449,12 +461,12 @@ class TransactionManager:
                 self._lifetimes.end(pointer)
             self._recent.update(ended)
             done.add_done_callback(self._trim_recent)
-            if self.state.unsettled:
+            if self.state.unacknowledged:
                 self._wake()
         return done
 
     def _outcomes(self, edit: Edit) -> Sequence[tuple[int, Outcome]]:
-        """The outcomes that an edit brings: of the transaction and each of its checkpoints."""
+        """Returns the outcomes that an edit brings: of the transaction and each of its checkpoints."""
         if not isinstance(edit, (Committed, Aborted, Invalidated)):
             return []
         transaction = self.state.open.get(edit.pointer) or self.state.ended[edit.pointer]
@@ -462,7 +474,7 @@ class TransactionManager:
         return [(pointer, outcome) for pointer in (edit.pointer, *transaction.checkpoints)]
 
     def _trim_recent(self, _: asyncio.Future[None]) -> None:
-        """The oldest go first, and since this one is written they are, too."""
+        """Drops the oldest recent outcomes; since this one is written they are, too."""
         while len(self._recent) > _RECENT_OUTCOMES:
             del self._recent[next(iter(self._recent))]
 
@@ -473,9 +485,9 @@ class TransactionManager:
         return outcome
 
     async def _durable(self) -> None:
-        """Return when everything that has been said so far is on disk. Raises StorageUnavailable: nothing was done."""
+        """Returns when everything that has been said so far is on disk. Raises StorageUnavailable: nothing was done."""
         try:
-            await self._writer.settled()
+            await self._writer.drained()
         except StorageFailed as error:
             raise StorageUnavailable(str(error)) from error
 
@@ -526,10 +538,10 @@ def _ended_status(ended: EndedTransaction) -> TransactionStatus:
         state=ANSWER[ended.phase],
         started_ms=ended.pointer // POINTERS_PER_MS,
         checkpoints=list(ended.checkpoints),
-        participants=list(dict.fromkeys(name for _, name in ended.unsettled)),
+        participants=list(dict.fromkeys(name for _, name in ended.unacknowledged)),
     )
 
 
 def _check_string(text: str, what: str) -> None:
-    if not text or len(text.encode()) > MAX_STRING_BYTES:
-        raise InvalidRequest(f"the {what} must have 1 to {MAX_STRING_BYTES} bytes")
+    if not text or len(text.encode()) > MAX_TEXT_BYTES:
+        raise InvalidRequest(f"the {what} must have 1 to {MAX_TEXT_BYTES} bytes")

@@ -1,11 +1,12 @@
-"""The state of all transactions, and the rules by which it moves. Pure: it is told the time and writes nothing.
+"""Holds the state of all transactions, and the rules by which it moves. Pure: it is told the time and writes nothing.
 
 Every call of the service is a *command*. ``decide(state, command, now_ms)`` (decisions.py) says what follows from it, as edits
 (edits.py), or raises; ``state.apply(edit)`` makes it so and cannot fail. Replaying the edits in their order gives the same state,
 so what is on disk is the edits, and recovery is the fold over them.
 
 A transaction is an id, which is its first write pointer, and any number of checkpoints: further pointers that end with it. This
-table is what may become of it; the refusals come from it too.
+table is what may become of it; the refusals come from it too. An outcome never changes, but from invalid to aborted when its
+client comes back. What was aborted is hidden until every participant has acknowledged it: at no moment is a part of it seen.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import NO_SHORT, Transaction, TransactionType
 from oncelog_service.transactions.edits import (
     Aborted,
+    Acknowledged,
     Checkpointed,
     Committed,
     Edit,
@@ -28,13 +30,12 @@ from oncelog_service.transactions.edits import (
     HandedIn,
     Invalidated,
     Pruned,
-    Settled,
     Started,
 )
 
 
 class Phase(Enum):
-    """Where a transaction stands. The value is how a refusal puts it."""
+    """A stage in the life of a transaction. The value is how a refusal puts it."""
 
     UNKNOWN = "unknown"
     OPEN = "in progress"
@@ -49,7 +50,7 @@ class Phase(Enum):
 
 
 class Move(Enum):
-    """What may happen to it. The value is how a refusal puts it."""
+    """A thing that may happen to a transaction. The value is how a refusal puts it."""
 
     START = "started"
     HAND_IN = "asked whether it can commit"
@@ -61,7 +62,7 @@ class Move(Enum):
     TIME_OUT = "timed out"
     CHECKPOINT = "checkpointed"
     ENLIST = "joined"
-    SETTLE = "settled"
+    ACKNOWLEDGE = "acknowledged"
     PRUNE = "pruned"
 
     __hash__ = object.__hash__
@@ -92,30 +93,31 @@ MOVES: dict[Phase, dict[Move, Phase]] = {
         Move.ENLIST: Phase.COMMITTING,
         Move.ABORT_UNLESS_PREPARED: Phase.ABORTED,
     },
-    # From here on another database decides. What it needs to commit is kept for it, see `_reserve`. Whoever does not know what it
-    # has decided, such as a producer that is opened anew, cannot abort: ABORT_UNLESS_PREPARED is not here.
+    # From here on another database decides. What it needs to commit is kept for it, see `_reserve`: a prepared transaction can
+    # always commit. A caller that does not know what it has decided, such as a producer that is opened anew, cannot abort:
+    # ABORT_UNLESS_PREPARED is not here, and it is one move, so that no caller looks first and aborts then.
     Phase.PREPARED: {
         **_WHILE_OPEN,
         Move.HAND_IN: Phase.PREPARED,
         Move.CHECKPOINT: Phase.PREPARED,
         Move.ENLIST: Phase.PREPARED,
     },
-    Phase.COMMITTED: {Move.COMMIT: Phase.COMMITTED, Move.SETTLE: Phase.COMMITTED},
-    Phase.ABORTED: {Move.ABORT: Phase.ABORTED, Move.ABORT_UNLESS_PREPARED: Phase.ABORTED, Move.SETTLE: Phase.ABORTED},
-    # A client that finds its transaction timed out rolls back and aborts: then nobody has to prune it (as in Tephra). Others
+    Phase.COMMITTED: {Move.COMMIT: Phase.COMMITTED, Move.ACKNOWLEDGE: Phase.COMMITTED},
+    Phase.ABORTED: {Move.ABORT: Phase.ABORTED, Move.ABORT_UNLESS_PREPARED: Phase.ABORTED, Move.ACKNOWLEDGE: Phase.ABORTED},
+    # A client that finds its transaction timed out rolls back and aborts: then it need not be pruned (as in Tephra). Others
     # cannot say that its participants have rolled back: it stays invalid.
     Phase.INVALID: {
         Move.INVALIDATE: Phase.INVALID,
         Move.ABORT: Phase.ABORTED,
         Move.ABORT_UNLESS_PREPARED: Phase.INVALID,
-        Move.SETTLE: Phase.INVALID,
+        Move.ACKNOWLEDGE: Phase.INVALID,
         Move.PRUNE: Phase.PRUNED,
     },
     Phase.PRUNED: {
         Move.INVALIDATE: Phase.PRUNED,
         Move.ABORT: Phase.PRUNED,
         Move.ABORT_UNLESS_PREPARED: Phase.PRUNED,
-        Move.SETTLE: Phase.PRUNED,
+        Move.ACKNOWLEDGE: Phase.PRUNED,
     },
 }
 
@@ -135,7 +137,7 @@ ENDED: dict[TransactionState, Phase] = {"committed": Phase.COMMITTED, "aborted":
 
 
 def judge(pointer: int, phase: Phase, move: Move) -> Phase:
-    """The phase that ``move`` leads to. Raises TransactionNotFound, TransactionNotInProgress, TransactionPrepared."""
+    """Returns the phase that ``move`` leads to. Raises TransactionNotFound, TransactionNotInProgress, TransactionPrepared."""
     after = MOVES[phase].get(move)
     if after is not None:
         return after
@@ -154,7 +156,7 @@ def judge(pointer: int, phase: Phase, move: Move) -> Phase:
 
 
 def not_found(pointer: int) -> TransactionNotFound:
-    """The refusal of a pointer that was never handed out, or whose outcome is no longer kept."""
+    """Returns the refusal of a pointer that was never handed out, or whose outcome is no longer kept."""
     return TransactionNotFound(f"no transaction {pointer} is known here", write_pointer=pointer)
 
 
@@ -186,16 +188,16 @@ EndedPhase: TypeAlias = Literal[Phase.COMMITTED, Phase.ABORTED, Phase.INVALID]
 
 
 class EndedTransaction(NamedTuple):
-    """One that somebody still has to deal with: a participant, or, if invalid, whoever prunes it."""
+    """An ended transaction that is still needed: by a participant or, if it is invalid, until it is pruned."""
 
     pointer: int
     phase: EndedPhase
     checkpoints: tuple[int, ...]
-    unsettled: tuple[Participant, ...]
+    unacknowledged: tuple[Participant, ...]
 
 
 class CommittedChanges(NamedTuple):
-    """The keys of a committed transaction. Whoever began before ``commit_pointer`` conflicts with them."""
+    """The keys of a committed transaction. Those that began before ``commit_pointer`` conflict with them."""
 
     commit_pointer: int
     pointer: int
@@ -238,10 +240,10 @@ class TransactionsState:
         """The id that each pointer known here belongs to."""
         self.pointers: dict[int, None] = {}
         """Those in progress, rising, since they are handed out so."""
-        self.unsettled: dict[int, None] = {}
+        self.unacknowledged: dict[int, None] = {}
         """Ids of the ended transactions that participants wait for."""
         self.waiting: dict[str, dict[int, None]] = {}
-        """Participant → the pointers of ended transactions that it is to be told of, in the order of their ends."""
+        """Participant → the pointers of ended transactions of which it is to be notified, in the order of their ends."""
         self._hidden: list[int] = []
         """Rising. There may be very many, and each start hands them out."""
         self._invalids: tuple[int, ...] | None = ()
@@ -249,14 +251,14 @@ class TransactionsState:
         self._checked: dict[int, None] = {}
         """Short ones in progress that may still find a conflict, that is, are not prepared."""
         self._newest: dict[bytes, CommittedChanges] = {}
-        """By key, who committed it last: if that is no conflict, nobody before was one."""
+        """By key, who committed it last: if that is no conflict, none before it was one."""
         self._reserved: dict[bytes, int] = {}
         """By key, the prepared transaction that must be able to commit it."""
 
     # --- what it says
 
     def phase(self, pointer: int) -> Phase:
-        """The phase of the transaction that this pointer belongs to; UNKNOWN also once it is dealt with."""
+        """Returns the phase of the transaction that this pointer belongs to; UNKNOWN also once it is dealt with."""
         root = self.roots.get(pointer)
         if root is None:
             return Phase.UNKNOWN
@@ -265,7 +267,7 @@ class TransactionsState:
 
     @property
     def invalids(self) -> tuple[int, ...]:
-        """Pointers never to be seen, rising: invalid until pruned, aborted until every participant has settled."""
+        """Pointers never to be seen, rising: invalid until pruned, aborted until every participant has acknowledged."""
         if self._invalids is None:
             self._invalids = tuple(self._hidden)
         return self._invalids
@@ -281,7 +283,7 @@ class TransactionsState:
         return len(self.open) + len(self.ended) + len(self.committed) + len(self._newest) + len(self.late)
 
     def transaction(self, pointer: int) -> Transaction:
-        """The transaction in progress as its participants need it, with the snapshot that it began with.
+        """Returns a transaction in progress as its participants need it, with the snapshot that it began with.
 
         Pointers that have become invalid since are in ``invalids`` instead of ``in_progress``: in both they are not seen.
         """
@@ -298,7 +300,7 @@ class TransactionsState:
         )
 
     def _in_progress_before(self, pointer: int) -> tuple[int, ...]:
-        """The pointers that were in progress when this one was handed out, rising, without those that are invalid now."""
+        """Returns the pointers that were in progress when this one was handed out, rising, without those that are invalid now."""
         pointers = tuple(self.pointers)
         before = pointers[: bisect_left(pointers, pointer)]
         if self.late and self.late[-1].commit_pointer > pointer:
@@ -307,7 +309,8 @@ class TransactionsState:
         return before
 
     def conflict(self, transaction: OpenTransaction, changes: frozenset[bytes]) -> int | None:
-        """Somebody who committed one of these keys since ``transaction`` began, or is prepared to; only short ones have any."""
+        """Returns a transaction that committed one of these keys since this one began, or is prepared to; only short ones
+        have any."""
         if transaction.kind is TransactionType.LONG:
             return None
         for key in changes & self._newest.keys():
@@ -319,7 +322,7 @@ class TransactionsState:
         return None
 
     def copy(self) -> TransactionsState:
-        """A state that later edits to this one do not change; only good for :func:`snapshot.encode_snapshot`."""
+        """Returns a state that later edits to this one do not change; only good for :func:`snapshot.encode_snapshot`."""
         copy = TransactionsState()
         copy.number, copy.last, copy.read_pointer, copy.late_limit = self.number, self.last, self.read_pointer, self.late_limit
         copy.open, copy.ended = self.open.copy(), self.ended.copy()
@@ -329,7 +332,7 @@ class TransactionsState:
     # --- how it moves
 
     def apply(self, edit: Edit) -> None:
-        """Make it so. Edits must be those that :func:`decide` made, in that order."""
+        """Moves by an edit. Edits must be those that :func:`decide` made, in that order."""
         self.number += 1
         _APPLY[type(edit)](self, edit)
 
@@ -372,7 +375,7 @@ class TransactionsState:
         if ended is None:
             self._place(self._close(edit.pointer), Phase.ABORTED)
             self._sweep()
-        elif ended.unsettled:
+        elif ended.unacknowledged:
             self.ended[edit.pointer] = ended._replace(phase=Phase.ABORTED)
         else:
             self._forget([ended])
@@ -396,24 +399,24 @@ class TransactionsState:
         transaction = self.open[root]
         self.open[root] = transaction._replace(participants=(*transaction.participants, (edit.pointer, edit.participant)))
 
-    def _settled(self, edit: Settled) -> None:
+    def _acknowledged(self, edit: Acknowledged) -> None:
         root = self.roots[edit.pointer]
         ended = self.ended[root]
-        left = tuple(each for each in ended.unsettled if each != (edit.pointer, edit.participant))
-        self.ended[root] = after = ended._replace(unsettled=left)
+        left = tuple(each for each in ended.unacknowledged if each != (edit.pointer, edit.participant))
+        self.ended[root] = after = ended._replace(unacknowledged=left)
         pointers = self.waiting[edit.participant]
         del pointers[edit.pointer]
         if not pointers:
             del self.waiting[edit.participant]
         if not left:
-            del self.unsettled[root]
+            del self.unacknowledged[root]
             if ended.phase is not Phase.INVALID:
                 self._forget([after])
 
     # --- the parts of moves
 
     def track(self, opened: Collection[OpenTransaction], ended: Collection[EndedTransaction]) -> None:
-        """Take these into an empty state: for reading a snapshot back, whose order this relies on."""
+        """Takes these into an empty state: for reading a snapshot back, whose order this relies on."""
         for transaction in opened:
             self._track_open(transaction)
             for checkpoint in transaction.checkpoints:
@@ -438,9 +441,9 @@ class TransactionsState:
         self.ended[ended.pointer] = ended
         for pointer in pointers:
             self.roots[pointer] = ended.pointer
-        if ended.unsettled:
-            self.unsettled[ended.pointer] = None
-        for pointer, participant in ended.unsettled:
+        if ended.unacknowledged:
+            self.unacknowledged[ended.pointer] = None
+        for pointer, participant in ended.unacknowledged:
             self.waiting.setdefault(participant, {})[pointer] = None
         if ended.phase is not Phase.COMMITTED:
             for pointer in pointers:
@@ -448,7 +451,8 @@ class TransactionsState:
             self._invalids = None
 
     def _reserve(self, prepared: OpenTransaction) -> None:
-        """Its commit must not find a conflict any more: the other database may have committed. So others find it."""
+        """Reserves the keys of a prepared transaction: its database may have committed, so the conflict is found by the
+        others."""
         self._reserved.update(dict.fromkeys(prepared.changes, prepared.pointer))
         self._checked.pop(prepared.pointer, None)
 
@@ -466,7 +470,7 @@ class TransactionsState:
         return transaction
 
     def _place(self, transaction: OpenTransaction, phase: EndedPhase) -> None:
-        """Keep what has ended as long as somebody must deal with it."""
+        """Keeps an ended transaction as long as it must be dealt with."""
         if transaction.participants or phase is Phase.INVALID:
             self._track_ended(EndedTransaction(transaction.pointer, phase, transaction.checkpoints, transaction.participants))
         else:
@@ -490,12 +494,12 @@ class TransactionsState:
         self._newest.update(dict.fromkeys(committed.changes, committed))
 
     def recall(self, committed: Collection[CommittedChanges]) -> None:
-        """Take committed change sets into an empty state: for reading a snapshot back."""
+        """Takes committed change sets into an empty state: for reading a snapshot back."""
         for each in committed:
             self._remember(each)
 
     def _sweep(self) -> None:
-        """Drop the change sets that nobody in progress can conflict with, and the late commits that nobody overtook.
+        """Drops the change sets that nobody in progress can conflict with, and the late commits that nobody overtook.
 
         Change sets are dropped some at a time: all that was committed beside a slow transaction becomes free when that ends, and
         it holds up everybody to drop a million keys. The rest goes when the next ones end, each of which adds one at most.
@@ -517,7 +521,7 @@ class TransactionsState:
 
 
 def _without(rising: list[int], gone: list[int]) -> list[int]:
-    """The list without some of its members: one by one if they are few, else in one go."""
+    """Returns the list without some of its members: one by one if they are few, else in one go."""
     if len(gone) > 16:
         members = set(gone)
         return [each for each in rising if each not in members]
@@ -527,7 +531,7 @@ def _without(rising: list[int], gone: list[int]) -> list[int]:
 
 
 def _between(ids: tuple[int, ...], low: int, high: int) -> bool:
-    """Whether one of the rising ``ids`` lies between the two."""
+    """Returns whether one of the rising ``ids`` lies between the two."""
     at = bisect_left(ids, low + 1)
     return at < len(ids) and ids[at] < high
 
@@ -541,5 +545,5 @@ _APPLY: dict[type[Edit], Callable[[TransactionsState, Any], None]] = {
     Checkpointed: TransactionsState._checkpointed,
     Pruned: TransactionsState._pruned,
     Enlisted: TransactionsState._enlisted,
-    Settled: TransactionsState._settled,
+    Acknowledged: TransactionsState._acknowledged,
 }

@@ -1,8 +1,8 @@
-"""Says which participants of ended transactions one instance wants to be told of: those that it serves. Pure.
+"""Says of which participants of ended transactions one instance wants to be notified: those that it serves. Pure.
 
 Where several instances share a store, each asks the transaction service for itself. An instance that was handed what another one
-serves could only try, fail and wait, and would fall behind by all that the others have to do. So each says where it stands among
-the instances, and whoever answers works out what belongs to it by the same rule that places topics.
+serves could only try, fail and wait, and would fall behind by all that the others have to do. So each says which instances
+there are, and the one that answers works out what belongs to it by the same rule that places topics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def topic_of_participant(participant: str) -> tuple[str, str, int]:
 
 
 class Wanted(NamedTuple):
-    """What one instance wants to be told of."""
+    """The participants of which one instance wants to be notified."""
 
     member: str | None = None
     """Its id among the instances; None: it has its store for itself and wants everything."""
@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
     """Participants that it could not settle a moment ago, or that another instance still serves."""
 
     def wants(self, participant: str) -> bool:
-        """Returns whether the instance is to be told of this participant."""
+        """Returns whether the instance is to be notified of this participant."""
         if participant in self.without:
             return False
         if self.member is None or participant in self.also:
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
         try:
             namespace, topic, _ = topic_of_participant(participant)
         except ValueError:
-            return True  # no name of ours: whoever asks for it knows
+            return True  # no name of ours: the asker knows it
         return preferred(topic_resource(topic_key(namespace, topic)), self.alive) == self.member
 
 

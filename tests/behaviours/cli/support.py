@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from oncelog import Client, Reader
 from oncelog.errors import ProducerNotFound
 from oncelog_service.cli import app
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 ONCELOG = [sys.executable, "-m", "oncelog_service"]
 
@@ -40,11 +41,15 @@ def value(result: Result) -> Any:
 def process(*arguments: str, url: str | None = None, cwd: Path | None = None, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run as a process with pipes; killed at the end if it still runs."""
     environment = {**os.environ, **({} if url is None else {"ONCELOG_URL": url}), **env}
+    environment.pop("PYTHONUNBUFFERED", None)  # then Python has nothing left to write at the end
     pipe = subprocess.PIPE
     running = subprocess.Popen([*ONCELOG, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd=cwd)
+    late = threading.Timer(PATIENCE, running.kill)  # else a line that never comes is waited for without end
+    late.start()
     try:
         yield running
     finally:
+        late.cancel()
         if running.poll() is None:
             running.kill()
         running.communicate()
@@ -59,6 +64,26 @@ def interrupted(running: subprocess.Popen[bytes]) -> int:
             return running.wait(15)
         except subprocess.TimeoutExpired:
             assert time.monotonic() < end, "it does not hear"
+
+
+@contextmanager
+def ctrl_c(when: Callable[[], bool], times: int = 1) -> Iterator[None]:
+    """In this block Ctrl-C is pressed, this many times, when it is so; one that comes too late does nothing."""
+
+    def press() -> None:
+        until(when)
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    try:
+        yield
+    finally:
+        pressing.join(PATIENCE)
+        signal.signal(signal.SIGINT, before)
 
 
 def last_persisted(url: str, topic: str, producer: str) -> int:

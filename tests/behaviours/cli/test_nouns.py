@@ -1,124 +1,268 @@
-"""Topics, producers, namespaces, status: every command does what it says, in text and in JSON."""
+"""Topics, producers, subscriptions, namespaces, transactions, atomic commits: every command does what it says.
+
+Each test is a script of commands, each with what is expected of it: an exit code, members of its JSON, or text that it prints."""
 
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from oncelog import Client, Producer
+from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from tests.behaviours.cli.support import interrupted, process, run, value
-from tests.patience import PATIENCE
-from tests.support import RunningService, free_port
+from tests.world.service import RunningService, free_port, running_service
 
 
 @pytest.fixture
-def url(running: RunningService) -> str:
-    return running.url
+def client(running: RunningService) -> Iterator[Client]:
+    with Client(running.url) as client:
+        yield client
 
 
-def test_a_topic_from_its_creation_to_its_end(url: str) -> None:
-    assert value(run("topic", "create", "t", "--ttl", "60", "--property", "deduplication=false", "--json", url=url)) == {
-        "namespace": "default",
-        "topic": "t",
-    }
-    assert run("topic", "create", "t", url=url).exit_code == 1
-    assert run("topic", "create", "t", "--exist-ok", url=url).exit_code == 0
-    assert value(run("topic", "list", "--json", url=url)) == ["t"]
-    shown = value(run("topic", "show", "t", "--json", url=url))
-    assert shown["properties"] == {"ttl": "60", "deduplication": "false", "generation": "1"}
-    assert (shown["upcoming_offset"], shown["deduplication"]) == (0, False)
-    assert run("topic", "delete", "t", "--yes", url=url).exit_code == 0
-    assert value(run("topic", "list", "--json", url=url)) == []
-    assert run("topic", "show", "t", url=url).exit_code == 1
+def matches(found: Any, expected: Any) -> bool:
+    """Whether it is that; of objects those members that are named."""
+    if isinstance(expected, dict):
+        return isinstance(found, dict) and all(matches(found.get(name), each) for name, each in expected.items())
+    if isinstance(expected, list):
+        return isinstance(found, list) and len(found) == len(expected) and all(map(matches, found, expected))
+    return bool(found == expected)
 
 
-def test_an_update_keeps_what_it_does_not_name(url: str) -> None:
-    def properties() -> dict[str, str]:
-        shown: dict[str, str] = value(run("topic", "show", "t", "--json", url=url))["properties"]
-        return shown
+def check(client: Client, *steps: tuple[Any, ...]) -> None:
+    """Each step: a command, what is expected, and what is typed. A tuple of expectations: (exit code, members of the problem)."""
+    for command, expected, *typed in steps:
+        words = shlex.split(command)
+        at = words.index("--") if "--" in words else len(words)
+        as_json = [] if isinstance(expected, int | str) else ["--json"]
+        result = run(*words[:at], *as_json, *words[at:], url=client.url, stdin=typed[0] if typed else "")
+        if isinstance(expected, int):
+            assert result.exit_code == expected, f"{command}\n{result.output}"
+        elif isinstance(expected, str):
+            assert expected in result.stdout, f"{command}\n{result.output}"
+        elif isinstance(expected, tuple):
+            assert result.exit_code == expected[0], f"{command}\n{result.output}"
+            assert matches(json.loads(result.stderr), expected[1]), f"{command}\n{result.output}"
+        else:
+            assert matches(value(result), expected), f"{command}\n{result.output}"
 
-    run("topic", "create", "t", "--ttl", "60", "--deduplication", "off", url=url)
-    assert run("topic", "update", "t", "--ttl", "90", url=url).exit_code == 0
-    assert properties() == {"ttl": "90", "deduplication": "false", "generation": "1"}
-    assert run("topic", "update", "t", "--deduplication", "inherit", url=url).exit_code == 0
-    assert properties() == {"ttl": "90", "generation": "1"}
-    assert run("topic", "update", "t", "--deduplication", "on", "--replace", url=url).exit_code == 0
-    assert properties() == {"ttl": "604800", "deduplication": "true", "generation": "1"}
-    assert run("topic", "update", "t", url=url).exit_code == 2
-    assert run("topic", "update", "t", "--property", "ttl", url=url).exit_code == 2
+
+def declined(command: str) -> Iterator[tuple[Any, ...]]:
+    """Asked, and not answered with yes: nothing is done."""
+    return ((command, 1, answer) for answer in ("n\n", "\n", ""))
 
 
-def test_a_topic_is_deleted_only_after_a_yes(url: str) -> None:
-    run("topic", "create", "t", url=url)
-    for answer in ("n\n", "\n", ""):
-        assert run("topic", "delete", "t", url=url, stdin=answer).exit_code == 1
-        assert value(run("topic", "list", "--json", url=url)) == ["t"]
-    with process("topic", "delete", "t", url=url) as deletion:
+def test_topics(client: Client) -> None:
+    deduplicated = {"properties": {"ttl": "90", "deduplication": "false", "generation": "1"}}
+    check(
+        client,
+        ("topic create t --ttl 60 --property deduplication=false", {"namespace": "default", "topic": "t"}),
+        ("topic create t", (1, {"code": "topic_exists", "definite": True})),
+        ("topic create t --exist-ok", 0),
+        ("topic show t", {"properties": {"ttl": "60", "deduplication": "false"}, "upcoming_offset": 0, "deduplication": False}),
+        ("topic update t --ttl 90", 0),
+        ("topic show t", deduplicated),
+        ("topic update t --deduplication inherit", {"properties": {"ttl": "90", "deduplication": None}}),
+        ("topic update t --deduplication on --replace", 0),
+        ("topic show t", {"properties": {"ttl": "604800", "deduplication": "true"}}),
+        ("topic update t", 2),
+        ("topic update t --property ttl", 2),
+        ("topic create t --namespace other", 0),
+        ("publish t a --namespace other", 0),
+        ("status", {"status": "ok", "topics": [{"namespace": "default"}, {"namespace": "other", "upcoming_offset": 1}]}),
+        ("status", "other\tt"),
+        ("namespace list", ["default", "other"]),
+        *declined("topic delete t"),
+        ("topic list", ["t"]),
+        ("topic delete t --yes", {"deleted": "t"}),
+        ("topic list", []),
+        ("topic list --namespace other", ["t"]),
+        ("topic show t", 1),
+    )
+
+
+def test_a_question_is_no_part_of_the_result_and_ctrl_c_no_answer(client: Client) -> None:
+    client.create_topic("t")
+    with process("topic", "delete", "t", url=client.url) as deletion:
         assert deletion.stderr is not None
         assert deletion.stderr.read(6) == b"Delete"
         assert interrupted(deletion) == 130
-    with process("topic", "delete", "t", "--json", url=url) as deletion:
-        out, err = deletion.communicate(b"y\n", timeout=PATIENCE)
-    assert json.loads(out)["deleted"] == "t"  # the question is not part of the result
-    assert b"Delete topic default/t" in err
+    asked = run("topic", "delete", "t", "--json", url=client.url, stdin="y\n")
+    assert json.loads(asked.stdout.splitlines()[-1])["deleted"] == "t"
+    assert ("Delete topic" in asked.stderr, "Delete topic" in asked.stdout) == (True, False)
 
 
-def test_namespaces_are_apart(url: str) -> None:
-    run("topic", "create", "t", "--namespace", "other", url=url)
-    assert value(run("topic", "list", "--json", url=url)) == []
-    assert value(run("topic", "list", "--namespace", "other", "--json", url=url)) == ["t"]
-    assert value(run("namespace", "list", "--json", url=url)) == ["other"]
-
-
-def test_a_namespace_policy_holds_for_topics_that_say_nothing(url: str) -> None:
-    run("topic", "create", "t", url=url)
+def test_namespaces(client: Client) -> None:
+    client.create_topic("t")
     for word, policy, holds in (("off", False, False), ("on", True, True), ("inherit", None, True)):
-        assert run("namespace", "set", "default", "--deduplication", word, url=url).exit_code == 0
-        assert value(run("namespace", "show", "--json", url=url)) == {"namespace": "default", "deduplication": policy}
-        assert word in run("namespace", "show", "default", url=url).stdout
-        assert value(run("topic", "show", "t", "--json", url=url))["deduplication"] is holds
-    assert run("namespace", "set", "default", url=url).exit_code == 2
+        check(
+            client,
+            (f"namespace set default --deduplication {word}", 0),
+            ("namespace show", {"namespace": "default", "deduplication": policy}),
+            ("namespace show default", word),
+            ("topic show t", {"deduplication": holds}),
+        )
+    check(client, ("namespace set default", 2))
 
 
-def test_producers_are_shown_explained_and_forgotten(url: str) -> None:
-    run("topic", "create", "t", url=url)
-    with Client(url) as client, Producer[bytes]("t", name="p", client=client) as producer:
-        producer.send_batch([b"a", b"b"])
-    listed = value(run("producer", "list", "t", "--json", url=url))
-    assert [(each["name"], each["last_persisted"]) for each in listed] == [("p", 1)]
-    assert value(run("producer", "show", "t", "p", "--json", url=url)) == listed[0]
-    assert value(run("producer", "why", "t", "p", "1", "--json", url=url))["verdict"] == "duplicate"
-    assert run("producer", "why", "t", "p", "1", url=url).stdout.startswith("duplicate: ")
-    assert "stored at offset 1, message id " in run("producer", "why", "t", "p", "1", url=url).stdout
-    assert run("producer", "why", "t", "p", "2", url=url).stdout.startswith("new: ")
-    assert run("producer", "why", "t", "p", "--", "-1", url=url).exit_code == 2
-    assert run("producer", "forget", "t", "p", url=url, stdin="n\n").exit_code == 1
-    assert run("producer", "forget", "t", "p", "--yes", url=url).exit_code == 0
-    assert value(run("producer", "list", "t", "--json", url=url)) == []
-    assert run("producer", "show", "t", "p", url=url).exit_code == 1
-
-
-def test_a_pipe_gets_every_field_whole_between_tabs(url: str) -> None:
+def test_producers(client: Client) -> None:
+    client.create_topic("t")
     name = "n" * 200
-    run("topic", "create", "t", url=url)
-    run("publish", "t", "a", "--producer", name, url=url)
-    header, row = run("producer", "list", "t", url=url).stdout.splitlines()
-    assert header.split("\t")[0] == "name"
-    assert row.split("\t")[0] == name
+    with Producer[bytes]("t", name="p", client=client) as producer, Producer[bytes]("t", name=name, client=client) as other:
+        producer.send_batch([b"a", b"b"])
+        other.send(b"c")
+    check(
+        client,
+        ("producer list t", [{"name": name}, {"name": "p", "last_persisted": 1}]),
+        ("producer list t", f"\n{name}\t"),
+        ("producer show t p", {"name": "p", "last_persisted": 1, "last_offset": 1}),
+        ("producer why t p 1", {"verdict": "duplicate", "offset": 1}),
+        ("producer why t p 1", "\nstored at offset 1, message id "),
+        ("producer why t p 2", "new: "),
+        ("producer why t p -- -1", 2),
+        *declined("producer forget t p"),
+        ("producer show t p", {"name": "p"}),
+        ("producer forget t p --yes", {"forgotten": "p"}),
+        ("producer show t p", 1),
+    )
 
 
-def test_status_lists_every_topic_of_every_namespace(url: str) -> None:
-    for namespace in ("default", "other"):
-        run("topic", "create", "t", "--namespace", namespace, url=url)
-        run("publish", "t", "a", "--namespace", namespace, url=url)
-    status = value(run("status", "--json", url=url))
-    assert status["status"] == "ok"
-    assert [(each["namespace"], each["name"], each["upcoming_offset"]) for each in status["topics"]] == [
-        ("default", "t", 1),
-        ("other", "t", 1),
+def test_subscriptions(client: Client) -> None:
+    client.create_topic("t")
+    with Producer[bytes]("t", client=client) as producer:
+        producer.send_batch([b"%d" % number for number in range(5)])
+    missing = (1, {"code": "subscription_not_found"})
+    check(
+        client,
+        ("read t --subscription new --from 3", "3\n4\n"),
+        ("subscription delete t new --yes", 0),
+        ("read t --subscription s --limit 2", "0\n1\n"),
+        ("subscription list t", [{"name": "s", "epoch": 1, "cursor": 2, "lag": 3, "lost": 0}]),
+        ("subscription list t", "s\t1\t2\t3\t0"),
+        ("read t --subscription s", "2\n3\n4\n"),
+        ("subscription show t s", {"cursor": 5}),
+        *((f"subscription seek t s {to} --yes", 2) for to in ("--to somewhere", "--to 1 --inclusive", "")),
+        *declined("subscription seek t s --to latest"),
+        ("subscription seek t s --to 1 --yes", {"cursor": 1, "epoch": 3}),
+        ("read t --subscription s --limit 1", "1\n"),
+        *declined("subscription delete t s"),
+        ("subscription show t s", {"cursor": 2}),
+        ("subscription delete t s --yes", {"namespace": "default", "topic": "t", "deleted": "s"}),
+        ("subscription list t", []),
+        ("subscription show t s", missing),
+        ("subscription seek t s --to 0 --yes", missing),
+        ("subscription delete t s --yes", missing),
+    )
+    assert run("read", "t", "--subscription", "s", "--from", "latest", url=client.url).stdout == ""
+
+
+def test_transactions(client: Client) -> None:
+    first, prepared, checkpointed, *invalid = (client.start_transaction().write_pointer for _ in range(6))
+    client.can_commit(prepared, [b"k"], resource="bank")
+    for pointer in invalid:
+        client.invalidate_transaction(pointer)
+    checkpoint = client.checkpoint_transaction(checkpointed).write_pointer
+    lines = [line.split("\t") for line in run("tx", "list", url=client.url).stdout.splitlines()]
+    assert lines[0] == ["write pointer", "type", "started", "expires", "resource", "checkpoints", "participants"]
+    assert [(line[0], line[4]) for line in lines[1:3]] == [(str(first), "-"), (str(prepared), "bank")]
+    assert lines[1][2].endswith("+00:00")
+    ended = (1, {"code": "transaction_not_in_progress", "state": "committed"})
+    one = {"pruned": 1}
+    check(
+        client,
+        ("tx list", [{"write_pointer": pointer} for pointer in (first, prepared, checkpointed)]),
+        ("tx list --state invalid", [{"write_pointer": pointer} for pointer in invalid]),
+        ("tx list --state committed", 2),
+        (f"tx show {checkpoint}", {"write_pointer": checkpointed, "state": "in_progress", "checkpoints": [checkpoint]}),
+        ("tx show 5", (1, {"code": "transaction_not_found"})),
+        *((f"tx show {text}", 2) for text in ("0", "x", 2**63)),
+        *declined(f"tx abort {first}"),
+        *declined(f"tx invalidate {first}"),
+        (f"tx show {first}", "state\tin_progress"),
+        *[(f"tx abort {first} --yes", {"state": "aborted"})] * 2,
+        (f"tx abort {prepared} --yes --unless-prepared", (1, {"code": "transaction_prepared"})),
+        *[(f"tx invalidate {prepared} --yes", {"state": "invalid"})] * 2,
+    )
+    client.commit_transaction(checkpointed)
+    check(
+        client,
+        (f"tx abort {checkpointed} --yes", ended),
+        (f"tx invalidate {checkpointed} --yes", ended),
+        *declined(f"tx prune {invalid[0]}"),
+        ("tx list --state invalid", [{"write_pointer": pointer} for pointer in (prepared, *invalid)]),
+        (f"tx prune {invalid[0]} --yes", one),
+        ("tx prune --before 2026-01-31T12:00:00Z --yes", {"pruned": 0}),
+        ("tx prune --before 2999-01-01 --yes", "3 invalid transactions are forgotten\n"),
+        ("tx list --state invalid", []),
+        *((f"tx prune {words} --yes", 2) for words in ("", "5 --before 2026-01-31", "--before yesterday", "0")),
+    )
+
+
+def test_what_topics_hold_back_is_listed_and_an_operator_ends_it() -> None:
+    with running_service(foreign_write_pointers=True) as service, Client(service.url) as client:
+        client.create_topic("t")
+        client.open_subscription("t", "s")
+        pointer = client.start_transaction().write_pointer - 1  # of nobody here
+        client.publish("t", PublishRequest([b"1", b"2"], "writer", sequence_ids=[0, 1], write_pointer=pointer))
+        client.publish("t", PublishRequest([b"behind"]))
+        assert run("read", "t", "--committed", url=client.url).stdout == "", "nothing behind what is not decided either"
+        check(
+            client,
+            ("tx list --state held", [{"write_pointer": pointer, "topic": "t", "messages": 2, "producers": ["writer"]}]),
+            ("tx list --state held", str(pointer)),
+            ("topic show t", f"held by {pointer}\t2 messages of writer from offset 0"),
+            ("subscription list t", str(pointer)),
+            ("read t", "1\n2\n"),
+            *declined(f"topic settle t {pointer} --rolled-back"),
+            (f"topic settle t {pointer} --rolled-back --yes", {"committed": False}),
+            ("tx list --state held", []),
+        )
+
+
+def test_atomic_commits(client: Client) -> None:
+    for topic in ("left", "right"):
+        client.create_topic(topic)
+    client.begin_atomic("even", id="t0", timeout=60)
+    client.begin_atomic("odd", id="t1")
+    client.begin_atomic("even", id="t2", of="t0")
+    client.stage("t0", "left", 0, PublishRequest([b"a"]))
+    parts = [Part("default", "left", PublishRequest([b"a", b"b"])), Part("default", "right", PublishRequest([b"c"]))]
+    numbered = CommitRequest("g", parts, ["b"], producer="p", sequence_id=7, incarnation="i", checksum="1:a")
+    client.begin_atomic("g", id="b", of="a")
+    client.commit_atomic("a", numbered)
+    table = [line.split("\t") for line in run("atomic", "list", url=client.url).stdout.splitlines()]
+    assert table[0] == ["id", "group", "began", "expires", "branch of", "topics"]
+    assert [(*row[:2], *row[4:]) for row in table[1:]] == [
+        ("t0", "even", "-", "default/left"),
+        ("t1", "odd", "-", "-"),
+        ("t2", "even", "t0", "-"),
     ]
-    assert run("status", url=url).exit_code == 0
+    assert table[1][2].endswith("+00:00")
+    outcome = {"state": "committed", "messages": 3, "branches": ["b"], "producer": "p", "sequence_id": 7, "incarnation": "i"}
+    aborted = {"state": "aborted", "reason": "asked"}
+    check(
+        client,
+        ("atomic list --group even", [{"id": "t0"}, {"id": "t2"}]),
+        ("atomic list --state committed", 2),
+        ("atomic show a", outcome),
+        ("atomic show a", "topics\tdefault/left offsets 0 to 1, default/right offset 0"),
+        ("atomic show b", "branch of\ta"),
+        ("atomic show never", (1, {"code": "transaction_not_found"})),
+        ("atomic show 'a b'", (1, {"code": "invalid_request"})),
+        *declined("atomic abort t1"),
+        ("atomic show t1", {"state": "in_progress"}),
+        *[("atomic abort t1 --yes", aborted)] * 2,
+        ("atomic abort a --yes", (1, {"code": "transaction_not_in_progress", "state": "committed"})),
+        ("atomic producer g p", {"sequence_id": 7, "transaction": "a", "checksum": "1:a"}),
+        ("atomic producer g p", "sequence id\t7"),
+        *declined("atomic forget g p"),
+        ("atomic producer g p", {"sequence_id": 7}),
+        ("atomic forget g p --yes", {"group": "g", "forgotten": "p"}),
+        ("atomic producer g p", (1, {"code": "group_producer_not_found"})),
+    )
 
 
 def test_without_a_service_the_error_says_how_to_start_one() -> None:
@@ -131,14 +275,7 @@ def test_without_a_service_the_error_says_how_to_start_one() -> None:
     assert "status" not in problem
 
 
-def test_a_url_that_is_none_is_a_usage_error() -> None:
+def test_a_url_comes_from_an_option_or_the_environment_and_the_version_needs_none(client: Client) -> None:
     assert run("status", "--url", "localhost:7070").exit_code == 2
-
-
-def test_an_option_beats_the_environment(url: str) -> None:
-    assert run("status", "--url", url, env={"ONCELOG_URL": "http://127.0.0.1:1"}).exit_code == 0
-
-
-def test_the_version_is_told() -> None:
-    result = run("--version")
-    assert (result.exit_code, result.stdout) == (0, "oncelog 0.1.0\n")
+    assert run("status", "--url", client.url, env={"ONCELOG_URL": "http://127.0.0.1:1"}).exit_code == 0
+    assert run("--version").stdout == "oncelog 0.1.0\n"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog import Client, Reader
+from oncelog.api.calls import RETRY_SECONDS
+from oncelog_service.cli import session
 from oncelog_service.cli.publish import lines_of
-from tests.behaviours.cli.support import interrupted, last_persisted, payloads, process, run, value
+from oncelog_service.storage.memory import Disk, MemoryStore
+from tests.behaviours.cli.support import ctrl_c, last_persisted, payloads, process, run, value
 from tests.patience import PATIENCE, until
-from tests.support import RunningService, ServiceProcess, running_service
+from tests.world.service import RunningService, ServiceProcess, running_service
 
 
 def _lines(count: int) -> list[bytes]:
@@ -33,48 +36,44 @@ def _create(url: str, topic: str = "t") -> None:
         client.create_topic(topic)
 
 
+def _create_checked(url: str, **properties: str) -> None:
+    with Client(url) as client:
+        client.create_topic("t", {"check.expected.offsets": True, **properties})
+
+
 def test_a_file_whose_publisher_and_service_are_killed_half_way_is_resumed_without_a_line_lost_or_doubled(tmp_path: Path) -> None:
-    lines = _lines(20_000)
+    lines = _lines(6_000)
     path = _file(tmp_path, lines)
-    half = b"".join(line + b"\n" for line in lines[:10_000])
+    half = b"".join(line + b"\n" for line in lines[:3_000])
     with ServiceProcess(tmp_path / "data") as service:
         _create(service.url)
         with process("publish", "t", "-", "--producer", "p", "--resume", url=service.url) as publisher:
             assert publisher.stdin is not None
             publisher.stdin.write(half)
             publisher.stdin.flush()
-            until(lambda: last_persisted(service.url, "t", "p") >= 2_500)
+            until(lambda: last_persisted(service.url, "t", "p") >= 1_000)
             publisher.kill()
             assert publisher.wait(PATIENCE) == -signal.SIGKILL
         service.kill()
         service.start()
         before = last_persisted(service.url, "t", "p")
-        assert 2_500 <= before < 10_000
-        with process("publish", "t", "--file", str(path), "--producer", "p", "--resume", "--json", url=service.url) as publisher:
-            out, err = publisher.communicate(timeout=PATIENCE)
-        assert publisher.returncode == 0, err
-        result = json.loads(out)
-        assert (result["skipped"], result["stored"], result["duplicates"]) == (before + 1, 20_000 - before - 1, 0)
+        assert 1_000 <= before < 3_000
+        result = value(run("publish", "t", "--file", str(path), "--producer", "p", "--resume", "--json", url=service.url))
+        assert (result["skipped"], result["stored"], result["duplicates"]) == (before + 1, 6_000 - before - 1, 0)
         assert payloads(service.url, "t") == lines
 
 
-def test_a_publisher_outlives_the_restart_of_its_service(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path / "data") as service:
-        _create(service.url)
-        with process("publish", "t", "--producer", "p", "--resume", "--json", url=service.url) as publisher:
-            assert publisher.stdin is not None
-            publisher.stdin.write(b"a\nb\n")
-            publisher.stdin.flush()
-            until(lambda: last_persisted(service.url, "t", "p") == 1)
-            service.kill()
-            publisher.stdin.write(b"c\n")
-            publisher.stdin.flush()
-            time.sleep(0.2)
-            service.start()
-            out, err = publisher.communicate(timeout=PATIENCE)
-        assert publisher.returncode == 0, err
-        assert json.loads(out)["stored"] == 3
-        assert payloads(service.url, "t") == [b"a", b"b", b"c"]
+def test_those_that_run_for_long_wait_for_a_service_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = []
+
+    def client(url: str | None, token: str | None, retry: float) -> Client:
+        patience.append(retry)
+        raise ValueError
+
+    monkeypatch.setattr(session, "Client", client)
+    for arguments in (["publish", "t"], ["read", "t"], ["topic", "list"]):
+        assert run(*arguments).exit_code == 2
+    assert patience == [RETRY_SECONDS, RETRY_SECONDS, session.PATIENCE_SECONDS]
 
 
 def test_ctrl_c_while_waiting_for_input_says_how_far_it_is_persisted(running: RunningService) -> None:
@@ -93,52 +92,61 @@ def test_ctrl_c_while_waiting_for_input_says_how_far_it_is_persisted(running: Ru
 
 
 def test_ctrl_c_in_the_midst_of_a_file_tells_the_truth_and_can_be_resumed(running: RunningService, tmp_path: Path) -> None:
-    lines = _lines(100_000)
+    lines = _lines(60_000)
     arguments = ("publish", "t", "--file", str(_file(tmp_path, lines)), "--producer", "p", "--resume", "--json")
     _create(running.url)
-    with process(*arguments, url=running.url) as publisher:
-        until(lambda: last_persisted(running.url, "t", "p") > 0)
-        publisher.send_signal(signal.SIGINT)
-        out, err = publisher.communicate(timeout=PATIENCE)
-    assert publisher.returncode == 130, err
-    problem = json.loads(err)
-    assert (out, problem["code"]) == (b"", "interrupted")
+    with ctrl_c(lambda: last_persisted(running.url, "t", "p") > 0):
+        stopped = run(*arguments, url=running.url)
+    assert stopped.exit_code == 130, stopped.output
+    problem = json.loads(stopped.stderr)
     last = last_persisted(running.url, "t", "p")
-    assert problem["last_sequence_id"] == last < len(lines) - 1
-    assert problem["stored"] == last + 1
-    result = value(run(*arguments, url=running.url))
-    assert result["skipped"] == last + 1
+    assert (stopped.stdout, problem["code"]) == ("", "interrupted")
+    assert problem["last_sequence_id"] == problem["stored"] - 1 == last < len(lines) - 1
+    assert value(run(*arguments, url=running.url))["skipped"] == last + 1
     assert payloads(running.url, "t") == lines
 
 
-def test_ctrl_c_with_the_service_gone_ends_and_admits_what_is_not_known(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path / "data") as service:
+def test_a_second_ctrl_c_waits_for_no_outcome_and_admits_what_is_not_known() -> None:
+    disk, stalled, goes_on, opened = Disk(), Event(), Event(), []
+
+    def stall(_: object) -> None:
+        if not opened:
+            opened.append(True)  # the producer, by the first write
+            return
+        stalled.set()
+        goes_on.wait(PATIENCE)
+
+    with running_service(open_store=lambda: MemoryStore(disk)) as service:
         _create(service.url)
-        with process("publish", "t", "--producer", "p", "--resume", url=service.url) as publisher:
-            assert publisher.stdin is not None
-            publisher.stdin.write(b"a\n")
-            publisher.stdin.flush()
-            until(lambda: last_persisted(service.url, "t", "p") == 0)
-            service.kill()
-            publisher.stdin.write(b"b\n")
-            publisher.stdin.flush()
-            time.sleep(1)  # until it has read that
-            publisher.send_signal(signal.SIGINT)
-            time.sleep(0.3)
-            assert interrupted(publisher) == 130  # the second one does not wait for the outcome
-            _, err = publisher.communicate(timeout=PATIENCE)
-        assert b"persisted up to sequence id 0" in err
-        assert b"1 messages have no outcome yet" in err
+        assert run("publish", "t", "a", "--producer", "p", "--sequence-id", "0", url=service.url).exit_code == 0
+        disk.before_sync = stall
+        try:
+            with ctrl_c(stalled.is_set, times=2):
+                stopped = run("publish", "t", "--producer", "p", "--sequence-id", "1", "b", url=service.url)
+        finally:
+            goes_on.set()
+    assert stopped.exit_code == 130
+    assert "persisted up to sequence id 0" in stopped.stderr
+    assert "1 messages have no outcome yet" in stopped.stderr
 
 
-def test_a_line_sent_again_under_its_sequence_id_is_a_duplicate(running: RunningService) -> None:
-    _create(running.url)
-    arguments = ("publish", "t", "--producer", "p", "--json")
-    first = value(run(*arguments, "--sequence-id", "0", "a", "b", "c", url=running.url))
-    again = value(run(*arguments, "--sequence-id", "1", "b", "c", "d", url=running.url))
-    assert (first["stored"], first["duplicates"]) == (3, 0)
-    assert (again["stored"], again["duplicates"], again["last_sequence_id"]) == (1, 2, 3)
-    assert payloads(running.url, "t") == [b"a", b"b", b"c", b"d"]
+def test_a_line_sent_again_under_its_sequence_id_is_a_duplicate_and_one_that_is_resumed_is_skipped(
+    running: RunningService, tmp_path: Path
+) -> None:
+    _create_checked(running.url)
+    for number, messages, expected in (
+        (5, "abc", (3, 0, 7)),
+        (6, "bcd", (1, 2, 8)),
+        (100, "e", (1, 0, 100)),
+    ):
+        arguments = ("--producer", "p", "--sequence-id", str(number), "--expect-offset", str(number - 5), "--json")
+        found = value(run("publish", "t", *(arguments if number < 100 else arguments[:4]), "--json", *messages, url=running.url))
+        assert (found["stored"], found["duplicates"], found["last_sequence_id"]) == expected
+    assert payloads(running.url, "t") == [b"a", b"b", b"c", b"d", b"e"]
+    for lines in (1, 2):  # also of a producer whose only message has the number 0
+        path = str(_file(tmp_path, _lines(lines)))
+        found = value(run("publish", "t", "--file", path, "--producer", "q", "--resume", "--json", url=running.url))
+        assert (found["skipped"], found["stored"], found["duplicates"]) == (lines - 1, 1, 0)
 
 
 def test_nothing_passes_a_refused_line_so_that_it_is_not_lost_when_the_file_is_mended(tmp_path: Path) -> None:
@@ -157,19 +165,6 @@ def test_nothing_passes_a_refused_line_so_that_it_is_not_lost_when_the_file_is_m
             assert payloads(service.url, "t") == lines
 
 
-def test_numbering_may_begin_anywhere(running: RunningService) -> None:
-    _create(running.url)
-    for start in (5, 100):
-        value(run("publish", "t", "a", "--producer", "p", "--sequence-id", str(start), "--json", url=running.url))
-    assert payloads(running.url, "t") == [b"a", b"a"]
-    assert last_persisted(running.url, "t", "p") == 100
-
-
-def _create_checked(url: str, **properties: str) -> None:
-    with Client(url) as client:
-        client.create_topic("t", {"check.expected.offsets": True, **properties})
-
-
 def test_each_message_gets_the_offset_that_is_expected_over_many_requests_too(running: RunningService, tmp_path: Path) -> None:
     lines = _lines(6_500)
     arguments = ("publish", "t", "--producer", "p", "--resume", "--expect-offset", "0", "--json")
@@ -182,9 +177,15 @@ def test_each_message_gets_the_offset_that_is_expected_over_many_requests_too(ru
 
 
 @pytest.mark.parametrize(
-    "numbered", [(), ("--producer", "p"), ("--producer", "p", "--sequence-id", "1"), ("--producer", "p", "--sequence-id", "9")]
+    ("numbered", "deduplication"),
+    [
+        ((), "true"),
+        (("--producer", "p"), "true"),
+        (("--producer", "p", "--sequence-id", "1"), "true"),
+        (("--producer", "p", "--sequence-id", "9"), "true"),
+        (("--producer", "p"), "false"),
+    ],
 )
-@pytest.mark.parametrize("deduplication", ["true", "false"])
 def test_what_does_not_get_the_expected_offset_is_not_stored_nor_is_anything_after_it(
     running: RunningService, numbered: tuple[str, ...], deduplication: str
 ) -> None:
@@ -205,56 +206,19 @@ def test_what_does_not_get_the_expected_offset_is_not_stored_nor_is_anything_aft
     assert payloads(running.url, "t") == [b"0", b"1", b"2", b"a", b"b"]
 
 
-def test_what_is_there_already_is_a_duplicate_whatever_offset_is_expected(running: RunningService) -> None:
-    _create_checked(running.url)
-    arguments = ("publish", "t", "--producer", "p", "--sequence-id", "0", "--expect-offset", "0", "--json")
-    value(run(*arguments, "a", "b", url=running.url))
-    again = value(run(*arguments, "a", "b", "c", url=running.url))
-    assert (again["stored"], again["duplicates"]) == (1, 2)
-    assert payloads(running.url, "t") == [b"a", b"b", b"c"]
-
-
-def test_an_expectation_on_a_topic_that_checks_none_is_a_definite_error(running: RunningService) -> None:
+def test_what_is_given_is_what_is_published(running: RunningService) -> None:
     _create(running.url)
-    refused = run("publish", "t", "a", "b", "--expect-offset", "0", url=running.url)
-    assert refused.exit_code == 1
-    assert "expectations_not_checked" in refused.stderr
-    assert payloads(running.url, "t") == []
-
-
-def test_lines_are_bytes_without_their_line_feed_and_empty_ones_count(running: RunningService) -> None:
-    _create(running.url)
-    result = value(run("publish", "t", "--json", url=running.url, stdin=b"a\n\n\xff\r\nlast"))
-    assert result["stored"] == 4
-    assert payloads(running.url, "t") == [b"a", b"", b"\xff\r", b"last"]
-
-
-def test_a_publish_without_a_name_leaves_no_producer_behind(running: RunningService) -> None:
-    with Client(running.url) as client:
-        client.create_topic("t")
-        for number in range(100):
-            assert run("publish", "t", f"hello {number}", url=running.url).exit_code == 0
-        assert run("publish", "t", "named", "--producer", "p", url=running.url).exit_code == 0
-        assert [each.name for each in client.producers("t")] == ["p"]
-        assert client.stats("t").upcoming_offset == 101
-
-
-def test_nothing_to_publish_is_no_error(running: RunningService) -> None:
-    _create(running.url)
-    result = value(run("publish", "t", "--json", url=running.url))
-    assert (result["stored"], result["last_sequence_id"]) == (0, None)
-
-
-def test_key_properties_and_ttl_go_with_every_message(running: RunningService) -> None:
-    _create(running.url)
+    assert value(run("publish", "t", "--json", url=running.url, stdin=b"a\n\n\xff\r\nlast"))["stored"] == 4
     extras = ("--key", "k", "--property", "a=1", "--property", "b=x=y", "--ttl", "60")
-    value(run("publish", "t", "one", "two\nlines", *extras, "--json", url=running.url))
-    with Reader("t", url=running.url, timeout=0) as reader:
-        messages = list(reader)
-    assert [message.payload for message in messages] == [b"one", b"two\nlines"]
-    assert {(message.key, message.properties["a"], message.properties["b"], message.ttl) for message in messages} == {
-        (b"k", "1", "x=y", 60)
-    }
+    value(run("publish", "t", "two\nlines", *extras, "--json", url=running.url))
+    nothing = value(run("publish", "t", "--json", url=running.url))
+    assert (nothing["stored"], nothing["last_sequence_id"]) == (0, None)
+    with Client(running.url) as client:
+        assert list(client.producers("t")) == [], "one without a name leaves none behind"
+        with Reader("t", client=client, timeout=0) as reader:
+            *plain, last = reader
+    assert [message.payload for message in plain] == [b"a", b"", b"\xff\r", b"last"]
+    assert (last.payload, last.key, last.properties, last.ttl) == (b"two\nlines", b"k", {"a": "1", "b": "x=y"}, 60)
 
 
 def test_what_contradicts_itself_is_refused_before_anything_is_sent(running: RunningService, tmp_path: Path) -> None:
@@ -273,13 +237,6 @@ def test_what_contradicts_itself_is_refused_before_anything_is_sent(running: Run
     ):
         assert run("publish", "t", *arguments, url=running.url).exit_code == 2, arguments
     assert payloads(running.url, "t") == []
-
-
-def test_a_topic_that_is_not_there_is_a_definite_error(running: RunningService) -> None:
-    result = run("publish", "nowhere", "a", url=running.url)
-    assert result.exit_code == 1
-    assert "topic_not_found" in result.stderr
-    assert "definite: it was not done" in result.stderr
 
 
 @given(st.lists(st.binary(max_size=5)))

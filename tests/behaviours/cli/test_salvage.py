@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,7 +14,7 @@ from oncelog import Client, Consumer, Producer
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import StoreError
 from tests.behaviours.cli.support import run
-from tests.support import running_service
+from tests.world.service import running_service
 
 MESSAGES = 600
 
@@ -52,6 +51,21 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return kind, place
 
 
+class Damaged(NamedTuple):
+    """A copy to be damaged, and where it is to be saved."""
+
+    data: Path
+    source: str
+    target: str
+
+
+@pytest.fixture
+def damaged(kept: tuple[str, Path], tmp_path: Path) -> Damaged:
+    kind, place = kept
+    shutil.copytree(place, tmp_path / "damaged")
+    return Damaged(tmp_path / "damaged" / "data", f"{kind}://{tmp_path}/damaged/data", f"{kind}://{tmp_path}/target")
+
+
 def files_of(place: Path) -> dict[Path, bytes]:
     return {each: each.read_bytes() for each in place.rglob("*") if each.is_file()}
 
@@ -68,15 +82,12 @@ def salvaged(source: str, target: str, *more: str) -> tuple[int, Any]:
     return result.exit_code, json.loads(result.stdout)
 
 
-def test_what_can_be_read_is_saved_and_what_cannot_is_named(kept: tuple[str, Path], tmp_path: Path) -> None:
-    kind, place = kept
-    shutil.copytree(place, tmp_path / "damaged")
-    in_the_middle(tmp_path / "damaged", 6_000)
-    source, target = f"{kind}://{tmp_path}/damaged/data", f"{kind}://{tmp_path}/target"
-    before = files_of(tmp_path / "damaged")
+def test_what_can_be_read_is_saved_and_what_cannot_is_named(damaged: Damaged) -> None:
+    _, source, target = damaged
+    in_the_middle(damaged.data.parent, 6_000)
+    before = files_of(damaged.data.parent)
     code, found = salvaged(source, target)
-    assert files_of(tmp_path / "damaged") == before
-    assert code == 2
+    assert (code, files_of(damaged.data.parent)) == (2, before)
     named = [each for each in found["losses"] if each.startswith("default/a: offsets ")]
     holes = [each.removeprefix("default/a: offsets ").split(" to ") for each in named]
     lost = {number for first, last in holes for number in range(int(first), int(last) + 1)}
@@ -88,16 +99,13 @@ def test_what_can_be_read_is_saved_and_what_cannot_is_named(kept: tuple[str, Pat
     with pytest.raises(StoreError, match="nobody has accepted what was lost"), running_service(target):
         pass
     code, again = salvaged(source, target, "--accept-losses")
-    assert (code, again["losses"]) == (0, named)
-    assert files_of(tmp_path / "damaged") == before
+    assert (code, again["losses"], files_of(damaged.data.parent)) == (0, named, before)
 
     with running_service(target) as service, Client(service.url) as client:
         rows = run("read", "a", "--limit", "1000", "--json", url=service.url)
         offsets = [json.loads(line)["offset"] for line in rows.stdout.splitlines()]
         assert offsets == [number for number in range(MESSAGES) if number not in lost]
-        for topic in ("a", "whole"):
-            *_, verified = client.verify(topic)
-            assert verified.ok, verified.problems
+        assert whole(client, "a", "whole")
         with Producer("a", name="loader", client=client) as producer:
             assert producer.last_sequence_id == MESSAGES - 1
             assert producer.send(b"next").offset == MESSAGES
@@ -105,52 +113,45 @@ def test_what_can_be_read_is_saved_and_what_cannot_is_named(kept: tuple[str, Pat
             assert len(consumer.receive(100, timeout=5)) == 17
 
 
-def without(name: str) -> Callable[[Path], None]:
-    return lambda place: (place / name).unlink()
+def whole(client: Client, *topics: str) -> bool:
+    """Whether these topics are verified without a finding."""
+    return all(list(client.verify(topic))[-1].ok for topic in topics)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kept", ["leveldb"], indirect=True)
 @pytest.mark.parametrize("name", ["CURRENT", "oncelog.end"])
-def test_a_leveldb_directory_that_does_not_open_is_saved_whole(kept: tuple[str, Path], name: str, tmp_path: Path) -> None:
-    kind, place = kept
-    shutil.copytree(place, tmp_path / "damaged")
-    without(name)(tmp_path / "damaged" / "data")
-    source, target = f"{kind}://{tmp_path}/damaged/data", f"sqlite://{tmp_path}/target"
-    with pytest.raises(StoreError), running_service(source):
+def test_a_leveldb_directory_that_does_not_open_is_saved_whole(damaged: Damaged, name: str) -> None:
+    (damaged.data / name).unlink()
+    target = damaged.target.replace("leveldb", "sqlite")
+    with pytest.raises(StoreError), running_service(damaged.source):
         pass
-    code, found = salvaged(source, target, "--accept-losses")
+    code, found = salvaged(damaged.source, target, "--accept-losses")
     assert code == 0
     assert found["losses"] == ([] if name == "CURRENT" else [each for each in found["losses"] if "not known" in each])
     with running_service(target) as service, Client(service.url) as client:
-        for topic in ("a", "whole"):
-            *_, verified = client.verify(topic)
-            assert verified.ok, verified.problems
+        assert whole(client, "a", "whole")
         assert client.stats("a").upcoming_offset == MESSAGES
 
 
 @pytest.mark.parametrize("kept", ["leveldb"], indirect=True)
-def test_a_last_write_that_keeps_leveldb_from_opening_is_left_out_and_named(kept: tuple[str, Path], tmp_path: Path) -> None:
-    kind, place = kept
-    shutil.copytree(place, tmp_path / "damaged")
-    source, target = f"{kind}://{tmp_path}/damaged/data", f"{kind}://{tmp_path}/target"
+def test_a_last_write_that_keeps_leveldb_from_opening_is_left_out_and_named(damaged: Damaged, tmp_path: Path) -> None:
     with (
-        running_service(source) as service,
+        running_service(damaged.source) as service,
         Client(service.url) as client,
         Producer("a", name="loader", client=client) as producer,
     ):
         for number in range(MESSAGES, MESSAGES + 10):
             producer.send(payload(number))
-        shutil.copytree(tmp_path / "damaged", tmp_path / "killed")
-    source = f"{kind}://{tmp_path}/killed/data"
-    log = max((tmp_path / "killed" / "data").glob("*.log"))
+        shutil.copytree(damaged.data, tmp_path / "killed")
+    source, target = f"leveldb://{tmp_path}/killed", damaged.target
+    log = max((tmp_path / "killed").glob("*.log"))
     data = log.read_bytes()
     at = data.index(payload(MESSAGES + 9)[20:60])
     log.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     with pytest.raises(StoreError), running_service(source):
         pass
     code, found = salvaged(source, target, "--accept-losses")
-    assert code == 0
-    assert found["losses"] != []
+    assert (code, found["losses"] != []) == (0, True)
     with (
         running_service(target) as service,
         Client(service.url) as client,
@@ -158,14 +159,11 @@ def test_a_last_write_that_keeps_leveldb_from_opening_is_left_out_and_named(kept
     ):
         assert producer.last_sequence_id == MESSAGES + 8
         assert producer.send(payload(MESSAGES + 9)).offset == MESSAGES + 9
-        *_, verified = client.verify("a")
-        assert verified.ok, verified.problems
+        assert whole(client, "a")
 
 
-def test_a_target_that_holds_something_else_is_refused(kept: tuple[str, Path], tmp_path: Path) -> None:
-    kind, place = kept
-    target = f"{kind}://{tmp_path}/target"
-    fill(target)
-    result = run("salvage", f"{kind}://{place}/data", target)
-    assert result.exit_code == 1
-    assert "not empty" in result.output
+def test_a_target_that_holds_something_else_is_refused(damaged: Damaged) -> None:
+    with running_service(damaged.target) as service:
+        assert run("topic", "create", "t", url=service.url).exit_code == 0
+    result = run("salvage", damaged.source, damaged.target)
+    assert (result.exit_code, "not empty" in result.output) == (1, True)

@@ -1,4 +1,4 @@
-"""`oncelog serve`: it says where it is, ends cleanly, and says in one sentence why it cannot begin."""
+"""`oncelog serve` and `tx-serve`: they say where they are, end cleanly, and say in one sentence why they cannot begin."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import pytest
 import requests
 
 from oncelog import Client
-from oncelog_service.cli.serve import settings_from
-from tests.behaviours.cli.support import payloads, process, run
+from oncelog_service.cli.serve import ALONE
+from oncelog_service.config import Settings, TransactionServiceSettings
+from oncelog_service.rest.table import TRANSACTION_ROUTES
+from tests.behaviours.cli.support import process, run, value
 from tests.patience import PATIENCE
-from tests.support import ServiceProcess
+from tests.rest.talk import Topic
+from tests.world.house import told
+from tests.world.service import running_service
 
 
 def _ready(service: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -26,78 +30,38 @@ def _ready(service: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_it_cleanly_and_what_was_stored_is_known_to_the_next_one(tmp_path: Path, number: signal.Signals) -> None:
     with process("serve", "--port", "0", "--json", cwd=tmp_path) as service:
         ready = _ready(service)
         assert ready["data"] == str(tmp_path / "oncelog-data")
         assert ready["store"] == f"leveldb://{tmp_path}/oncelog-data"
         assert requests.get(ready["url"] + "/healthz", timeout=PATIENCE).status_code == 200
-        assert run("topic", "create", "t", url=ready["url"]).exit_code == 0
-        assert run("publish", "t", "a", url=ready["url"]).exit_code == 0
+        assert told(Topic(ready["url"]).send("p", 0, 1)) == "ss"
         service.send_signal(number)
         out, err = service.communicate(timeout=PATIENCE)
     assert (service.returncode, out) == (0, b"")
     assert b"Traceback" not in err
-    with process("serve", "--port", "0", "--json", cwd=tmp_path) as service:
-        assert payloads(_ready(service)["url"], "t") == [b"a"]
+    with running_service(ready["store"]) as again:
+        topic = Topic(again.url)
+        assert told(topic.send("p", 0, 1, 2)) == "dds", "deduplication goes on where it was"
+        assert topic.payloads() == ["m0", "m1", "m2"]
 
 
-def test_for_people_it_prints_one_line(tmp_path: Path) -> None:
-    with process("serve", "--port", "0", "--store", f"leveldb://{tmp_path}/d") as service:
+def test_a_signal_before_the_server_listens_to_signals_ends_it_cleanly_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oncelog_service.app.serve", stopped)
+    assert run("serve", "--port", "0", "--store", "memory://").exit_code == 0
+
+
+def test_options_and_environment_reach_the_service_and_people_get_one_line(tmp_path: Path) -> None:
+    arguments = ("serve", "--port", "0", "--store", "memory://", "--deduplication", "off", "--token", "s3cret")
+    with process(*arguments, cwd=tmp_path, ONCELOG_DEDUPLICATION="on", ONCELOG_MAX_REQUEST_BYTES="1024") as service:
         assert service.stdout is not None
         line = service.stdout.readline().decode()
-        assert line.startswith("oncelog serves http://127.0.0.1:")
-        assert line.endswith(f", data in {tmp_path}/d\n")
-
-
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with process("serve", "--port", str(port), "--store", f"leveldb://{tmp_path}/d") as service:
-            out, err = service.communicate(timeout=PATIENCE)
-    assert (service.returncode, out) == (1, b"")
-    assert err.decode() == f"error: 127.0.0.1:{port} is taken by another process; choose another --port\n"
-
-
-def test_a_store_in_use_is_named(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path / "d") as first:
-        with process("serve", "--port", "0", "--store", first.store) as service:
-            out, err = service.communicate(timeout=PATIENCE)
-        assert (service.returncode, out) == (1, b"")
-        assert err.decode() == f"error: the store {tmp_path}/d is in use by another process\n"
-
-
-def test_a_damaged_store_is_named(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path / "d") as first, Client(first.url) as client:
-        client.create_topic("t")
-        assert first.stop() == 0
-    (tmp_path / "d" / "CURRENT").write_bytes(b"nonsense")
-    with process("serve", "--port", "0", "--json", "--store", first.store) as service:
-        out, err = service.communicate(timeout=PATIENCE)
-    assert (service.returncode, out) == (1, b"")
-    assert json.loads(err)["detail"].startswith(f"the store {tmp_path}/d is damaged: ")
-
-
-def test_a_store_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with process("serve", "--port", "0", "--store", f"leveldb://{tmp_path}/file/d") as service:
-        _, err = service.communicate(timeout=PATIENCE)
-    assert service.returncode == 1
-    assert err.startswith(f"error: the store {tmp_path}/file/d cannot be opened: ".encode())
-    assert err.count(b"\n") == 1
-
-
-def test_an_option_beats_the_environment_beats_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONCELOG_PORT", "1")
-    monkeypatch.setenv("ONCELOG_DEDUPLICATION", "false")
-    settings = settings_from({"port": 2})
-    assert (settings.port, settings.deduplication, settings.max_messages) == (2, False, 10_000)
-
-
-def test_options_and_environment_reach_the_service(tmp_path: Path) -> None:
-    arguments = ("serve", "--port", "0", "--json", "--store", "memory://", "--deduplication", "off", "--token", "s3cret")
-    with process(*arguments, cwd=tmp_path, ONCELOG_DEDUPLICATION="on", ONCELOG_MAX_REQUEST_BYTES="1024") as service:
-        url = _ready(service)["url"]
+        url = line.removeprefix("oncelog serves ").partition(",")[0]
+        assert line == f"oncelog serves {url}, data in memory://\n"
         assert run("topic", "create", "t", url=url).exit_code == 1
         assert run("topic", "create", "t", "--token", "s3cret", url=url).exit_code == 0
         with Client(url, token="s3cret") as client:
@@ -105,6 +69,25 @@ def test_options_and_environment_reach_the_service(tmp_path: Path) -> None:
         refused = run("publish", "t", "x" * 2_000, "--json", url=url, env={"ONCELOG_TOKEN": "s3cret"})
         assert (refused.exit_code, json.loads(refused.stderr)["code"]) == (1, "request_too_large")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_why_it_cannot_begin_is_one_sentence(tmp_path: Path) -> None:
+    def refused(store: str, *more: str) -> str:
+        result = run("serve", "--port", "0", "--store", store, *more)
+        assert (result.exit_code, result.stdout) == (1, "")
+        return "\n".join(line for line in result.stderr.splitlines() if line.startswith(("error: ", "{")))
+
+    data = f"leveldb://{tmp_path}/d"
+    with running_service(data), socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        taken = f"error: 127.0.0.1:{port} is taken by another process; choose another --port"
+        assert refused("memory://", "--port", str(port)) == taken
+        assert refused(data) == f"error: the store {tmp_path}/d is in use by another process"
+    (tmp_path / "d" / "CURRENT").write_bytes(b"nonsense")
+    assert json.loads(refused(data, "--json"))["detail"].startswith(f"the store {tmp_path}/d is damaged: ")
+    (tmp_path / "file").touch()
+    begin = f"error: the store {tmp_path}/file/d cannot be opened: "
+    assert refused(f"leveldb://{tmp_path}/file/d").startswith(begin)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +99,51 @@ def test_options_and_environment_reach_the_service(tmp_path: Path) -> None:
         (("--deduplication", "maybe"), {}, "--deduplication"),
         (("--host", "0.0.0.0"), {}, "--token"),
         ((), {"ONCELOG_MAX_MESSAGES": "none"}, "ONCELOG_MAX_MESSAGES"),
+        *(
+            (("--transactions-url", url), {}, "--transactions-url")
+            for url in ("127.0.0.1:7071", "ftp://x", "http://", "http://x/?q", "x")
+        ),
     ],
 )
 def test_a_setting_that_is_none_is_a_usage_error(arguments: tuple[str, ...], env: dict[str, str], named: str) -> None:
     result = run("serve", *arguments, env=env)
     assert result.exit_code == 2
     assert named in result.stderr
+
+
+# --- tx-serve
+
+
+def test_the_transaction_service_alone_answers_for_transactions_and_nothing_else(tmp_path: Path) -> None:
+    arguments = ("tx-serve", "--port", "0", "--json", "--transaction-timeout-seconds", "5")
+    env = {"ONCELOG_MAX_TRANSACTION_TIMEOUT_SECONDS": "7", "ONCELOG_TRANSACTIONS_URL": "http://127.0.0.1:1"}
+    with process(*arguments, cwd=tmp_path, **env) as service:
+        ready = _ready(service)
+        url = ready["url"]
+        assert ready["data"] == str(tmp_path / "oncelog-transactions")
+        paths = requests.get(url + "/openapi.json", timeout=PATIENCE).json()["paths"]
+        assert set(paths) == {route.path for route in TRANSACTION_ROUTES} | {"/healthz", "/metrics"}
+        for path in ("/healthz", "/metrics", "/docs", "/v1/transactions"):
+            assert requests.get(url + path, timeout=PATIENCE).status_code == 200
+        assert requests.get(url + "/v1/namespaces", timeout=PATIENCE).status_code == 404
+        with Client(url) as client:
+            pointer = client.start_transaction().write_pointer
+            status = client.transaction_status(pointer)
+            assert status.expires_ms is not None
+            assert status.started_ms is not None
+            assert 5_000 <= status.expires_ms - status.started_ms < 30_000, "the default"
+            assert [each["write_pointer"] for each in value(run("tx", "list", "--json", url=url))] == [pointer]
+            answer = requests.post(url + "/v1/transactions", json={"timeoutMs": 7_001}, timeout=PATIENCE)
+            assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+        service.terminate()
+        out, err = service.communicate(timeout=PATIENCE)
+    assert (service.returncode, out) == (0, b"")
+    assert b"Traceback" not in err
+
+
+def test_only_its_port_and_its_store_have_other_defaults() -> None:
+    alone, beside = TransactionServiceSettings(), Settings()
+    differing = {name for name in Settings.model_fields if getattr(alone, name) != getattr(beside, name)}
+    assert differing == {"port", "store"}
+    assert alone.port == 7071
+    assert set(ALONE) <= TransactionServiceSettings.model_fields.keys()

@@ -3,6 +3,5 @@
 from oncelog.spark.jobs.archive import archive
 from oncelog.spark.jobs.audit import audit, audit_archive, audit_messages
 from oncelog.spark.jobs.backfill import backfill
-from oncelog.spark.jobs.flights import flights
 
-__all__ = ["archive", "audit", "audit_archive", "audit_messages", "backfill", "flights"]
+__all__ = ["archive", "audit", "audit_archive", "audit_messages", "backfill"]

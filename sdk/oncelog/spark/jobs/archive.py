@@ -36,17 +36,22 @@ def archive(
     max_offsets: int = MAX_OFFSETS,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Keep ``path`` a copy of the topics, each message once; the query, which has begun.
+    """Keep Parquet files, by day, a copy of topics: each message once, whatever is killed. The query, which has begun.
 
     All columns of the source are kept, headers too, under ``date=…`` directories. Spark readers of ``path`` see each message
     exactly once, whatever was killed when. Others may see files of a batch that was not finished: they are not named in
     ``path/_spark_metadata``.
 
-    ``url``, ``namespace``, ``token``: of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
-    ``checkpoint``: where Spark keeps its position, else ``path/_checkpoint``; the two belong together for ever.
-    ``available_now``: end when everything that is there now was copied; else go on, a batch ``every`` so often.
-    ``starting``: of a new archive: ``earliest``, ``latest`` or JSON, as the option ``startingOffsets``.
-    ``max_offsets``: of a batch. ``options``: further ones of the source.
+    Args:
+        topics: Topics to copy.
+        path: Directory of Parquet files.
+        url, namespace, token: Of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+        checkpoint: Where Spark keeps its position, else in _checkpoint there; the two belong together for ever.
+        available_now: End when what is there now is done; else go on.
+        every: Time between two batches.
+        starting: Of a new archive: ``earliest``, ``latest`` or JSON, as the option ``startingOffsets``.
+        max_offsets: Messages of one batch at most.
+        options: Further ones of the source.
     """
     messages = (
         spark.readStream.format("oncelog")

@@ -35,21 +35,28 @@ def audit(
     report: str | Path | None = None,
     span: int = SPAN,
 ) -> Audit:
-    """Read the topics from where they begin to where they are settled now, and hold them against the service's maps.
+    """Read the topics from where they begin to where they are stable now, and hold them against the service's maps.
 
     A violation is: a sequence id twice, messages out of their producer's order, message ids that do not rise, a producer that the
     service's map says other things of, and passed over sequence ids of a producer whose gaps are refused – of every producer with
     ``no_gaps``. Offsets that are not there are notes: the service passes over messages that were rolled back or have expired, and
     refuses to read over one that is lost.
 
-    ``report``: write a page of HTML there. ``span``: see :mod:`oncelog.spark.jobs.audit_pass`. Raises TopicNotFound.
+    Args:
+        topics: Topics to audit.
+        url, namespace, token: Of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+        no_gaps: Sequence ids passed over are a violation.
+        report: Write a page of HTML with plots there.
+        span: See :mod:`oncelog.spark.jobs.audit_pass`.
+
+    Raises TopicNotFound.
     """
     names = topic_names(topics)
     connection = Connection.chosen(url, namespace, token)
     ranges = connection.client().offsets({name: TopicAsked() for name in names}, connection.namespace)
     frame = _range(spark, ranges, service_options(url, namespace, token))
     of = f"{connection.namespace}: {', '.join(names)}"
-    return _audit(frame, of, connection, span, report, no_gaps, allow_holes=True, names=names, ranges=ranges)
+    return _audit(frame, of, connection, span=span, report=report, no_gaps=no_gaps, allow_holes=True, names=names, ranges=ranges)
 
 
 def audit_archive(
@@ -69,31 +76,42 @@ def audit_archive(
     """The same over the Parquet files of an archive, and held against the service's maps unless ``offline``.
 
     Here offsets that are not there are a violation, for a message may have been lost on the way; ``allow_holes`` where messages
-    of the topics are rolled back or have times to live of their own. ``topics``: else all that the archive holds. A topic
-    that the service does not know is a violation, too, and one of which nothing is there. How much the service has before and
-    behind what the archive holds is a note: an archive may begin later, and be under way.
+    of the topics are rolled back or have times to live of their own. A topic that the service does not know is a violation, too,
+    and one of which nothing is there. How much the service has before and behind what the archive holds is a note: an archive may
+    begin later, and be under way.
+
+    Args:
+        path: Directory of Parquet files.
+        topics: Else all that the archive holds.
+        url, namespace, token: Of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+        offline: Of an archive: ask no service about it.
+        no_gaps: Sequence ids passed over are a violation.
+        allow_holes: Of an archive: missing offsets are none.
+        report: Write a page of HTML with plots there.
+        span: See :mod:`oncelog.spark.jobs.audit_pass`.
     """
     frame = spark.read.parquet(path)
     names = () if topics is None else topic_names(topics)
     if names:
         frame = frame.where(frame.topic.isin(names))
     connection = None if offline else Connection.chosen(url, namespace, token)
-    return _audit(frame, path, connection, span, report, no_gaps, allow_holes, names)
+    return _audit(frame, path, connection, span=span, report=report, no_gaps=no_gaps, allow_holes=allow_holes, names=names)
 
 
 def audit_messages(
     messages: DataFrame, of: str = "messages", *, no_gaps: bool = False, allow_holes: bool = False, span: int = SPAN
 ) -> Audit:
     """The same over any DataFrame with the columns of the source (:data:`~oncelog.spark.jobs.audit_pass.COLUMNS`)."""
-    return _audit(messages, of, None, span, None, no_gaps, allow_holes)
+    return _audit(messages, of, None, span=span, no_gaps=no_gaps, allow_holes=allow_holes)
 
 
 def _audit(
     messages: DataFrame,
     of: str,
     service: Connection | None,
+    *,
     span: int,
-    report: str | Path | None,
+    report: str | Path | None = None,
     no_gaps: bool,
     allow_holes: bool,
     names: Sequence[str] = (),
@@ -124,32 +142,32 @@ def _against(
     for name in sorted({topic.topic for topic in found.topics}.union(names)):
         try:
             known = (ranges or client.offsets({name: TopicAsked()}, service.namespace))[name]
-            topic = stretch(found, name, known.earliest, known.settled, exact=ranges is not None)
+            topic = stretch(found, name, known.earliest, known.stable, exact=ranges is not None)
             compare(found, topic, client.producers(name, service.namespace), allow_holes=allow_holes)
         except TopicNotFound:
             found.violations.append(f"{name}: the service at {service.url} has no such topic")
 
 
 def _range(spark: SparkSession, ranges: dict[str, TopicOffsets], options: dict[str, str]) -> DataFrame:
-    """The topics up to where they are settled now, whatever comes while they are read, and again if they are read again."""
+    """The topics up to where they are stable now, whatever comes while they are read, and again if they are read again."""
     return (
         spark.read.format("oncelog")
         .options(**options)
         .option("subscribe", ",".join(ranges))
         .option("startingOffsets", json.dumps({name: known.earliest for name, known in ranges.items()}))
-        .option("endingOffsets", json.dumps({name: known.settled for name, known in ranges.items()}))
+        .option("endingOffsets", json.dumps({name: known.stable for name, known in ranges.items()}))
         .load()
         .select(*COLUMNS)
     )
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    marks = [name for name in ("repeats", "disorder", "twice", "id_falls") if row[name]] + ["hole"] * bool(row["hole"])
+    flags = [name for name in ("repeats", "disorder", "twice", "id_falls") if row[name]] + ["hole"] * bool(row["hole"])
     return {
         "topic": row["topic"],
         "offset": row["offset"],
         "message_id": str(MessageId.from_bytes(bytes(row["message_id"]))),
         "producer": row["producer"],
         "sequence_id": row["sequence_id"],
-        "wrong": marks,
+        "wrong": flags,
     }

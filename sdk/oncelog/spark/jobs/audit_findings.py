@@ -32,7 +32,7 @@ class ProducerFindings:
     disorder: int = 0
     """Messages with a lower offset than the one before them in their producer's order."""
     refuses_gaps: bool = False
-    """Whether the service was told to refuse this producer's gaps."""
+    """Whether the service is to refuse this producer's gaps."""
 
 
 @dataclass(slots=True)
@@ -161,8 +161,8 @@ def _producer(topic: str, name: str, stretches: list[Piece]) -> ProducerFindings
     return found
 
 
-def stretch(audit: Audit, name: str, earliest: int, settled: int, *, exact: bool) -> TopicFindings:
-    """Hold what was found of a topic against where the service says that it begins and is settled; adds violations and notes.
+def stretch(audit: Audit, name: str, earliest: int, stable: int, *, exact: bool) -> TopicFindings:
+    """Hold what was found of a topic against where the service says that it begins and is stable; adds violations and notes.
 
     ``exact``: all of that was read, so what is not there at an end is missing. Else what was audited may have begun later and
     have ended before; but where the topic has something, something must be there.
@@ -171,13 +171,13 @@ def stretch(audit: Audit, name: str, earliest: int, settled: int, *, exact: bool
     if found is None:
         found = TopicFindings(name, first_offset=earliest, last_offset=earliest - 1)
         audit.topics.append(found)
-    ends = (found.first_offset - earliest, settled - 1 - found.last_offset)
+    ends = (found.first_offset - earliest, stable - 1 - found.last_offset)
     if exact:
         found.missing_offsets += sum(ends)
         found.holes += sum(end > 0 for end in ends)
-        found.first_offset, found.last_offset = earliest, settled - 1
-    elif found.messages == 0 and settled > earliest:
-        audit.violations.append(f"{name}: nothing of it is there, and the service has offsets {earliest:,} to {settled - 1:,}")
+        found.first_offset, found.last_offset = earliest, stable - 1
+    elif found.messages == 0 and stable > earliest:
+        audit.violations.append(f"{name}: nothing of it is there, and the service has offsets {earliest:,} to {stable - 1:,}")
     else:
         if ends[0] > 0:
             audit.notes.append(f"{name}: the service has {ends[0]:,} offsets before the first one that was audited")
@@ -237,16 +237,16 @@ def judge(audit: Audit, *, no_gaps: bool, allow_holes: bool) -> None:
         )
         audit.violations += [f"{topic.topic}: {count:,} {what}" for count, what in counts if count]
         if topic.missing_offsets:
-            told = audit.notes if allow_holes else audit.violations
-            told.append(f"{topic.topic}: {topic.missing_offsets:,} offsets are not there, at {topic.holes:,} places")
+            said = audit.notes if allow_holes else audit.violations
+            said.append(f"{topic.topic}: {topic.missing_offsets:,} offsets are not there, at {topic.holes:,} places")
         if topic.unnamed:
             audit.notes.append(
                 f"{topic.topic}: {topic.unnamed:,} messages have no producer: whether one was sent twice is not known"
             )
     for producer in audit.producers:
         if producer.missing:
-            told = audit.violations if no_gaps or producer.refuses_gaps else audit.notes
-            told.append(
+            said = audit.violations if no_gaps or producer.refuses_gaps else audit.notes
+            said.append(
                 f"{producer.topic}: {producer.producer} passed over {producer.missing:,} sequence ids at {producer.gaps:,} places"
                 + (", although its gaps are refused" if producer.refuses_gaps else "")
             )

@@ -25,7 +25,7 @@ PRODUCERS, OFFSETS, MINUTES = "producers", "offsets", "minutes"
 """Kinds of pieces: (topic, producer, stretch of sequence ids), (topic, stretch of offsets), (topic, minute)."""
 
 
-def marked(messages: DataFrame, span: int = SPAN) -> DataFrame:
+def flagged(messages: DataFrame, span: int = SPAN) -> DataFrame:
     """Each message with what is wrong between it and its neighbours.
 
     ``repeats``: its sequence id was there at a lower offset. ``missing``: sequence ids passed over before it. ``disorder``: it
@@ -34,7 +34,7 @@ def marked(messages: DataFrame, span: int = SPAN) -> DataFrame:
     """
     narrow = messages.select(
         *COLUMNS,
-        # Messages without a producer have no place in its order: they are spread by their offsets.
+        # Messages without a producer are not in its order: they are spread by their offsets.
         F.coalesce(_stretch("sequence_id", span), _stretch("offset", span)).alias("sequences"),
         _stretch("offset", span).alias("offsets"),
     )
@@ -70,7 +70,7 @@ def pieces(messages: DataFrame, span: int = SPAN) -> DataFrame:
     )
     numbered = F.when(F.col("original").isNotNull(), F.col("sequence_id"))
     ms = F.unix_millis("timestamp")
-    sums = marked(messages, span).groupingSets([[topic, producer, sequences], [topic, offsets], [topic, minute]], *keys)
+    sums = flagged(messages, span).groupingSets([[topic, producer, sequences], [topic, offsets], [topic, minute]], *keys)
     return sums.agg(
         kind,
         F.count(F.lit(1)).alias("messages"),
@@ -95,7 +95,7 @@ def pieces(messages: DataFrame, span: int = SPAN) -> DataFrame:
 
 def wrong(messages: DataFrame, span: int = SPAN) -> DataFrame:
     """The messages with which something is wrong, gaps of producers aside: for the few that a report shows."""
-    return marked(messages, span).where("repeats OR disorder OR twice OR id_falls OR hole > 0")
+    return flagged(messages, span).where("repeats OR disorder OR twice OR id_falls OR hole > 0")
 
 
 def _stretch(number: str, span: int) -> Column:

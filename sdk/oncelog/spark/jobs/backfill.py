@@ -29,7 +29,7 @@ POSITION = "offset"
 """The column by which an archive's rows are in order."""
 _KEPT = ("producer", "sequence_id")
 
-Told = Callable[[dict[str, Progress]], None]
+OnProgress = Callable[[dict[str, Progress]], None]
 
 
 class BackfillOvertaken(RuntimeError):
@@ -66,7 +66,7 @@ def backfill(
     rows: int = ROWS,
     max_files: int = MAX_FILES,
     options: Mapping[str, str] | None = None,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Backfilled:
     """Publish ``source``, a directory of Parquet files or a DataFrame, with the columns that the sink takes; returns when done.
 
@@ -79,11 +79,22 @@ def backfill(
       another checkpoint, that would publish all of them again, it is refused under the same ``name``.
     * a DataFrame without it: all in one commit.
 
-    ``topic``: where all rows go, else their own ``topic``. ``name``: one for each source and target, else drawn from the path and
-    where it goes; a DataFrame needs one. What was written under it is not looked at again: other rows need another name.
-    ``keep_producers``: whether rows keep their producer and sequence id; None: if they have both and ``position``. Their order
-    counts then: what comes behind a higher sequence id of its producer is a repetition, and left out; rows of different producers
-    may change places. ``told``: how far it is.
+    What was written under a name is not looked at again: other rows need another name. The order of producers that are kept
+    counts: what comes behind a higher sequence id of its producer is a repetition, and left out; rows of different producers may
+    change places.
+
+    Args:
+        source: Directory of Parquet files, or a DataFrame.
+        topic: Where all rows go; else where their column ``topic`` says.
+        name: Under which the service keeps the position; else drawn from path and topic. A DataFrame needs one.
+        url, namespace, token: Of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+        keep_producers: Whether rows keep their producer and sequence id; else if they have both, and positions.
+        position: Column of whole numbers by which rows are in order.
+        checkpoint: Where Spark keeps its position among files whose rows have none.
+        rows: Rows of one commit, where they have positions.
+        max_files: Files of one commit, where rows have no positions.
+        options: Further ones of the sink.
+        on_progress: Called with how far it is.
 
     One at a time under a name. Raises BackfillOvertaken when another one is found to be ahead; ValueError, OncelogError; whatever
     Spark raises.
@@ -101,10 +112,12 @@ def backfill(
     }
     if ordered:
         assert position is not None
-        return _slices(frame, position, called, connection, sink, rows, keep, told)
+        return _slices(frame, position, called, connection, sink, rows, keep, on_progress)
     if isinstance(source, str):
-        return _files(spark, source, frame, called, sink, checkpoint, max_files, keep, told)
-    return _whole(frame, called, connection, sink, keep, told)
+        return _files(
+            spark, source, frame, called, sink, checkpoint=checkpoint, max_files=max_files, keep=keep, on_progress=on_progress
+        )
+    return _whole(frame, called, connection, sink, keep, on_progress)
 
 
 def _keeps(frame: DataFrame, wanted: bool | None, ordered: bool) -> bool:
@@ -120,7 +133,14 @@ def _keeps(frame: DataFrame, wanted: bool | None, ordered: bool) -> bool:
 
 
 def _slices(
-    frame: DataFrame, position: str, name: str, connection: Connection, sink: dict[str, str], rows: int, keep: bool, told: Told
+    frame: DataFrame,
+    position: str,
+    name: str,
+    connection: Connection,
+    sink: dict[str, str],
+    rows: int,
+    keep: bool,
+    on_progress: OnProgress,
 ) -> Backfilled:
     """The sequence id of a commit is the last position in it: so the next slice is known, whatever size the ones before had."""
     by_topic = "topic" in frame.columns
@@ -135,8 +155,9 @@ def _slices(
         resumed = resumed or reached is not None
         rest = frame.where(F.col("topic").eqNullSafe(F.lit(topic))) if by_topic else frame
         begin = max(first, 0 if reached is None else reached + 1)
-        told({name if topic is None else topic: replace(done, lag=max(0, last - begin + 1))})
+        on_progress({name if topic is None else topic: replace(done, lag=max(0, last - begin + 1))})
         while begin <= last:
+            # Another backfill may have come here since the last slice; its slice, cut otherwise, would pass for ours.
             _check_alone(connection, sink, producer, begin)
             end = min(begin + rows - 1, last)
             part = rest.where(F.col(position).between(begin, end)).orderBy(position)
@@ -146,7 +167,7 @@ def _slices(
                 _check_alone(connection, sink, producer, begin, but=end)  # of two at once this may be the one that was refused
                 raise
             done = Progress(end, done.batches + (written > 0), done.rows + written, last - end)
-            told({name if topic is None else topic: done})
+            on_progress({name if topic is None else topic: done})
             begin = end + 1
     return Backfilled(name, done.rows, done.batches, resumed, keep)
 
@@ -200,11 +221,13 @@ def _write(part: DataFrame, sink: Mapping[str, str]) -> int:
 # --- rows without
 
 
-def _whole(frame: DataFrame, name: str, connection: Connection, sink: dict[str, str], keep: bool, told: Told) -> Backfilled:
+def _whole(
+    frame: DataFrame, name: str, connection: Connection, sink: dict[str, str], keep: bool, on_progress: OnProgress
+) -> Backfilled:
     if _committed(connection, sink, name) is not None:
         return Backfilled(name, 0, 0, True, keep)
     written = _write(frame, {**sink, "producer": name, "sequenceId": "0"})
-    told({name: Progress(0, 1, written)})
+    on_progress({name: Progress(0, 1, written)})
     return Backfilled(name, written, 1, False, keep)
 
 
@@ -214,17 +237,18 @@ def _files(
     frame: DataFrame,
     name: str,
     sink: dict[str, str],
+    *,
     checkpoint: str | None,
     max_files: int,
     keep: bool,
-    told: Told,
+    on_progress: OnProgress,
 ) -> Backfilled:
     if checkpoint is None:
         raise ValueError("files whose rows have no positions need a checkpoint")
     files = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", max_files).parquet(path)
     sent = {**sink, "producer": name, "checkpointLocation": checkpoint}
     query = files.writeStream.format("oncelog").options(**sent)
-    done = follow({name: started(query.trigger(availableNow=True).start)}, told)[name]
+    done = follow({name: started(query.trigger(availableNow=True).start)}, on_progress)[name]
     resumed = done.batch is None or done.batch >= done.batches  # its first batch was not number 0
     return Backfilled(name, done.rows, done.batches, resumed, keep)
 

@@ -1,4 +1,4 @@
-"""How far streaming queries are: batches, rows and lag, as Spark's own progress tells them."""
+"""How far streaming queries are: batches, rows and lag, as Spark's own progress has them."""
 
 from __future__ import annotations
 
@@ -46,17 +46,19 @@ class Progress:
     rows: int = 0
     """Read from its sources."""
     lag: int | None = None
-    """Offsets of its topics that are settled and were not read; None where no source is a topic."""
+    """Offsets of its topics that are stable and were not read; None where no source is a topic."""
 
     def after(self, batches: Sequence[Mapping[str, Any]]) -> Progress:
         """With further batches, as Spark's progress has them; those that are known already do not count again."""
         now = self
-        for told in batches:
-            number, rows = int(told["batchId"]), int(told.get("numInputRows") or 0)
+        for entry in batches:
+            number, rows = int(entry["batchId"]), int(entry.get("numInputRows") or 0)
             if now.batch is None or number > now.batch:
-                now = Progress(number, now.batches + (rows > 0), now.rows + rows, lag(told))
+                now = Progress(number, now.batches + (rows > 0), now.rows + rows, lag(entry))
             elif number == now.batch:
-                now = Progress(number, now.batches, now.rows, lag(told))  # an idle query tells of its last batch again
+                now = Progress(
+                    number, now.batches, now.rows, lag(entry)
+                )  # an idle query has its last batch among the newest again
         return now
 
 
@@ -82,13 +84,13 @@ def _positions(offset: Any) -> dict[str, int] | None:
     topics = offset.get("topics") if isinstance(offset, dict) else None
     if not isinstance(topics, dict):
         return None
-    return {topic: place["pos"] for topic, place in topics.items() if isinstance(place, dict) and "pos" in place}
+    return {topic: one["pos"] for topic, one in topics.items() if isinstance(one, dict) and "pos" in one}
 
 
 def follow(
-    queries: Mapping[str, StreamingQuery], told: Callable[[dict[str, Progress]], None] = lambda _: None
+    queries: Mapping[str, StreamingQuery], on_progress: Callable[[dict[str, Progress]], None] = lambda _: None
 ) -> dict[str, Progress]:
-    """Wait until all queries have ended by themselves, and tell how far they are meanwhile; their last progress.
+    """Wait until all queries have ended by themselves, and say how far they are meanwhile; their last progress.
 
     When one fails, or this is interrupted, all are stopped. Raises StreamingQueryException: the first failed one's.
     """
@@ -98,7 +100,7 @@ def follow(
         while running:
             running = any(query.isActive for query in queries.values())
             found = {name: found[name].after(_recent(query)) for name, query in queries.items()}
-            told(found)
+            on_progress(found)
             for query in queries.values():
                 if not query.isActive:
                     query.awaitTermination()  # raises what it failed with

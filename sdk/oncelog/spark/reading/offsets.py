@@ -1,4 +1,4 @@
-"""Where a stream stands, and how far its next batch goes. Pure: told what the service answered, asking nothing.
+"""Where a stream stands, and how far its next batch goes. Pure: given what the service answered, asking nothing.
 
 What is in Spark's log is read by later versions: every text carries its version. An end offset says where its batch begins
 (``base``), too: Spark's log holds ends alone, and a beginning like "latest" would be another one after a restart.
@@ -53,15 +53,15 @@ def time_of(edge: Edge, topic: str) -> int | None:
     return edge.timestamps[topic] if isinstance(edge, AtTimes) else None
 
 
-def place(edge: Edge, topic: str, known: TopicOffsets) -> int:
+def offset_of(edge: Edge, topic: str, known: TopicOffsets) -> int:
     """The offset that ``edge`` means. ``known`` was asked with its time. It may lie before the oldest message or be unsettled."""
     if isinstance(edge, AtTime | AtTimes):
-        first = known.settled if known.at_timestamp is None else known.at_timestamp
-        return max(known.earliest, min(first, known.settled))
+        first = known.stable if known.at_timestamp is None else known.at_timestamp
+        return max(known.earliest, min(first, known.stable))
     if isinstance(edge, AtOffsets):
         offset = edge.offsets[topic]
-        return {EARLIEST: known.earliest, LATEST: known.settled}.get(offset, offset)
-    return known.earliest if edge == "earliest" else known.settled
+        return {EARLIEST: known.earliest, LATEST: known.stable}.get(offset, offset)
+    return known.earliest if edge == "earliest" else known.stable
 
 
 # --- where a stream stands --------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ Positions = Mapping[str, Position]
 
 
 def unresolved(edge: Edge) -> Json:
-    """The first offset of a stream: what the options say. What it means stands in the end offset of the first batch."""
+    """The first offset of a stream: what the options say. What it means is in the end offset of the first batch."""
     if isinstance(edge, AtTime):
         return {"v": VERSION, "start": {"timestamp": edge.timestamp}}
     if isinstance(edge, AtTimes):
@@ -146,17 +146,17 @@ class Loss(NamedTuple):
 
 
 def pinned(edge: Edge, known: Mapping[str, TopicOffsets], *, or_latest: bool = False) -> dict[str, Position]:
-    """An empty batch at the place where the stream begins. Raises ValueError where that lies beyond what is settled.
+    """An empty batch where the stream begins. Raises ValueError where that lies beyond what is stable.
 
     ``or_latest``: where nothing was published at the time of ``edge`` or later, behind the last message; else that is refused,
     as by Kafka's source: of a time in the future, what is published before it would be read.
     """
     positions = {}
     for topic, offsets in known.items():
-        begin = place(edge, topic, offsets)
-        if isinstance(edge, AtOffsets) and begin > offsets.settled:
-            raise ValueError(f"startingOffsets: {begin} of topic {topic}, whose messages go up to {offsets.settled} yet")
-        if time_of(edge, topic) is not None and begin >= offsets.settled and not or_latest:
+        begin = offset_of(edge, topic, offsets)
+        if isinstance(edge, AtOffsets) and begin > offsets.stable:
+            raise ValueError(f"startingOffsets: {begin} of topic {topic}, whose messages go up to {offsets.stable} yet")
+        if time_of(edge, topic) is not None and begin >= offsets.stable and not or_latest:
             raise no_match(edge, topic)
         positions[topic] = Position(begin, begin, offsets.generation, is_oldest(edge, topic))
     return positions
@@ -185,6 +185,7 @@ def begins(start: Positions, known: Mapping[str, TopicOffsets]) -> tuple[dict[st
         before = start.get(topic)
         loss = None if before is None else loss_at(topic, before.pos, before.generation, offsets)
         at[topic] = offsets.earliest if before is None or loss is not None else before.pos
+        # A topic made anew is a loss even where nothing was read yet: what the old one had was promised by its pin.
         if loss is not None and (loss.anew or not _is_at_oldest(before)):
             losses.append(loss)
     return at, losses
@@ -211,7 +212,7 @@ def advanced(
 ) -> dict[str, Position] | None:
     """The end of the next batch; None where it would be empty and nothing else is to be noted either.
 
-    It never goes beyond what is settled, so that it holds the same messages whenever it is read.
+    It never goes beyond what is stable, so that it holds the same messages whenever it is read.
 
     Args:
         at: Where it begins, by topic (:func:`begins`).
@@ -226,13 +227,13 @@ def advanced(
     }
     if all(topic in start and (one.pos, one.generation) == start[topic][1:3] for topic, one in moved.items()):
         return None
-    # A topic that is not subscribed any more keeps its place: whoever subscribes again misses nothing.
+    # A topic that is not subscribed any more keeps its position: with it again, the stream misses nothing.
     kept = {topic: Position(old.pos, old.pos, old.generation, _is_at_oldest(old)) for topic, old in start.items()}
     return {**kept, **moved}
 
 
 def _reach(known: TopicOffsets, within: bool) -> int:
-    return known.settled if not within or known.within is None else min(known.settled, known.within)
+    return known.stable if not within or known.within is None else min(known.stable, known.within)
 
 
 def capped(known: Mapping[str, TopicOffsets], target: Mapping[str, TopicOffsets]) -> dict[str, TopicOffsets]:
@@ -242,13 +243,13 @@ def capped(known: Mapping[str, TopicOffsets], target: Mapping[str, TopicOffsets]
 
 def _capped(now: TopicOffsets, target: TopicOffsets | None) -> TopicOffsets:
     is_same = target is not None and now.generation == target.generation
-    settled = min(now.settled, target.settled) if target is not None and is_same else now.earliest
-    return now.model_copy(update={"settled": settled})
+    stable = min(now.stable, target.stable) if target is not None and is_same else now.earliest
+    return now.model_copy(update={"stable": stable})
 
 
 def behind(positions: Positions, newest: Mapping[str, TopicOffsets]) -> Json:
-    """How many offsets each topic is settled beyond its position: numbers named as the metrics of Kafka's source."""
-    lags = [max(0, newest[topic].settled - positions[topic].pos) for topic in sorted(positions.keys() & newest.keys())]
+    """How many offsets each topic is stable beyond its position: numbers named as the metrics of Kafka's source."""
+    lags = [max(0, newest[topic].stable - positions[topic].pos) for topic in sorted(positions.keys() & newest.keys())]
     if not lags:
         return {}
     return {
@@ -262,7 +263,7 @@ def behind(positions: Positions, newest: Mapping[str, TopicOffsets]) -> Json:
 
 
 def share(total: int, wishes: Mapping[str, int]) -> dict[str, int]:
-    """``total`` in proportion to the wishes, nobody more than wished; each something, where there is enough for that.
+    """``total`` in proportion to the wishes, no one more than wished; each something, where there is enough for that.
 
     What is handed out is ``total`` or all the wishes, whichever is less.
     """
@@ -303,6 +304,7 @@ def split(whole: Sequence[Range], parts: int | None) -> list[Range]:
 
 def _cut(whole: Range, pieces: int) -> list[Range]:
     size = whole.upto - whole.first
+    # Only the first piece may begin later than planned: behind it every offset was there when the batch was planned.
     bounds = [whole.first + size * piece // pieces for piece in range(pieces + 1)]
     return [
         whole._replace(first=first, upto=upto, oldest=whole.oldest and first == whole.first) for first, upto in pairwise(bounds)

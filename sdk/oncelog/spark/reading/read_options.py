@@ -40,7 +40,7 @@ POLL_WAIT_MS = 1_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a source was told. Picklable; its text holds no token."""
+    """What a source is given. Picklable; its text holds no token."""
 
     connection: Connection
     topics: tuple[str, ...]
@@ -92,7 +92,7 @@ class ReadOptions:
     def check_batch(self) -> None:
         """Raises ValueError for what a batch has not: triggers, and a position that moves."""
         if self.subscription is not None:
-            raise ValueError("option subscription shows where a stream stands; a batch stands nowhere")
+            raise ValueError("option subscription shows where a stream stands; a batch has no position")
         if self.max_offsets is not None or self.max_bytes is not None:
             raise ValueError("a batch has no trigger, so maxOffsetsPerTrigger and maxBytesPerTrigger are for streams")
 

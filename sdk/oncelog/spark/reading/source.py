@@ -40,8 +40,8 @@ from oncelog.spark.reading.offsets import (
     is_oldest,
     loss_at,
     no_match,
+    offset_of,
     pinned,
-    place,
     ranges,
     split,
     time_of,
@@ -108,7 +108,7 @@ class BatchReader(_Reading, DataSourceReader):
         if _names(options.end, "earliest", EARLIEST):
             raise ValueError("option endingOffsets: a batch cannot end at earliest")
         self._window = Window()
-        """What the query's filters leave; of a reader that is told none, everything."""
+        """What the query's filters leave; of a reader that is given none, everything."""
         self._planned: list[Range] | None = None
 
     def partitions(self) -> list[InputPartition]:
@@ -128,14 +128,14 @@ class BatchReader(_Reading, DataSourceReader):
         for topic, offsets in known.items():
             begin = self._first(topic, offsets)
             first = max(begin, window.first or 0, since[topic])
-            upto = min(self._upto(topic, at_end[topic]), offsets.settled, *_given(window.upto, before.get(topic)))
+            upto = min(self._upto(topic, at_end[topic]), offsets.stable, *_given(window.upto, before.get(topic)))
             is_first = first == begin and is_oldest(self._start, topic)
             chosen.append(Range(topic, first, upto, offsets.generation, is_first))
         return [one for one in chosen if one.first < one.upto]
 
     def _first(self, topic: str, known: TopicOffsets) -> int:
-        first = place(self._start, topic, known)
-        if _is_time(self._start) and first >= known.settled and self._options.time_strategy == "error":
+        first = offset_of(self._start, topic, known)
+        if _is_time(self._start) and first >= known.stable and self._options.time_strategy == "error":
             raise no_match(self._start, topic)
         first = self._within("startingOffsets", self._start, topic, first, known)
         loss = loss_at(topic, first, None, known)
@@ -145,7 +145,7 @@ class BatchReader(_Reading, DataSourceReader):
         return loss.earliest
 
     def _upto(self, topic: str, known: TopicOffsets) -> int:
-        upto = self._within("endingOffsets", self._options.end, topic, place(self._options.end, topic, known), known)
+        upto = self._within("endingOffsets", self._options.end, topic, offset_of(self._options.end, topic, known), known)
         begin = self._start.offsets[topic] if isinstance(self._start, AtOffsets) else EARLIEST
         if isinstance(self._options.end, AtOffsets) and begin > upto:
             raise ValueError(f"startingOffsets: {begin} of topic {topic} is behind its endingOffsets, {upto}")
@@ -153,13 +153,13 @@ class BatchReader(_Reading, DataSourceReader):
 
     def _within(self, option: str, edge: Edge, topic: str, offset: int, known: TopicOffsets) -> int:
         """An offset that there is. Raises ValueError for one beyond the end, unless lost messages are no failure."""
-        if not isinstance(edge, AtOffsets) or offset <= known.settled:
+        if not isinstance(edge, AtOffsets) or offset <= known.stable:
             return offset
-        problem = f"{option}: {offset} of topic {topic}, whose messages go up to {known.settled} yet"
+        problem = f"{option}: {offset} of topic {topic}, whose messages go up to {known.stable} yet"
         if self._options.fail_on_data_loss:
             raise ValueError(problem)
         warn(f"oncelog source: {problem}; going on without those (failOnDataLoss is false)")
-        return known.settled
+        return known.stable
 
     def _times(self, known: Known, window: Window) -> tuple[dict[str, int], dict[str, int]]:
         """The window's times as offsets: of each topic where it begins, and where it ends if it has an end."""
@@ -169,7 +169,7 @@ class BatchReader(_Reading, DataSourceReader):
     def _at(self, known: Known, time: int) -> dict[str, int]:
         edge = AtTime(max(0, time))
         answers = self._ask({topic: _asked(edge, topic) for topic in known})
-        return {topic: place(edge, topic, offsets) for topic, offsets in answers.items()}
+        return {topic: offset_of(edge, topic, offsets) for topic, offsets in answers.items()}
 
 
 class PushdownReader(BatchReader):
@@ -182,7 +182,7 @@ class PushdownReader(BatchReader):
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches, each an immutable range of settled offsets: replayed, it holds the same messages."""
+    """Micro-batches, each an immutable range of stable offsets: replayed, it holds the same messages."""
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
         """Raises ValueError for ``schema``."""
@@ -196,7 +196,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._standing = None if options.subscription is None else Standing(options.connection, options.subscription)
 
     def initialOffset(self) -> Json:  # noqa: N802  # Spark's name, as those that follow
-        """Only a name: what it means is settled by the end of the first batch, which is empty and stands in Spark's log."""
+        """Only a name: what it means is decided by the end of the first batch, which is empty and is in Spark's log."""
         return unresolved(self._edge)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -234,15 +234,16 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return start if moved is None else to_json(moved)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """Up to where messages are settled, and how far this stream is behind, as far as is known without asking."""
+        """Up to where messages are stable, and how far this stream is behind, as far as is known without asking."""
         if self._newest is None:
             return None
-        settled = {topic: Position(one.settled, one.settled, one.generation) for topic, one in self._newest.items()}
-        return {**to_json(settled), **behind(self._end, self._newest)}
+        stable = {topic: Position(one.stable, one.stable, one.generation) for topic, one in self._newest.items()}
+        return {**to_json(stable), **behind(self._end, self._newest)}
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """What the batch holds; said by its end alone, whatever the options say today."""
         positions = from_json(end)
+        # Where nothing is new, Spark may ask from an end to itself; the end says what the batch before held.
         return [] if start == end or positions is None else self._partitions(ranges(positions))
 
     def _news(self, positions: Positions) -> Known:
@@ -292,11 +293,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _weighed(self, at: Mapping[str, int], known: Known, max_bytes: int) -> Known:
         """How far the messages go that fit in: each topic with something new has the same part."""
-        new = {topic: begin for topic, begin in at.items() if known[topic].settled > begin}
+        new = {topic: begin for topic, begin in at.items() if known[topic].stable > begin}
         if not new:
             return known
         part = max(1, max_bytes // len(new))
         answers = self._ask({topic: TopicAsked(after=begin, max_bytes=part) for topic, begin in new.items()})
+        # Between the two answers a topic may have been made anew: how far the bytes of the other one go says nothing of this one.
         fits = {
             topic: answer.within if answer.generation == known[topic].generation else at[topic]
             for topic, answer in answers.items()
@@ -313,13 +315,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """A service that was restarted may not know yet how transactions ended; one with an old copy of its data never will."""
         behind = {topic for topic in reached.keys() & newest.keys() if _is_behind(newest[topic], reached[topic])}
         for topic in behind - self._behind:
-            settled, pos = newest[topic].settled, reached[topic].pos
-            logger.warning("oncelog source: topic %s is settled up to %d, though %d was reached; waiting", topic, settled, pos)
+            stable, pos = newest[topic].stable, reached[topic].pos
+            logger.warning("oncelog source: topic %s is stable up to %d, though %d was reached; waiting", topic, stable, pos)
         self._behind = frozenset(behind)
 
 
 def _is_behind(newest: TopicOffsets, reached: Position) -> bool:
-    return newest.generation == reached.generation and newest.settled < reached.pos
+    return newest.generation == reached.generation and newest.stable < reached.pos
 
 
 def _names(edge: Edge, name: str, number: int) -> bool:

@@ -1,6 +1,7 @@
 """Where a stream stands, shown on the service: as the position of a subscription, which operators list with its lag.
 
-It decides nothing: a stream goes on where Spark's checkpoint says. So what cannot be told is logged, and the stream goes on.
+It decides nothing: a stream goes on where Spark's checkpoint says. What the service cannot be
+shown is logged, and the stream goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from oncelog.spark.reading.offsets import Position, Positions
 
 QUIET_SECONDS = 2.0
-"""How long it is tried to tell it: no micro-batch waits for it longer."""
+"""How long it is tried to show it: no micro-batch waits for it longer."""
 
 
 class Standing:
@@ -40,7 +41,7 @@ class Standing:
             try:
                 self._tell(self._connection.client(), topic, position)
             except ConsumerFenced:
-                self._is_fenced = True  # whoever has come is to be seen there
+                self._is_fenced = True  # the stream that has come is shown there now
                 logger.warning("oncelog source: subscription %s shows another stream from now on", self._name)
             except OncelogError as error:
                 logger.warning("oncelog source: subscription %s of %s is not moved: %s", self._name, topic, error.detail)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UNSETTLED_WAIT = 1.0
-"""Seconds of one wait until what was settled is so again."""
+"""Seconds of one wait until what was stable is so again."""
 
 
 def batches(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -55,6 +55,7 @@ def pages(options: ReadOptions, wanted: Range) -> Iterator[MessageColumns]:
                 f"asked for offsets {left.first} to {left.upto - 1} of {left.topic}, told to go on at {page.next}"
             )
         yield page
+        # Something was read: what is gone from here on was to be read, even where the range began at "the oldest there is".
         left = left._replace(first=page.next, oldest=False)
 
 
@@ -89,7 +90,7 @@ def report(losses: Iterable[Loss], fail: bool) -> None:
 
 
 def _behind_what_is_lost(client: Api, options: ReadOptions, wanted: Range, refusal: OncelogError | None) -> int:
-    """Where to go on: behind what is lost, or at the same place, after a refusal once what was settled is so again."""
+    """Where to go on: behind what is lost, or at the same offset, after a refusal once what was stable is so again."""
     asked = {wanted.topic: TopicAsked(after=wanted.upto - 1)}
     deadline, wait = time.monotonic() + options.connection.retry_seconds, 0.0
     while True:
@@ -103,7 +104,7 @@ def _behind_what_is_lost(client: Api, options: ReadOptions, wanted: Range, refus
             loss = loss._replace(earliest=min(loss.earliest, wanted.upto))
             report([loss] if loss.anew or not wanted.oldest else [], options.fail_on_data_loss)
             return wanted.upto if loss.anew else loss.earliest
-        if refusal is None or known.settled >= wanted.upto:
+        if refusal is None or known.stable >= wanted.upto:
             return wanted.first
         # A service that was restarted may take a while to ask how transactions ended that had ended before.
         if time.monotonic() > deadline:

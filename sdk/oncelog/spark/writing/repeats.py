@@ -1,6 +1,6 @@
 """Whether a batch that comes again is the one that was committed under its number. Pure: what was and what is in, a verdict out.
 
-Spark repeats only its newest micro-batch, and whoever repeats a numbered batch means the same rows. Both are known by the
+Spark repeats only its newest micro-batch, and a numbered batch that is repeated means the same rows. Both are known by the
 checksum that goes with each commit. Whatever else comes under a number that is taken is no repeat, and its rows are in no topic.
 """
 
@@ -42,7 +42,7 @@ def refusal(options: WriteOptions, number: int, problem: str, newest: int) -> Re
     return RepeatDiffers(
         f"{problem}. Nothing of it was written now. {_why(options)}. There are three ways on. Under another option producer "
         f"everything from here on is appended, also what the topic has already under {producer}. The same happens under the old "
-        f"name once the service has forgotten it: oncelog journal forget {options.group} {producer}, or "
+        f"name once the service has forgotten it: oncelog atomic forget {options.group} {producer}, or "
         f'Client.forget_group_producer("{options.group}", "{producer}"). With option onDifferentRows=warn the rows of this '
         f"batch, and of each that differs up to number {newest}, are left out: they are lost unless the topic has them",
         producer=producer,

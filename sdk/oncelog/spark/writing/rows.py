@@ -6,12 +6,12 @@ Nothing is done row by row in Python where a whole column can be, since a hundre
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oncelog.transactions.chunks import MAX_BYTES, MAX_MESSAGES
+from oncelog.producing.cutting import REQUEST, Messages
 from oncelog.wire.requests import PublishRequest
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ HELD_BYTES = 32 << 20
 """What a task holds in memory at most while its rows go to many topics, or are of many producers."""
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """Whose requests a row goes into."""
 
     topic: str
@@ -32,13 +32,13 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Columns:
-    """Rows of one place, in their order. None: no row has any."""
+    """Rows of one target, in their order. None: no row has any."""
 
     payloads: list[bytes]
     keys: list[bytes | None] | None = None
     properties: list[Mapping[str, str] | None] | None = None
     sequence_ids: list[int] | None = None
-    """Where the place has a producer."""
+    """Where the target has a producer."""
 
 
 # --- what columns there must be ------------------------------------------------------------------------------------------
@@ -74,8 +74,8 @@ _HOW = {
 # --- from Arrow ---------------------------------------------------------------------------------------------------------
 
 
-def split(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> Iterator[tuple[Place, Columns]]:
-    """The rows of each place, in the order of first appearance; those of one place stay in order.
+def split(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> Iterator[tuple[Target, Columns]]:
+    """The rows of each target, in the order of first appearance; those of one target stay in order.
 
     ``topic``: where all go, else where their column says. Columns that are not written are left alone.
 
@@ -84,28 +84,28 @@ def split(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> Ite
     """
     if batch.num_rows == 0:
         return
-    for place, rows in _places(batch, topic, keep_producers):
-        yield place, _columns(batch if rows is None else batch.take(rows), place)
+    for target, rows in _targets(batch, topic, keep_producers):
+        yield target, _columns(batch if rows is None else batch.take(rows), target)
 
 
-def _places(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> list[tuple[Place, pa.Array | None]]:
-    """Which rows belong to each place; None: all."""
+def _targets(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> list[tuple[Target, pa.Array | None]]:
+    """Which rows belong to each target; None: all."""
     import pyarrow as pa
 
     if topic is None and len(unique := batch.column("topic").unique()) == 1:
         topic = unique[0].as_py() or None
     if topic is not None and not keep_producers:
-        return [(Place(topic), None)]
+        return [(Target(topic), None)]
     topics = repeat(topic) if topic is not None else _words(batch, "topic")
     producers = _words(batch, "producer") if keep_producers else repeat(None)
     rows: dict[tuple[str | None, str | None], list[int]] = {}
-    for row, place in enumerate(zip(topics, producers, range(batch.num_rows), strict=False)):
-        rows.setdefault(place[:2], []).append(row)
-    found: list[tuple[Place, pa.Array | None]] = []
+    for row, target in enumerate(zip(topics, producers, range(batch.num_rows), strict=False)):
+        rows.setdefault(target[:2], []).append(row)
+    found: list[tuple[Target, pa.Array | None]] = []
     for (name, producer), numbers in rows.items():
         if not name:
             raise ValueError(f"column topic is {name!r} in {len(numbers)} rows: fill it, or set option topic for all rows")
-        found.append((Place(name, producer), None if len(rows) == 1 else pa.array(numbers, pa.int32())))
+        found.append((Target(name, producer), None if len(rows) == 1 else pa.array(numbers, pa.int32())))
     return found
 
 
@@ -114,20 +114,20 @@ def _words(batch: pa.RecordBatch, name: str) -> Sequence[str | None]:
     return words
 
 
-def _columns(batch: pa.RecordBatch, place: Place) -> Columns:
+def _columns(batch: pa.RecordBatch, target: Target) -> Columns:
     names = batch.schema.names
     value = batch.column("value")
     if value.null_count:
-        raise ValueError(f"column value is null in {value.null_count} rows for topic {place.topic}: every message has a value")
+        raise ValueError(f"column value is null in {value.null_count} rows for topic {target.topic}: every message has a value")
     columns = Columns(_bytes(value))
     if "key" in names and (key := batch.column("key")).null_count < len(key):
         columns.keys = _bytes(key)
     if "headers" in names and (headers := batch.column("headers")).null_count < len(headers):
         columns.properties = [_properties(each) for each in headers.to_pylist()]
-    if place.producer is not None:
+    if target.producer is not None:
         ids = batch.column("sequence_id")
         if ids.null_count:
-            raise ValueError(f"column sequence_id is null in {ids.null_count} rows of producer {place.producer!r}")
+            raise ValueError(f"column sequence_id is null in {ids.null_count} rows of producer {target.producer!r}")
         columns.sequence_ids = ids.to_pylist()
     return columns
 
@@ -169,13 +169,13 @@ def _properties(headers: Sequence[Mapping[str, Any] | None] | None) -> dict[str,
 SUM_BYTES = 16
 
 
-def checksum(place: Place, columns: Columns) -> int:
+def checksum(target: Target, columns: Columns) -> int:
     """The sum of a number for each row, drawn from all that is written of it: the same in whatever order the rows come.
 
     The number is a hash of 128 bits. A CRC would be twice as fast and is no hash: it is linear, so that two rows that swap their
     values have the same sum once in ten thousand times.
     """
-    where = f"{place.topic}\0{place.producer or ''}\0".encode()
+    where = f"{target.topic}\0{target.producer or ''}\0".encode()
     plain, framed = (blake2b(where + kind, digest_size=SUM_BYTES) for kind in (b"0", b"1"))
     more = (columns.keys, columns.properties, columns.sequence_ids)
     if more == (None, None, None):
@@ -210,111 +210,43 @@ def checksum_text(rows: int, total: int) -> str:
 # --- chunks -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """Rows of one place that have not left yet."""
-
-    payloads: list[bytes] = field(default_factory=list)
-    keys: list[bytes | None] | None = None
-    properties: list[Mapping[str, str] | None] | None = None
-    sequence_ids: list[int] | None = None
-    size: int = 0
-    """In bytes."""
-
-    def add(self, columns: Columns) -> int:
-        """Append; how many bytes that are."""
-        before, new = len(self.payloads), len(columns.payloads)
-        size = sum(map(len, columns.payloads)) + sum(len(key) for key in columns.keys or () if key is not None)
-        size += sum(len(name) + len(text) for each in columns.properties or () for name, text in (each or {}).items())
-        self.payloads += columns.payloads
-        self.keys = _joined(self.keys, before, columns.keys, new)
-        self.properties = _joined(self.properties, before, columns.properties, new)
-        if columns.sequence_ids is not None:
-            self.sequence_ids = (self.sequence_ids or []) + columns.sequence_ids
-        self.size += size
-        return size
-
-    def take(self, producer: str | None, most: int) -> PublishRequest:
-        """The first rows that fit into one request; one row always does."""
-        count = self._fitting(most)
-        request = PublishRequest(
-            self.payloads[:count],
-            producer=producer,
-            sequence_ids=None if self.sequence_ids is None else self.sequence_ids[:count],
-            keys=None if self.keys is None else self.keys[:count],
-            properties=None if self.properties is None else self.properties[:count],
-        )
-        for column in (self.payloads, self.sequence_ids, self.keys, self.properties):
-            if column is not None:
-                del column[:count]
-        self.size -= _size_of(request) if self.payloads else self.size
-        return request
-
-    def _fitting(self, most: int) -> int:
-        if self.size <= MAX_BYTES:
-            return min(most, len(self.payloads))
-        sizes = accumulate(map(_size, self.payloads, self.keys or repeat(None), self.properties or repeat(None)))
-        for count, size in enumerate(sizes):
-            if size > MAX_BYTES or count == most:
-                return max(1, count)
-        return len(self.payloads)
-
-
 class Chunks:
-    """Cuts the rows of a task into requests: each of one place, in the order of its rows, within the bounds of a request."""
+    """Cuts the rows of a task into requests: each of one target, in the order of its rows, within the bounds of a request."""
 
-    def __init__(self, most: int = MAX_MESSAGES) -> None:
+    def __init__(self, most: int = REQUEST.messages) -> None:
         """``most``: messages in one request."""
-        self._most = most
-        self._waiting: dict[Place, _Waiting] = {}
+        self._bounds = REQUEST._replace(messages=most)
+        self._waiting: dict[Target, Messages] = {}
         self._messages = 0
         self._size = 0
 
-    def add(self, place: Place, columns: Columns) -> Iterator[tuple[str, PublishRequest]]:
-        """Topic and request of what is full now."""
-        waiting = self._waiting.setdefault(place, _Waiting())
-        self._size += waiting.add(columns)
+    def add(self, target: Target, columns: Columns) -> Iterator[tuple[str, PublishRequest]]:
+        """Yield topic and request of what is full now."""
+        waiting = self._waiting.setdefault(target, Messages())
+        self._size += waiting.extend(columns.payloads, columns.sequence_ids, columns.keys, columns.properties)
         self._messages += len(columns.payloads)
-        while len(waiting.payloads) >= self._most or waiting.size > MAX_BYTES:
-            yield self._take(place)
+        while len(waiting) >= self._bounds.messages or waiting.size > self._bounds.bytes:
+            yield self._take(target)
         if self._messages > HELD_MESSAGES or self._size > HELD_BYTES:
             yield from self._relieve()
 
     def rest(self) -> Iterator[tuple[str, PublishRequest]]:
-        """What is left."""
-        for place, waiting in self._waiting.items():
+        """Yield what is left."""
+        for target, waiting in self._waiting.items():
             while waiting.payloads:
-                yield self._take(place)
+                yield self._take(target)
 
     def _relieve(self) -> Iterator[tuple[str, PublishRequest]]:
         """The longest first: many small requests are what makes a write slow."""
-        for place, waiting in sorted(self._waiting.items(), key=lambda each: -each[1].size):
+        for target, waiting in sorted(self._waiting.items(), key=lambda each: -each[1].size):
             if self._messages <= HELD_MESSAGES // 2 and self._size <= HELD_BYTES // 2:
                 break
             while waiting.payloads:
-                yield self._take(place)
+                yield self._take(target)
 
-    def _take(self, place: Place) -> tuple[str, PublishRequest]:
-        waiting = self._waiting[place]
-        before = waiting.size
-        request = waiting.take(place.producer, self._most)
-        self._size -= before - waiting.size
-        self._messages -= len(request.payloads)
-        return place.topic, request
-
-
-def _joined(old: list[Any] | None, before: int, more: list[Any] | None, new: int) -> list[Any] | None:
-    """A column behind another one, where either may be missing."""
-    if old is None and more is None:
-        return None
-    return ([None] * before if old is None else old) + ([None] * new if more is None else more)
-
-
-def _size(payload: bytes, key: bytes | None, properties: Mapping[str, str] | None) -> int:
-    return len(payload) + len(key or b"") + sum(len(name) + len(text) for name, text in (properties or {}).items())
-
-
-def _size_of(request: PublishRequest) -> int:
-    if request.keys is None and request.properties is None:
-        return sum(map(len, request.payloads))
-    return sum(map(_size, request.payloads, request.keys or repeat(None), request.properties or repeat(None)))
+    def _take(self, target: Target) -> tuple[str, PublishRequest]:
+        waiting = self._waiting[target]
+        taken = waiting.take(waiting.fitting(self._bounds))
+        self._size -= taken.size
+        self._messages -= len(taken)
+        return target.topic, taken.request(target.producer)

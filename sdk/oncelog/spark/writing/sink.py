@@ -93,8 +93,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _sweep(options, query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Drop what was staged; what is committed stays. What cannot be told to the service is dropped in time."""
-        _swept.clear()  # whoever goes on in this process looks for what is left
+        """Drop what was staged; what is committed stays. What the service does not hear of now is dropped in time."""
+        _swept.clear()  # the next commit of this process looks for what is left
         abort_quietly(self.options, [each.branch for each in _staged(messages) if each.branch])
 
 
@@ -153,11 +153,11 @@ def _stage(options: WriteOptions, iterator: Iterator[pa.RecordBatch], commit: st
     rows = total = 0
     with Branch(options, branch, commit) as staging:
         for batch in iterator:
-            for place, columns in split(batch, options.topic, options.keep_producers):
-                for topic, request in chunks.add(place, columns):
+            for target, columns in split(batch, options.topic, options.keep_producers):
+                for topic, request in chunks.add(target, columns):
                     staging.send(topic, request)
                 rows += len(columns.payloads)
-                total += checksum(place, columns)
+                total += checksum(target, columns)
         for topic, request in chunks.rest():
             staging.send(topic, request)
     return Staged(commit, branch if rows else None, rows, total, query)
@@ -186,6 +186,7 @@ def _take_over(client: Client, options: WriteOptions, incarnation: str | None) -
     if old is None or producer is None or old == incarnation:
         return
     try:
+        # Another one's: the commit is refused as fenced. Our own: it was taken over before, and must not be forgotten again.
         if client.group_producer(options.group, producer).incarnation != old:
             return
         client.forget_group_producer(options.group, producer, incarnation=old)
@@ -215,9 +216,10 @@ def _checksum(staged: Sequence[Staged]) -> str:
 
 
 def _sweep(options: WriteOptions, query: str, batch: int) -> None:
-    """Drop what earlier attempts of this query have staged and nobody will commit: those of batches up to this one."""
+    """Drop what earlier attempts of this query have staged and no driver will commit: those of batches up to this one."""
     now = time.monotonic()
     if now - _swept.get(query, -SWEEP_SECONDS) < SWEEP_SECONDS:
         return
     _swept[query] = now
+    # Not beyond this batch: a newer driver of the query may be staging the next one.
     abort_quietly(options, (), f"{query}.", upto_batch=batch)

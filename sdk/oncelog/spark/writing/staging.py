@@ -92,7 +92,8 @@ def abort_quietly(
 ) -> None:
     """Drop branches: these, and those whose ids begin with ``prefix``, up to ``upto_batch``, the number behind it.
 
-    What is committed, or is going to be, is left alone: the service refuses. What it cannot be told now goes when its time is up.
+    What is committed, or is going to be, is left alone: the service refuses. What it does not hear of
+    now goes when its time is up.
     """
     client = replace(options.connection, retry_seconds=min(QUIET_SECONDS, options.connection.retry_seconds)).client()
     try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from oncelog.producing.cutting import REQUEST
 from oncelog.spark.connection import Connection
 from oncelog.spark.options import SHARED, boolean, choice, connection, lower_cased, refuse_unknown, whole_number
-from oncelog.transactions.chunks import MAX_MESSAGES
 from oncelog.wire.models import ATOMIC_ID_PATTERN, PRODUCER_PATTERN
 
 GROUP = "spark"
@@ -49,7 +49,7 @@ class WriteOptions:
     """Seconds until what a task has staged is dropped, if it is not committed by then."""
     keep_producers: bool = False
     """Whether the columns ``producer`` and ``sequence_id`` go with the messages."""
-    chunk_messages: int = MAX_MESSAGES
+    chunk_messages: int = REQUEST.messages
     """Most messages in one request."""
 
     @classmethod
@@ -68,7 +68,7 @@ class WriteOptions:
             group=given.get("group", GROUP),
             staging_timeout=STAGING_SECONDS if staging_ms is None else staging_ms / 1000,
             keep_producers=boolean(given, "keepProducers", False),
-            chunk_messages=whole_number(given, "chunkMessages", 1) or MAX_MESSAGES,
+            chunk_messages=whole_number(given, "chunkMessages", 1) or REQUEST.messages,
         )
         parsed._check()
         return parsed

@@ -1,11 +1,11 @@
-"""What journaled transactions do on one topic: stage, be judged, be copied into the log, be dropped.
+"""Does on one topic what atomic commits need of it: messages are staged, judged, copied into the log, or dropped.
 
-What is staged lies in the Payload Table under the transaction's number, in chunks: the topic's data journal. Copying it into the
+What is staged lies in the Payload Table under the transaction's number, in chunks. Copying it into the
 log is one row per branch that stands for all its messages, as a stored group's does, and belongs to no transaction any more:
 readers that know nothing of transactions see it, and only then. The rows of all topics and the record that ends the transaction
 are one write, so that it happens once.
 
-From :meth:`Journaled.judged` to the last :meth:`Journaled.copy` of a commit nothing awaits, on any of its topics.
+From :meth:`AtomicOnTopic.judged` to the last :meth:`AtomicOnTopic.copy` of a commit nothing awaits, on any of its topics.
 """
 
 from __future__ import annotations
@@ -19,35 +19,31 @@ from typing import NamedTuple
 
 from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDamaged
 from oncelog.wire.requests import PublishRequest
-from oncelog_dedup import Mark, Run
+from oncelog_dedup import LastEntry
+from oncelog_service.log.append.appearances import Appearances
 from oncelog_service.log.append.expectations import Expectations, topic_name
 from oncelog_service.log.append.judge import Judge, sequence_gap
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.transactional import columns_of
 from oncelog_service.log.conditions import TopicState, mismatch
 from oncelog_service.log.groups.payloads import branch_keys
-from oncelog_service.log.groups.stored import Appearances, StoredGroup, load_group, payload_rows
+from oncelog_service.log.groups.stored import StoredGroup, load_group, payload_rows
 from oncelog_service.log.key_index import key_name
+from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.log.scan import read_back
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
+from oncelog_service.storage.payload_rows import Payload, encode_payload_rows, moved_payload
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import (
-    ChunkRow,
-    Payload,
-    RowDamaged,
-    decode_record,
-    encode_payload_rows,
-    encode_record,
-    moved_payload,
-)
+from oncelog_service.storage.records import ChunkRow, decode_record, encode_record
 
 _DROPPED_AT_ONCE = 1_000
 
 
 @dataclass(slots=True)
 class Staged:
-    """What one transaction has staged on one topic. Memory is ahead of the disk: whoever answers from it waits for the writer."""
+    """What one transaction has staged on one topic. Memory is ahead of the disk: an answer from it waits for the writer."""
 
     number: int
     group: StoredGroup
@@ -56,12 +52,12 @@ class Staged:
 
     @property
     def next_chunk(self) -> int:
-        """The number that a new chunk must have."""
+        """The number that the next chunk must have."""
         return len(self.chunks)
 
 
 class Ready(NamedTuple):
-    """What of a commit belongs to one topic, in order, without what the topic has already."""
+    """The messages of a commit for one topic, in order, without those that the topic has already."""
 
     staged: Sequence[Staged]
     cleared: dict[str, frozenset[int]]
@@ -69,7 +65,7 @@ class Ready(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What was copied into the log of a topic, as soon as it is written."""
+    """The index in a topic's log to which a commit was copied."""
 
     messages: int
     first_offset: int | None
@@ -77,38 +73,38 @@ class Copied(NamedTuple):
     on_written: Callable[[], None]
 
 
-class Journaled:
-    """Of one open topic. Works on the event loop that owns it."""
+class AtomicOnTopic:
+    """Stages, judges and copies atomic commits on one open topic. Works on the event loop that owns it."""
 
     def __init__(
         self,
         topic: OpenTopic,
+        memory: Memory,
         producers: Producers,
         judge: Judge,
-        appearances: Appearances,
         expectations: Expectations,
-        on_copied: Callable[[Run, Run | None], None],
+        appearances: Appearances,
     ) -> None:
-        """``on_copied``: a branch's row is on disk, with the runs for the producers and for the keys."""
+        self._topic = topic
         self._name = topic_name(topic.prefix)
         self._prefix = topic.prefix
         self._store = topic.store
         self._writer = topic.writer
         self._clock = topic.clock
         self._dedup = topic.dedup
+        self._keys = topic.keys
+        self._check_open = topic.check_open
+        self._memory = memory
         self._producers = producers
         self._judge = judge
-        self._keys = topic.keys
-        self._appearances = appearances
         self._expectations = expectations
-        self._check_open = topic.check_open
-        self._on_copied = on_copied
+        self._appearances = appearances
         self._staged: dict[int, Staged] = {}
 
     # --- stage
 
     async def open(self, number: int) -> Staged:
-        """What the transaction has staged here, perhaps nothing. Raises TopicDamaged."""
+        """Returns what the transaction has staged here, perhaps nothing. Raises TopicDamaged."""
         staged = self._staged.get(number)
         if staged is None:
             loaded = await read(_load, self._store, self._prefix, number, self._keys is not None)
@@ -116,7 +112,7 @@ class Journaled:
         return staged
 
     def begun(self, number: int) -> Staged:
-        """The same for a transaction that has nothing on disk here; known here from its first chunk on."""
+        """Begin what a transaction stages here, of which nothing is on disk; it is known from its first chunk on."""
         staged = self._staged.get(number)
         if staged is None:
             key = pointer_key(self._prefix, -number)
@@ -124,16 +120,16 @@ class Journaled:
         return staged
 
     def close(self, number: int) -> None:
-        """Let go of what is known about it: it has ended."""
+        """Lets go of what is known about a transaction that has ended."""
         self._staged.pop(number, None)
 
     @property
     def known(self) -> list[int]:
-        """The numbers under which something is staged that somebody is working on."""
+        """The numbers under which something is staged and known here."""
         return list(self._staged)
 
     def is_new(self, staged: Staged, chunk: int, request: PublishRequest) -> bool:
-        """Whether the chunk is to be staged; False: it is staged already, or on its way.
+        """Returns whether the chunk is to be staged; False: it is staged already, or on its way.
 
         Raises:
             ChunkReused, InvalidRequest, ExpectationsNotChecked, ProducerFenced, SequenceGap: it cannot be staged. A refusal may
@@ -169,12 +165,12 @@ class Journaled:
             raise sequence_gap(producer, *gap)
 
     def put(self, batch: Batch, staged: Staged, chunk: int, request: PublishRequest) -> None:
-        """Add to ``batch`` what stages a chunk that is new."""
+        """Adds to ``batch`` what stages a chunk that is new."""
         self._writer.fence(batch)
         group = staged.group
         keys = request.expected_key_offsets or {}
         row = ChunkRow(
-            first_place=group.messages,
+            first_index=group.messages,
             messages=len(request.payloads),
             digest=_digest(request),
             producer=request.producer,
@@ -182,7 +178,7 @@ class Journaled:
             expected_offset=request.expected_offset,
             expected_last_message_id=None if request.expected_last_message_id is None else request.expected_last_message_id.hex(),
             expected_key_offsets=None if request.expected_key_offsets is None else dict(keys),
-            key_places=_key_places(keys, group),
+            key_indexes=_key_indexes(keys, group),
         )
         columns = columns_of(request, 0, None)
         self._add(batch, staged, chunk, row, request.sequence_ids, request.keys, partial(encode_payload_rows, columns))
@@ -197,7 +193,7 @@ class Journaled:
         keys: Sequence[bytes | None] | None,
         rows: Callable[[Sequence[bytes], int], list[bytes]],
     ) -> None:
-        """``rows``: the payload rows, from their ids and the place of the first."""
+        """``rows``: the payload rows, from their ids and the index of the first."""
         group = staged.group
         payload_ids, first = group.stamps.take(row.messages, self._clock.now_ms())
         batch.put_run(Table.PAYLOAD, group.key, payload_ids, rows(payload_ids, first))
@@ -211,7 +207,7 @@ class Journaled:
     # --- judge
 
     async def ready(self, staged: Sequence[Staged], allot: Callable[[], int]) -> Ready:
-        """What is to be copied of these, in this order; waits until nothing that it depends on is under way.
+        """Returns what is to be copied of these, in this order, once nothing that it depends on is under way.
 
         Messages that the topic has already are left out, by staging the others once more, under a number from ``allot``.
 
@@ -226,32 +222,35 @@ class Journaled:
             cleared: dict[str, frozenset[int]] = {}
             persisted: list[str] = []
             in_flight = False
-            for producer, first in _first_ids(staged).items() if self._judge.deduplicates else ():
+            for producer, first in _first_ids(staged).items() if self._topic.deduplicates else ():
                 cleared[producer] = await self._judge.cleared(producer, first)
                 verdict = self._dedup.judge(producer, [first])
                 in_flight = in_flight or self._dedup.in_flight(producer)
                 if verdict.persisted:
                     persisted.append(producer)
             if in_flight:
-                await self._writer.settled()
+                await self._writer.drained()
             elif not persisted:
                 return Ready([each for each in staged if each.group.messages], cleared)
             else:
                 staged = await self._without(staged, persisted, allot())
 
     def _check_gaps(self, staged: Iterable[Staged]) -> None:
-        """Between one branch and the next; what is before the first is known in the last moment only. Raises SequenceGap."""
-        last: dict[str, Mark] = {}
-        for each in staged if self._judge.deduplicates else ():
-            for producer, mark in each.group.dedup.fold.items():
+        """Checks for gaps between one branch and the next; the one before the first is known in the last moment only.
+
+        Raises SequenceGap.
+        """
+        last: dict[str, LastEntry] = {}
+        for each in staged if self._topic.deduplicates else ():
+            for producer, last_entry in each.group.dedup.fold.items():
                 begin = each.group.first_sequence_id(producer)
                 gap = self._producers.gap(producer, [begin], last[producer]) if producer in last else None
                 if gap is not None:
                     raise sequence_gap(producer, *gap)
-                last[producer] = mark
+                last[producer] = last_entry
 
     def judged(self, ready: Ready) -> bool:
-        """Whether what is ready can be copied at this very moment; False: look again, something has come between.
+        """Returns whether what is ready can be copied at this very moment; False: look again, something has come between.
 
         Raises:
             ProducerFenced, SequenceGap, OffsetMismatch, KeyInTransaction, InvalidRequest: it cannot. A refusal may depend on
@@ -259,28 +258,28 @@ class Journaled:
         """
         self._check_open()
         for producer, first in _first_ids(ready.staged).items():
-            if self._judge.deduplicates and not self._is_new(producer, first, ready.cleared.get(producer, frozenset())):
+            if self._topic.deduplicates and not self._is_new(producer, first, ready.cleared.get(producer, frozenset())):
                 return False
-        place = 0
+        index = 0
         earlier: dict[str, int] = {}
         for staged in ready.staged:
             for chunk in staged.chunks.values():
-                self._check_chunk(chunk, place, earlier)
-            earlier.update({name: place + at for name, (_, at) in staged.group.keys.items()})
-            place += staged.group.messages
+                self._check_chunk(chunk, index, earlier)
+            earlier.update({name: index + at for name, (_, at) in staged.group.keys.items()})
+            index += staged.group.messages
         return True
 
     def _is_new(self, producer: str, first: int, cleared: frozenset[int]) -> bool:
         pushed = self._dedup.last_pushed(producer)
-        if (pushed is not None and pushed.sequence_id >= first) or not self._judge.transactions_of(producer) <= cleared:
+        if (pushed is not None and pushed.sequence_id >= first) or not self._topic.transactions_of(producer) <= cleared:
             return False
         gap = self._producers.gap(producer, [first])
         if gap is not None:
             raise sequence_gap(producer, *gap)
         return True
 
-    def _check_chunk(self, chunk: ChunkRow, place: int, earlier: dict[str, int]) -> None:
-        """``place``: where its branch begins within the commit; ``earlier``: key → place of its newest message before that."""
+    def _check_chunk(self, chunk: ChunkRow, index: int, earlier: dict[str, int]) -> None:
+        """``index``: where its branch begins within the commit; ``earlier``: key → index of its newest message before that."""
         if chunk.producer is not None:
             refusal = self._producers.refusal(chunk.producer, chunk.epoch)
             if refusal is not None:
@@ -289,21 +288,21 @@ class Journaled:
         if not request.conditional:
             return
         self._expectations.check_on()
-        place += chunk.first_place
-        if place and request.expected_last_message_id is not None:
+        index += chunk.first_index
+        if index and request.expected_last_message_id is not None:
             raise InvalidRequest(
                 f"expectedLastMessageId on {self._name}: only the first messages of an atomic commit on a topic can expect it"
             )
-        found = mismatch(request, self._state(place, place - chunk.first_place, chunk, earlier))
+        found = mismatch(request, self._state(index, index - chunk.first_index, chunk, earlier))
         if found is not None:
             raise self._expectations.refusal(found)
 
-    def _state(self, place: int, base: int, chunk: ChunkRow, earlier: dict[str, int]) -> TopicState:
-        """The topic as the messages from this place on would meet it."""
+    def _state(self, index: int, base: int, chunk: ChunkRow, earlier: dict[str, int]) -> TopicState:
+        """Returns the topic as the messages from this index on would meet it."""
         assert self._keys is not None
         state = self._keys.state()
         upcoming = state.upcoming_offset
-        before = {**earlier, **{_name_of(key): base + at for key, at in chunk.key_places.items()}}
+        before = {**earlier, **{_name_of(key): base + at for key, at in chunk.key_indexes.items()}}
 
         def newest(key: str) -> int | None:
             at = before.get(_name_of(key))
@@ -312,19 +311,21 @@ class Journaled:
         def held_by(key: str) -> int | None:
             return None if _name_of(key) in before else state.held_by(key)
 
-        return TopicState(upcoming + place, state.last_message_id, newest, held_by)
+        return TopicState(upcoming + index, state.last_message_id, newest, held_by)
 
     # --- messages that are there already
 
     async def _without(self, staged: Sequence[Staged], producers: Sequence[str], number: int) -> list[Staged]:
-        """The same messages without those of ``producers`` that are in the log, staged anew under ``number``."""
-        await self._writer.settled()  # what came with the commit itself is read back too
+        """Stage the messages anew under ``number``, without those of ``producers`` that are in the log."""
+        await self._writer.drained()  # what came with the commit itself is read back too
         rows = [await read(_payloads, self._store, each.group.key) for each in staged]
         known: dict[str, int] = {}
         for producer in producers:
             own = [payload for each in rows for payload, _ in each if payload.producer == producer]
             ids = [payload.sequence_id for payload in own if payload.sequence_id is not None]
             persisted = self._dedup.judge(producer, ids).persisted
+            if persisted:
+                self._judge.check_undecided(producer, ids[:persisted])
             await self._judge.originals(producer, ids[:persisted], [payload.payload for payload in own])
             known[producer] = ids[persisted - 1] if persisted else -1
         return [self._staged_anew(staged, rows, known, number)]
@@ -335,7 +336,7 @@ class Journaled:
         anew, batch = self.begun(number), Batch()
         for each, payloads in zip(staged, rows, strict=True):
             for chunk in each.chunks.values():
-                part = payloads[chunk.first_place : chunk.first_place + chunk.messages]
+                part = payloads[chunk.first_index : chunk.first_index + chunk.messages]
                 kept = [
                     (payload, row) for payload, row in part if (payload.sequence_id or 0) > known.get(payload.producer or "", -1)
                 ]
@@ -345,15 +346,15 @@ class Journaled:
                 ids = [payload.sequence_id for payload, _ in kept if payload.sequence_id is not None] or None
                 keys = [payload.key for payload, _ in kept]
                 self._add(batch, anew, len(anew.chunks), row, ids, keys, partial(_moved, [row for _, row in kept]))
-        self._writer.submit(batch, lambda: None)
+        self._writer.submit(batch)
         return anew
 
     # --- copy
 
     def copy(self, batch: Batch, staged: Iterable[Staged]) -> Copied:
-        """Add to ``batch`` what copies these into the log, in this order, one behind the other.
+        """Adds to ``batch`` what copies these into the log, in this order, one behind the other.
 
-        Memory moves, so nothing raises here: whoever calls it has asked :meth:`check_open` or :meth:`judged` in this very step.
+        Memory moves, so nothing raises here: the caller has asked :meth:`check_open` or :meth:`judged` in this very step.
         """
         self._writer.fence(batch)
         total, first_offset, first_id = 0, None, None
@@ -364,7 +365,7 @@ class Journaled:
             run, keyed = self._appearances.put(batch, group)
             for chunk in each.chunks:
                 batch.delete(Table.CHUNK, chunk_key(self._prefix, each.number, chunk))
-            written.append(partial(self._on_copied, run, keyed))
+            written.append(partial(self._memory.group_written, run, keyed))
             total += run.count
             if first_id is None:
                 first_id = run.first_id[:ROW_ID_SIZE] + (group.first_payload_id or FIRST_PAYLOAD_ID)
@@ -374,32 +375,25 @@ class Journaled:
     # --- drop
 
     async def drop(self, number: int) -> None:
-        """Delete what the transaction staged here and nobody will see. Not for one that was copied."""
+        """Deletes what a transaction staged here and nobody will see. Not for one that was copied."""
         self.close(number)
         while keys := await read(branch_keys, self._store, pointer_key(self._prefix, -number), _DROPPED_AT_ONCE):
             batch = Batch()
             for table, key in keys:
                 batch.delete(table, key)
-            await self._writer.submit_lazily(batch, lambda: None)
+            await self._writer.submit_lazily(batch)
 
 
 def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
     staged = Staged(number, load_group(store, prefix, -number, keyed))
     base = pointer_key(prefix, -number)
     with closing(store.scan(Table.CHUNK, base, base + AFTER_ANY)) as rows:
-        found = {int.from_bytes(key[len(base) :], "big"): _chunk_row(data) for key, data in rows}
-    staged.chunks.update(sorted(found.items(), key=lambda chunk: chunk[1].first_place))
+        found = {int.from_bytes(key[len(base) :], "big"): read_back(decode_record, ChunkRow, data) for key, data in rows}
+    staged.chunks.update(sorted(found.items(), key=lambda chunk: chunk[1].first_index))
     messages = sum(chunk.messages for chunk in staged.chunks.values())
     if staged.group.row is None and staged.chunks and messages != staged.group.messages:
         raise TopicDamaged(f"branch {number} has staged {messages} messages, {staged.group.messages} are there")
     return staged
-
-
-def _chunk_row(data: bytes) -> ChunkRow:
-    try:
-        return decode_record(ChunkRow, data)
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage
 
 
 def _payloads(store: Store, key: bytes) -> list[tuple[Payload, bytes]]:
@@ -407,16 +401,16 @@ def _payloads(store: Store, key: bytes) -> list[tuple[Payload, bytes]]:
 
 
 def _first_ids(staged: Iterable[Staged]) -> dict[str, int]:
-    """Producer → the lowest sequence id of what is to be copied. Raises InvalidRequest if they do not rise throughout."""
+    """Returns producer → the lowest sequence id of what is to be copied. Raises InvalidRequest if they do not rise throughout."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for each in staged:
-        for producer, mark in each.group.dedup.fold.items():
+        for producer, last_entry in each.group.dedup.fold.items():
             begin = each.group.first_sequence_id(producer)
             if producer in last and begin <= last[producer]:
                 raise _not_rising(producer, last[producer], begin)
             first.setdefault(producer, begin)
-            last[producer] = mark.sequence_id
+            last[producer] = last_entry.sequence_id
     return first
 
 
@@ -437,7 +431,7 @@ def _expectations(chunk: ChunkRow) -> PublishRequest:
 
 
 def _shortened(chunk: ChunkRow, group: StoredGroup, messages: int, kept: int) -> ChunkRow:
-    """The chunk behind what ``group`` has, without its first messages, which are in the log already."""
+    """Returns the chunk behind what ``group`` has, without its first messages, which are in the log already."""
     known = messages - kept
     if known and (chunk.expected_last_message_id is not None or chunk.expected_key_offsets is not None):
         raise SequenceReused(
@@ -447,10 +441,10 @@ def _shortened(chunk: ChunkRow, group: StoredGroup, messages: int, kept: int) ->
         )
     return replace(
         chunk,
-        first_place=group.messages,
+        first_index=group.messages,
         messages=kept,
         expected_offset=None if chunk.expected_offset is None else chunk.expected_offset + known,
-        key_places=_key_places(chunk.expected_key_offsets or (), group),
+        key_indexes=_key_indexes(chunk.expected_key_offsets or (), group),
     )
 
 
@@ -458,12 +452,12 @@ def _moved(rows: Sequence[bytes], payload_ids: Sequence[bytes], first: int) -> l
     return [moved_payload(row, payload_ids[at], first + at) for at, row in enumerate(rows)]
 
 
-def _key_places(keys: Iterable[str], group: StoredGroup) -> dict[str, int]:
+def _key_indexes(keys: Iterable[str], group: StoredGroup) -> dict[str, int]:
     return {key: group.keys[name][1] for key in keys if (name := _name_of(key)) in group.keys}
 
 
 def _digest(request: PublishRequest) -> str:
-    """Of everything that the request says, whatever media type it came in."""
+    """Digest everything that the request says, whatever media type it came in."""
     ids = None if request.sequence_ids is None else list(request.sequence_ids)
     keys = None if request.expected_key_offsets is None else sorted(request.expected_key_offsets.items())
     expected = (request.expected_offset, request.expected_last_message_id, keys)
@@ -474,7 +468,8 @@ def _digest(request: PublishRequest) -> str:
 
 
 def said_of(request: PublishRequest) -> list[object]:
-    """What a request says of its messages beside their payloads, alike for all that say the same: whatever order properties came
+    """Returns what a request says of its messages beside their payloads, alike for all that say the same: whatever order
+    properties came
     in, and whether a column that says nothing is there."""
     properties = [sorted(each.items()) if each else None for each in request.properties or ()]
     return [_column(request.keys), _column(properties), _column(request.ttls), [*map(len, request.payloads)]]

@@ -6,9 +6,6 @@ for the rows it lost to: if their write fails it was no refusal, and nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
-
 from oncelog.errors import (
     ExpectationsNotChecked,
     KeyInTransaction,
@@ -16,12 +13,12 @@ from oncelog.errors import (
     OncelogError,
     StorageFailed,
     StorageUnavailable,
-    TransactionNotInProgress,
 )
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.log.append.judge import Known
-from oncelog_service.log.conditions import KEY_OFFSET, NOTHING_REPEATED, OFFSET, Held, Mismatch, Repeated, mismatch
+from oncelog_service.log.conditions import KEY_OFFSET, NOTHING_REPEATED, OFFSET, LockedKey, Mismatch, Repeated, mismatch
 from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.log.settling import Settling
 from oncelog_service.storage.keys import GENERATION_SIZE, split_topic_key
 
 _REMEMBERED = 10_000
@@ -29,21 +26,14 @@ _REMEMBERED = 10_000
 
 
 class Expectations:
-    """Of one open topic. Works on the event loop that owns it."""
+    """Judges what requests expect of one open topic. Works on the event loop that owns it."""
 
-    def __init__(
-        self,
-        topic: OpenTopic,
-        settle: Callable[[int, bool], Coroutine[Any, Any, None]],
-    ) -> None:
-        """``settle`` tells the topic that a transaction has ended, and whether it was committed."""
+    def __init__(self, topic: OpenTopic, settling: Settling) -> None:
         self._name = topic_name(topic.prefix)
         self.keys = topic.keys
         self._dedup = topic.dedup
         self._writer = topic.writer
-        self._pointers = topic.pointers
-        self._transactions = topic.transactions
-        self._settle = settle
+        self._settling = settling
         self._relatives: dict[int, set[int]] = {}
         """Write pointer → others that belong to the same transaction, as far as they were met."""
 
@@ -55,7 +45,7 @@ class Expectations:
                 "carries an expectation is refused; nothing was stored"
             )
 
-    def found(self, request: PublishRequest, known: Known | None = None) -> Mismatch | Held | None:
+    def found(self, request: PublishRequest, known: Known | None = None) -> Mismatch | LockedKey | None:
         """What of the request does not hold at this moment. Awaits nothing. Raises ExpectationsNotChecked."""
         self.check_on()
         assert self.keys is not None  # checked
@@ -67,28 +57,33 @@ class Expectations:
         repeated = NOTHING_REPEATED if known is None or not known.messages else self._repeated(request, known)
         return mismatch(request, state, repeated)
 
-    async def refuse(self, found: Mismatch | Held, pointer: int | None) -> None:
+    async def refuse(self, found: Mismatch | LockedKey, pointer: int | None) -> None:
         """Refuse for good; or return, when what stood in the way has been settled: judge again.
 
         Raises:
             OffsetMismatch, KeyInTransaction: definite. StorageUnavailable: what the request lost to may not be on disk; definite.
         """
-        await self.settled()
+        await self.drained()
         if isinstance(found, Mismatch):
             raise self.refusal(found)
-        if not (await self._has_ended(found.write_pointer, pointer) or await self._is_related(found.write_pointer, pointer)):
+        if not await self._settling.settle_ended([found.write_pointer], under=pointer):
+            return
+        if pointer is None or not await self._settling.are_related(pointer, found.write_pointer):
             raise self.refusal(found)
+        if len(self._relatives) >= _REMEMBERED:
+            self._relatives.clear()
+        self._relatives.setdefault(pointer, set()).add(found.write_pointer)
 
-    async def settled(self) -> None:
+    async def drained(self) -> None:
         """Return when what a refusal depends on is on disk. Raises StorageUnavailable: it may not be, and nothing was done."""
         try:
-            await self._writer.settled()
+            await self._writer.drained()
         except StorageFailed as error:
             raise StorageUnavailable(f"{error.detail}; nothing of this request was written") from error
 
-    def refusal(self, found: Mismatch | Held) -> OncelogError:
+    def refusal(self, found: Mismatch | LockedKey) -> OncelogError:
         """The answer, once it is certain."""
-        if isinstance(found, Held):
+        if isinstance(found, LockedKey):
             return KeyInTransaction(
                 f"the newest message with key {found.key[:100]!r} belongs to the transaction {found.write_pointer}, which is not "
                 "settled; try again when it is",
@@ -104,41 +99,14 @@ class Expectations:
             topic=self._name,
         )
 
-    async def _has_ended(self, other: int, pointer: int | None) -> bool:
-        """Whether this transaction has ended and is settled now."""
-        state = (await self._transactions.states([other])).get(other)
-        if state == "committed" or (state is None and self._pointers.outlived(other)):
-            await self._settle(other, True)
-            return True
-        # A request under a pointer of its own must not wait for those under another: two of them could for each other.
-        if state in ("aborted", "invalid") and pointer is None:
-            await self._settle(other, False)
-            return True
-        return False
-
-    async def _is_related(self, other: int, pointer: int | None) -> bool:
-        """Whether both are write pointers of one transaction, which has checkpoints."""
-        if pointer is None:
-            return False
-        own = await self._transactions.root(pointer)
-        try:
-            related = own is not None and await self._transactions.root(other) == own
-        except TransactionNotInProgress:
-            return False
-        if related:
-            if len(self._relatives) >= _REMEMBERED:
-                self._relatives.clear()
-            self._relatives.setdefault(pointer, set()).add(other)
-        return related
-
     def _repeated(self, request: PublishRequest, known: Known) -> Repeated:
         assert request.producer is not None  # whose messages are known
         assert request.sequence_ids is not None
         ids = request.sequence_ids[: known.messages]
         originals = [known.originals.get(each) for each in ids]
-        mark = self._dedup.last_pushed(request.producer)
-        if mark is not None and mark.sequence_id == ids[-1]:
-            last_id: bytes | None = mark.message_id
+        last_entry = self._dedup.last_pushed(request.producer)
+        if last_entry is not None and last_entry.sequence_id == ids[-1]:
+            last_id: bytes | None = last_entry.message_id
         else:
             last_id = None if originals[-1] is None else originals[-1].message_id
         offsets: dict[str, int | None] = {}

@@ -18,23 +18,13 @@ from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.avro_parts import VALUE_BRANCH, decode_long, encode_string
-from oncelog_dedup import Mark
+from oncelog_dedup import LastEntry
 from oncelog_service.log.groups.stored import latest_stored
-from oncelog_service.log.scan import OFFSET_AT, after, checked, find_offset, unchecked_from
+from oncelog_service.log.scan import OFFSET_AT, after, checked, find_offset, read_back, unchecked_from
+from oncelog_service.storage.fields import GROUP, T
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, pointer_key
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import (
-    GROUP,
-    MESSAGE_AT,
-    GroupProducer,
-    Row,
-    RowDamaged,
-    T,
-    decode_row,
-    message_id_of,
-    payload_of,
-    write_pointer_of,
-)
+from oncelog_service.storage.rows import MESSAGE_AT, GroupProducer, Row, decode_row, message_id_of, payload_of, write_pointer_of
 
 _CONTINUES = 0x80
 """Of a byte of a number: another one follows."""
@@ -92,7 +82,7 @@ def _request_at(store: Store, prefix: bytes, row_id: bytes) -> list[Row]:
     request: list[Row] = []
     with closing(store.scan(Table.MESSAGE, prefix, prefix + after(row_id), reverse=True)) as rows:
         for key, data in rows:
-            row = _decode(key[len(prefix) :], data)
+            row = read_back(decode_row, key[len(prefix) :], data)
             if row.fills_a_hole:
                 return request  # what stood there is known to be lost
             if row.row_id != row_id if not request else row.offset != request[-1].offset - 1:
@@ -116,7 +106,7 @@ def _stored_by(store: Store, prefix: bytes, producer: str, row: Row) -> list[Ori
     """The producer's messages in a stored group, the newest first; of a large group the latest ones."""
     key = pointer_key(prefix, row.payloads_under)
     return [
-        Original(each.sequence_id, row.row_id + each.payload_id, row.offset + each.place, each.payload, row.write_pointer)
+        Original(each.sequence_id, row.row_id + each.payload_id, row.offset + each.group_index, each.payload, row.write_pointer)
         for each in latest_stored(store, key, _LARGEST_PART)
         if each.producer == producer
     ]
@@ -199,7 +189,7 @@ class _Looked(NamedTuple):
     """Of the walk with the narrower bounds."""
     next_offset: int | None = None
     behind: bytes | None = None
-    """Where reading ended: whoever sends everything again goes on there."""
+    """Where reading ended: a producer that sends everything again goes on there."""
     elsewhere: bool = False
     """Nothing was where it should have been: others publish beside the producer, or its sequence ids have gaps."""
 
@@ -212,7 +202,7 @@ class History:
         self._prefix = prefix
         self._looked: dict[str, _Looked] = {}
 
-    def originals(self, producer: str, newest: Mark, sequence_ids: Sequence[int], counts_from: int) -> dict[int, Original]:
+    def originals(self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int) -> dict[int, Original]:
         """sequence id → stored message, for those of the rising ``sequence_ids`` that are cheaply found.
 
         All that an exact retry of the most recent request repeats are. An operator may have forgotten the producer: what lies
@@ -233,7 +223,9 @@ class History:
             self._remember(producer, looked._replace(seen_from=came.seen_from))
         return {**found, **came.found}
 
-    def _where_expected(self, producer: str, newest: Mark, sequence_ids: Sequence[int], counts_from: int) -> dict[int, Original]:
+    def _where_expected(
+        self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int
+    ) -> dict[int, Original]:
         end = newest.offset + 1 - (newest.sequence_id - sequence_ids[-1])
         first = max(end - len(sequence_ids), counts_from)
         if end <= first or any(newest.message_id[ROW_ID_SIZE:]):
@@ -256,10 +248,3 @@ class History:
         if len(self._looked) >= _REMEMBERED_PRODUCERS:
             self._looked.clear()
         self._looked[producer] = looked
-
-
-def _decode(row_id: bytes, data: bytes) -> Row:
-    try:
-        return decode_row(row_id, data)
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage

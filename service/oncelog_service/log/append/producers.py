@@ -7,44 +7,38 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from oncelog.errors import InvalidRequest, ProducerEnded, ProducerFenced, ProducerNotFound
 from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
-from oncelog_dedup import MAX_SEQUENCE_ID, Mark, Run
+from oncelog_dedup import MAX_SEQUENCE_ID, LastEntry
 from oncelog_service.log.append.history import MOST_RECENT, walk
-from oncelog_service.log.assigned import counting, has_ended, is_assigned, new_name
 from oncelog_service.log.checks import check_producer_name, first_gap
-from oncelog_service.log.epochs import begun_by, remembering
-from oncelog_service.log.generations import Generations
+from oncelog_service.log.names.assigned import counting, has_ended, is_assigned, new_name
+from oncelog_service.log.names.epochs import begun_by, remembering
 from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.log.settling import Settling
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import ProducerRow, encode_record
+from oncelog_service.storage.records import ProducerRow, encode_record
 
 
 class Producers:
     """Works on the event loop that owns the topic, on the same maps as the publish path."""
 
-    def __init__(
-        self,
-        topic: OpenTopic,
-        generations: Generations,
-        rows: dict[str, ProducerRow],
-        end_transactions: Callable[[str, bool], Coroutine[Any, Any, None]],
-    ) -> None:
-        """``end_transactions`` sees to those that a producer is in, by aborting them or not."""
+    def __init__(self, topic: OpenTopic, settling: Settling) -> None:
+        self._topic = topic
         self._prefix = topic.prefix
-        self._generations = generations
+        self._generations = topic.generations
         # An epoch that was handed out once the topic takes nothing more might come again in the next generation.
         self._check_open = topic.check_open
-        self._end_transactions = end_transactions
-        self._rows = rows
-        self.counts_from = counting(rows)
+        self._settling = settling
+        self._rows = topic.producers
+        self.counts_from = counting(topic.producers)
         """The offset below which nothing of a producer counts."""
         self._dedup = topic.dedup
         self._store = topic.store
@@ -53,20 +47,12 @@ class Producers:
         self._sorted: list[str] = []
         """The names as they were at ``_sorted_at``."""
         self._sorted_at: tuple[int, tuple[int, int]] | None = None
-        self.watchers: list[set[str]] = []
-        """Producers of which nothing is known any more are added to each of these: for whoever compares the log with the maps
-        meanwhile."""
         self._opened_or_not = 0
         """How often a row came to say of its producer that it was opened, or not any more."""
 
     @property
-    def rows(self) -> Mapping[str, ProducerRow]:
-        """What is on disk of them, or on its way there."""
-        return self._rows
-
-    @property
     def highest_epoch(self) -> int:
-        """Of all producers; 0 for none."""
+        """The highest epoch of all producers; 0 for none."""
         return max((row.epoch or 0 for row in self._rows.values()), default=0)
 
     async def open(self, name: str | None, nonce: str, gaps: Gaps) -> OpenedProducer:
@@ -88,16 +74,16 @@ class Producers:
         if epoch is None:
             epoch = self._generations.next_epoch(row.epoch)
             await self._write(name, replace(row, epoch=epoch, opens=remembering(row.opens, nonce, epoch), gaps=gaps))
-        await self._end_transactions(name, new)
+        await self._settling.end_transactions(name, new)
         # Everything admitted before the open is on disk when the open is: what is answered here is final. What an undecided
-        # transaction holds does not count: whoever resumed behind it would lose it if it is rolled back.
-        await self._writer.settled()
-        mark = self._dedup.fold.settled_mark(name)
+        # transaction holds does not count: a producer that resumed behind it would lose it if it is rolled back.
+        await self._writer.drained()
+        last_entry = self._dedup.fold.settled_entry(name)
         return OpenedProducer(
             name=name,
             epoch=epoch,
-            last_sequence_id=None if mark is None else mark.sequence_id,
-            last_message_id=None if mark is None else MessageId.from_bytes(mark.message_id),
+            last_sequence_id=None if last_entry is None else last_entry.sequence_id,
+            last_message_id=None if last_entry is None else MessageId.from_bytes(last_entry.message_id),
         )
 
     async def _row_to_open(self, name: str, nonce: str) -> ProducerRow:
@@ -109,9 +95,9 @@ class Producers:
         return self._rows.get(name, ProducerRow())
 
     async def end(self, name: str, epoch: int) -> None:
-        """The name, which the service assigned, ends: nothing is stored under it any more. Twice is as once.
+        """The name, which the service assigned, ends: nothing is stored under it any more. Idempotent.
 
-        What is in flight is stored all the same. Raises InvalidRequest: somebody chose the name; ProducerFenced.
+        What is in flight is stored all the same. Raises InvalidRequest: a client chose the name; ProducerFenced.
         """
         if not is_assigned(name):
             raise InvalidRequest(f"only a name that the service assigned ends, and {name[:249]!r} is none")
@@ -123,7 +109,7 @@ class Producers:
         await self.end_all([name])
 
     def names_of_rows(self) -> list[str]:
-        """Of all producers that have a row now."""
+        """The names of all producers that have a row now."""
         return list(self._rows)
 
     def idle(self, names: Iterable[str], before_ms: int) -> Iterator[str]:
@@ -131,8 +117,8 @@ class Producers:
         for name in names:
             row = self._rows.get(name)
             if row is not None and row.assigned_ms is not None and row.assigned_ms < before_ms:
-                mark = self._dedup.last_pushed(name)
-                if mark is None or split_row_id(mark.message_id)[0] < before_ms:
+                last_entry = self._dedup.last_pushed(name)
+                if last_entry is None or split_row_id(last_entry.message_id)[0] < before_ms:
                     yield name
 
     def end_all(self, names: Sequence[str]) -> asyncio.Future[None]:
@@ -144,13 +130,7 @@ class Producers:
                 del self._rows[name]
                 self._forget(name)
             self._opened_or_not += 1
-            return self._writer.submit(batch, lambda: None)
-
-    def persisted(self, run: Run) -> None:
-        """What was in flight when its name ended counts for nobody either."""
-        for name, _ in run.marks:
-            if has_ended(name, self._rows):
-                self._dedup.forget(name)
+            return self._writer.submit(batch)
 
     async def forget(self, name: str) -> None:
         """Drop what is known of a producer: its next sequence id may be any. Its running incarnation is fenced.
@@ -159,11 +139,11 @@ class Producers:
         """
         while self._dedup.in_flight(name):
             self._check_open()
-            await self._writer.settled()
+            await self._writer.drained()
         await self.shown(name)  # in the last moment: a name that has ended meanwhile must get no row
         self._check_open()
         row = self._rows.get(name, ProducerRow())
-        # Not the newest mark's offset: with deduplication off, lower ids may lie behind it, and would be back after a restart.
+        # Not the newest entry's offset: with deduplication off, lower ids may lie behind it, and would be back after a restart.
         below = self._dedup.fold.upcoming_offset
         epoch = None if row.epoch is None else row.epoch + 1
         with self._writer.moving():
@@ -173,7 +153,7 @@ class Producers:
 
     def _forget(self, name: str) -> None:
         self._dedup.forget(name)
-        for watcher in self.watchers:
+        for watcher in self._topic.watchers:
             watcher.add(name)
 
     async def check_epoch(self, name: str, epoch: int | None) -> None:
@@ -181,12 +161,12 @@ class Producers:
         epoch was never handed out."""
         refusal = self.refusal(name, epoch)
         if isinstance(refusal, ProducerFenced | ProducerEnded):
-            await self._writer.settled()  # the newer epoch, or the end, may still be on its way to disk
+            await self._writer.drained()  # the newer epoch, or the end, may still be on its way to disk
         if refusal is not None:
             raise refusal
 
     def refusal(self, name: str, epoch: int | None) -> ProducerFenced | ProducerEnded | InvalidRequest | None:
-        """What :meth:`check_epoch` would raise, for the last moment: whoever raises it waits for what is being written."""
+        """What :meth:`check_epoch` would raise, for the last moment; it is raised once what is being written is on disk."""
         current = self._epoch(name) or 0
         if epoch is not None and epoch == current > 0:
             return None
@@ -212,7 +192,7 @@ class Producers:
         row = self._rows.get(name)
         return None if row is None else row.epoch
 
-    def gap(self, name: str, new_ids: Sequence[int], stored: Mark | None = None) -> tuple[int, int] | None:
+    def gap(self, name: str, new_ids: Sequence[int], stored: LastEntry | None = None) -> tuple[int, int] | None:
         """(expected, received) of the first sequence id left out, if this producer refuses gaps.
 
         ``stored``: its newest message in the stored group that it adds to, if there is one.
@@ -237,7 +217,7 @@ class Producers:
     def show(self, name: str) -> Producer:
         """A producer as the live maps have it. Raises ProducerNotFound."""
         row = self._rows.get(name, ProducerRow())
-        pushed, mark = self._dedup.last_pushed(name), self._dedup.last_persisted(name)
+        pushed, last_entry = self._dedup.last_pushed(name), self._dedup.last_persisted(name)
         if pushed is None and not row.opens:
             raise ProducerNotFound(f"no producer {name[:249]!r} on this topic has been opened or has published")
         return Producer(
@@ -245,17 +225,17 @@ class Producers:
             epoch=row.epoch,
             gaps="refuse" if row.gaps == "refuse" else "allow",
             last_pushed=None if pushed is None else pushed.sequence_id,
-            last_persisted=None if mark is None else mark.sequence_id,
-            last_message_id=None if mark is None else MessageId.from_bytes(mark.message_id),
-            last_offset=None if mark is None else mark.offset,
+            last_persisted=None if last_entry is None else last_entry.sequence_id,
+            last_message_id=None if last_entry is None else MessageId.from_bytes(last_entry.message_id),
+            last_offset=None if last_entry is None else last_entry.offset,
         )
 
     async def shown(self, name: str) -> Producer:
-        """The same for whoever is told that there is none: that it was forgotten is on disk then. Raises ProducerNotFound."""
+        """As :meth:`show`, but that a producer was forgotten is on disk before the refusal leaves. Raises ProducerNotFound."""
         try:
             return self.show(name)
         except ProducerNotFound:
-            await self._writer.settled()
+            await self._writer.drained()
             raise
 
     async def why(self, name: str, sequence_id: int, deduplication: bool) -> Why:
@@ -267,10 +247,10 @@ class Producers:
         await self.check_epoch(name, None)
         if not 0 <= sequence_id <= MAX_SEQUENCE_ID:
             raise InvalidRequest(f"sequence ids are 0 to {MAX_SEQUENCE_ID}, not {sequence_id}")
-        mark = self._dedup.last_persisted(name)
+        last_entry = self._dedup.last_persisted(name)
         original = None
-        if mark is not None and sequence_id <= mark.sequence_id:
-            newest = mark.message_id[:ROW_ID_SIZE]
+        if last_entry is not None and sequence_id <= last_entry.sequence_id:
+            newest = last_entry.message_id[:ROW_ID_SIZE]
             walked = await read(walk, self._store, self._prefix, name, newest, [sequence_id], MOST_RECENT)
             original = walked.found.get(sequence_id)
         verdict = self._dedup.judge(name, [sequence_id])
@@ -278,15 +258,17 @@ class Producers:
         said: tuple[Literal["new", "in_flight", "duplicate", "not_judged"], str]
         if not deduplication:
             said = "not_judged", "deduplication is off for this topic: every message is stored"
-        elif verdict.new and mark is None and not verdict.in_flight:
+        elif verdict.new and last_entry is None and not verdict.in_flight:
             said = "new", "this producer has never published on this topic"
         elif verdict.new:
             said = "new", f"it is above the last pushed sequence id {self.show(name).last_pushed}"
         elif verdict.in_flight:
             said = "in_flight", "a message with this id or a higher one is being written right now"
         else:
-            assert mark is not None  # something was judged persisted
-            at_or_below = f"it is at or below the last persisted sequence id {mark.sequence_id} (offset {mark.offset})"
+            assert last_entry is not None  # something was judged persisted
+            at_or_below = (
+                f"it is at or below the last persisted sequence id {last_entry.sequence_id} (offset {last_entry.offset})"
+            )
             unseen = f"no message with this id was found among the latest {MOST_RECENT.rows}: it was left out, or it has expired"
             said = "duplicate", f"{at_or_below}; {where or unseen}"
         return Why(
@@ -305,7 +287,7 @@ class Producers:
         before = self._rows.get(name)
         self._opened_or_not += bool(row.opens) != bool(before is not None and before.opens)
         self._rows[name] = row
-        return self._writer.submit(batch, lambda: None)
+        return self._writer.submit(batch)
 
 
 _SORTED_AT_ONCE = 10_000

@@ -40,7 +40,7 @@ def duplicate_runs(sequence_ids: Sequence[int], originals: Mapping[int, Original
 
 
 def _one_run(sequence_ids: Sequence[int], originals: Mapping[int, Original]) -> ReceiptRun | None:
-    """Of all messages, if they lie side by side, as those of a request do that comes again. Else None."""
+    """One receipt for all messages, if they lie side by side, as those of a repeated request do; else None."""
     count = len(sequence_ids)
     if not originals or len(originals) < count or sequence_ids[-1] - sequence_ids[0] != count - 1:
         return None
@@ -63,18 +63,11 @@ def unplaced_runs(status: str, sequence_ids: Sequence[int] | None, count: int) -
         return []
     if sequence_ids is None:
         return [ReceiptRun(status, count, None, None, None)]
-    runs: list[ReceiptRun] = []
-    for sequence_id in sequence_ids:
-        last = runs[-1] if runs else None
-        if last is not None and last.sequence_id is not None and sequence_id == last.sequence_id + last.count:
-            runs[-1] = last._replace(count=last.count + 1)
-        else:
-            runs.append(ReceiptRun(status, 1, sequence_id, None, None))
-    return runs
+    return [run._replace(status=status) for run in duplicate_runs(sequence_ids, {})]
 
 
 def response(runs: list[ReceiptRun], row_ids: Iterable[bytes] = (), write_pointer: int | None = None) -> PublishResponse:
-    """The answer; ``row_ids`` rise and say which rows a roll-back would mark."""
+    """The answer; ``row_ids`` rise and say which rows a roll-back would take."""
     ends = list(row_ids)
     if not ends:
         return PublishResponse(runs, write_pointer)

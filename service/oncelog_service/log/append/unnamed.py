@@ -25,7 +25,7 @@ from oncelog_service.storage.port import Store
 
 
 class Unnamed:
-    """Of one open topic. Works on the event loop that owns it."""
+    """Knows the sequence ids of one open topic's messages without a producer. Works on the event loop that owns it."""
 
     def __init__(self, topic: OpenTopic) -> None:
         self._prefix = topic.prefix
@@ -33,8 +33,7 @@ class Unnamed:
         self._writer = topic.writer
         self._fold = topic.dedup.fold
         self._check_open = topic.check_open
-        self._numbers: dict[int, Numbers] = {}
-        """By write pointer. What was rolled back stays in it until somebody comes with its ids."""
+        self._numbers = topic.numbers
 
     async def known(self, request: PublishRequest, pointer: int) -> Known:
         """What of a request without a producer is stored under the pointer: all of it, or nothing at this very moment.
@@ -53,7 +52,7 @@ class Unnamed:
             taken = numbers.overlapping(sequence_ids)
             if not taken:
                 return NOTHING
-            await self._writer.settled()
+            await self._writer.drained()
             found = await read(_messages, self._store, self._prefix, pointer, taken[0])
             if taken != numbers.overlapping(sequence_ids):
                 continue
@@ -67,10 +66,6 @@ class Unnamed:
     def push(self, pointer: int, sequence_ids: Sequence[int], row_id: bytes) -> None:
         """Note ids, none of which :meth:`known` has found, of what is being written from this row on."""
         self._numbers.setdefault(pointer, Numbers()).add(Taken(sequence_ids[0], sequence_ids[-1] + 1, row_id))
-
-    def close(self, pointer: int) -> None:
-        """Let go of what is known about it: its transaction has ended."""
-        self._numbers.pop(pointer, None)
 
     async def _opened(self, pointer: int) -> Numbers:
         numbers = self._numbers.get(pointer)

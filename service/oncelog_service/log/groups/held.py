@@ -1,6 +1,6 @@
 """Describes what a topic holds back: messages of transactions that are not decided, and everything behind them.
 
-Whoever stops there is shown it: consumers, Spark, snapshots and retention all end before the first of these messages. Pure.
+Consumers, Spark, snapshots and retention all end before the first of these messages. Pure.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def _held(pointer: int, runs: Sequence[Run]) -> HeldMessages:
         since_ms=since_ms,
         first_offset=runs[0].first_offset,
         messages=sum(run.count for run in runs),
-        producers=sorted({producer for run in runs for producer, _ in run.marks}),
+        producers=sorted({producer for run in runs for producer, _ in run.last_entries}),
     )

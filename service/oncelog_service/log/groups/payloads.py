@@ -15,8 +15,9 @@ from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.log.groups.stored import read_group_row
 from oncelog_service.log.scan import last_payload
 from oncelog_service.storage.keys import AFTER_ANY, generation_of, pointer_key, prefix_end, split_row_id
+from oncelog_service.storage.payload_rows import payload_id_of
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import GroupRow, payload_id_of
+from oncelog_service.storage.records import GroupRow
 
 
 class Outdated(NamedTuple):
@@ -27,7 +28,7 @@ class Outdated(NamedTuple):
     unpublished: bool
     """It expired before it was published; that must be noted first, so that it cannot be published in part."""
     keep_row: bool
-    """Its row in the table of groups stays: somebody may still come with this write pointer."""
+    """Its row in the table of groups stays: requests may still come under this write pointer."""
 
 
 def generations_with_payloads(store: Store) -> set[bytes]:
@@ -65,7 +66,7 @@ def _is_in_log(store: Store, prefix: bytes, row: GroupRow) -> bool:
 
 
 class OutdatedBranch(NamedTuple):
-    """What a journaled transaction has staged and may go, if the transaction has ended."""
+    """What an atomic commit has staged and may go, if the transaction has ended."""
 
     number: int
     key: bytes

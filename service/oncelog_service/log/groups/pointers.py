@@ -1,15 +1,17 @@
 """The write pointers that are in use on one topic: whose they are, how old, and who is in the middle of using them.
 
-The invariant: once a transaction has ended and its topic was told (``closing``), nothing more is written under its pointers.
-Every use is between :meth:`entered` and its end; closing waits for those that are under way and refuses the ones that come later.
+The invariant: nothing is written under a pointer before its topic is enlisted, and nothing more once the transaction has ended
+and the topic was notified (``closing``). Every use is between :meth:`entered` and its end; closing waits for those that are
+under way and refuses the ones that come later. A pointer that our transaction service never handed out is refused, unless a
+setting says that another one is in use; only of those is the age judged.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from weakref import WeakValueDictionary
 
 from oncelog.errors import StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
@@ -22,7 +24,7 @@ _REMEMBERED = 10_000
 
 
 class WritePointers:
-    """Of one open topic. Works on the event loop that owns it."""
+    """The write pointers of one open topic. Works on the event loop that owns it."""
 
     def __init__(
         self, transactions: Transactions, participant: str, clock: Clock, max_lifetime_ms: int, foreign: bool = False
@@ -39,6 +41,8 @@ class WritePointers:
         self._using: Counter[int] = Counter()
         self._left = asyncio.Event()
         self._closing: set[int] = set()
+        self._over: set[int] = set()
+        """Settled while requests were under way: those write nothing any more. Gone with the last of them."""
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
 
     @asynccontextmanager
@@ -49,7 +53,7 @@ class WritePointers:
             UnknownWritePointer: the transaction service never handed it out, and no other one is in use.
             TransactionNotInProgress: its transaction has ended, or another service's is older than a transaction may become.
         """
-        self._using[pointer] += 1
+        self._using[pointer] += 1  # before the question below: a settlement that comes meanwhile must wait for this use
         try:
             if pointer not in self._own:
                 own = await self._transactions.enlist(pointer, self._participant)
@@ -65,6 +69,7 @@ class WritePointers:
             self._using[pointer] -= 1
             if not self._using[pointer]:
                 del self._using[pointer]
+                self._over.discard(pointer)
             self._left.set()
 
     def check(self, pointer: int) -> None:
@@ -72,25 +77,27 @@ class WritePointers:
 
         Its end may not be on disk yet, so this is for the inside of :meth:`refusing_for_good`.
         """
-        if pointer in self._closing or self._transactions.ended(pointer):
+        if self._is_notified(pointer) or self._transactions.ended(pointer):
             raise TransactionNotInProgress(
                 f"the transaction of write pointer {pointer} has ended; nothing can be written under it", write_pointer=pointer
             )
 
     @asynccontextmanager
     async def refusing_for_good(self, pointer: int) -> AsyncIterator[None]:
-        """Who is refused since the transaction has ended learns it when its end is on disk: no crash takes that back.
+        """Hold a refusal for an ended transaction back until its end is on disk, so that no crash takes it back.
 
         Raises StorageUnavailable: the end did not get there, and the transaction goes on.
         """
         try:
             yield
         except TransactionNotInProgress as refusal:
-            # A topic closes a pointer once it is told of the end, and it is told what is on disk.
-            told = pointer in self._closing
-            if not told and (await self._transactions.states([pointer])).get(pointer) == "in_progress":
+            if not self._is_notified(pointer) and (await self._transactions.states([pointer])).get(pointer) == "in_progress":
                 raise StorageUnavailable("the end of the transaction was not stored; it goes on, try again") from refusal
             raise
+
+    def _is_notified(self, pointer: int) -> bool:
+        """Whether the topic was notified of the end, which is on disk then."""
+        return pointer in self._closing or pointer in self._over
 
     @asynccontextmanager
     async def changing(self, pointer: int) -> AsyncIterator[None]:
@@ -103,7 +110,7 @@ class WritePointers:
 
     @asynccontextmanager
     async def closed(self, pointer: int) -> AsyncIterator[None]:
-        """Whoever is writing under the pointer has finished, and nobody begins meanwhile."""
+        """Wait until all writes under the pointer have finished, and let none begin meanwhile."""
         self._closing.add(pointer)
         try:
             while self._using[pointer]:
@@ -113,13 +120,27 @@ class WritePointers:
         finally:
             self._closing.discard(pointer)
 
+    @contextmanager
+    def committed(self, pointer: int) -> Iterator[None]:
+        """Let nothing more be written under the pointer. Waits for nobody: what is under way is refused at its last moment.
+
+        Another service's pointer, and one that an operator has ended, is ended here alone: ``ended`` does not know of it.
+        """
+        self._closing.add(pointer)
+        try:
+            yield
+        finally:
+            self._closing.discard(pointer)
+            if self._using[pointer]:
+                self._over.add(pointer)
+
     def forget(self, pointer: int) -> None:
-        """Its transaction has ended and is settled: whoever comes with the pointer must ask again, and is refused."""
+        """Its transaction has ended and is settled: the next request under the pointer asks again, and is refused."""
         self._own.pop(pointer, None)
 
     @property
     def any_known(self) -> bool:
-        """Whether a pointer was used here whose end the topic has not been told of since."""
+        """Whether a pointer was used here of whose end the topic has not been notified since."""
         return bool(self._own)
 
     @property
@@ -133,7 +154,7 @@ class WritePointers:
             del self._ended_by_hand[next(iter(self._ended_by_hand))]
         self._ended_by_hand[pointer] = None
 
-    def outlived(self, pointer: int) -> bool:
+    def expired(self, pointer: int) -> bool:
         """Whether another service's pointer is older than a transaction may become: then its messages are settled.
 
         A clock that is set forward while the topic is open ages nothing.

@@ -1,6 +1,6 @@
 """Stored groups: what lies in the Payload Table under a write pointer and is not, or not yet, published.
 
-Within its write pointer a group is a log of its own, in store order, with places for offsets: the same deduplication judges a
+Within its write pointer a group is a log of its own, in store order, with indexes for offsets: the same deduplication judges a
 retried ``store``. Publishing inserts the one row of the Message Table that makes all of it appear. A pointer's group is published
 once; what is never published is invisible and goes with its TTL.
 """
@@ -12,25 +12,17 @@ from contextlib import closing
 from itertools import islice
 
 from oncelog.errors import StoredGroupPublished, TopicDamaged
-from oncelog_dedup import Deduplicator, Fold, Mark, Run, Verdict
-from oncelog_service.clock import Clock
-from oncelog_service.log.key_index import KeyIndex, group_key_marks, key_name
+from oncelog_dedup import Deduplicator, Fold, LastEntry, Run, Verdict
+from oncelog_service.log.key_index import key_name
 from oncelog_service.log.numbers import Numbers, Taken, partly_taken
+from oncelog_service.log.scan import read_back
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
-from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import (
-    GroupProducer,
-    GroupRow,
-    GroupSummary,
-    Payload,
-    RowDamaged,
-    decode_payload_row,
-    decode_record,
-    encode_group_row,
-    encode_record,
-)
+from oncelog_service.storage.payload_rows import Payload, decode_payload_row
+from oncelog_service.storage.port import Store, Table
+from oncelog_service.storage.records import GroupRow, decode_record
+from oncelog_service.storage.rows import GroupProducer, GroupSummary
 
 
 class StoredGroup:
@@ -48,22 +40,25 @@ class StoredGroup:
         """The sequence ids, pushed or stored, of messages without a producer."""
         self.first_payload_id: bytes | None = None
         self.keys: dict[str, tuple[bytes, int]] = {}
-        """Of a topic that checks expectations: name of a key → payload id and place of its newest message, pushed or stored."""
+        """Of a topic that checks expectations: name of a key → payload id and index of its newest message, pushed or stored."""
         self._keyed = keyed
         self._first_ids: dict[str, int] = {}
         last: Payload | None = None
         for payload in payloads:
-            if payload.place != self.messages:
+            if payload.group_index != self.messages:
                 raise TopicDamaged(f"payload {self.messages} stored under write pointer {pointer} is missing")
-            mark = None
+            last_entry = None
             if payload.producer is not None and payload.sequence_id is not None:
-                mark = payload.producer, Mark(payload.sequence_id, _message_id(payload.payload_id), payload.place)
+                last_entry = (
+                    payload.producer,
+                    LastEntry(payload.sequence_id, _message_id(payload.payload_id), payload.group_index),
+                )
                 self._first_ids.setdefault(payload.producer, payload.sequence_id)
             elif payload.sequence_id is not None:
                 self.numbers.add(Taken(payload.sequence_id, payload.sequence_id + 1))
-            self._add(payload.payload_id, payload.payload_id, 1, mark)
+            self._add(payload.payload_id, payload.payload_id, 1, last_entry)
             if keyed and payload.key is not None:
-                self.keys[key_name(payload.key)] = payload.payload_id, payload.place
+                self.keys[key_name(payload.key)] = payload.payload_id, payload.group_index
             last = payload
         self.stamps = Stamps(0, self.messages, None if last is None else last.payload_id)
 
@@ -73,12 +68,12 @@ class StoredGroup:
         return self.dedup.fold.upcoming_offset
 
     @property
-    def settled(self) -> bool:
+    def drained(self) -> bool:
         """Whether nothing is being written."""
         return self.stamps.upcoming_offset == self.messages
 
     def push(self, producer: str | None, sequence_ids: Sequence[int] | None, payload_ids: Sequence[bytes], first: int) -> None:
-        """Note what is about to be written, from the place ``first`` on."""
+        """Note what is about to be written, from the index ``first`` on."""
         if sequence_ids is None:
             return
         if producer is None:
@@ -97,14 +92,14 @@ class StoredGroup:
         taken = self.numbers.overlapping(sequence_ids)
         if not taken:
             return Verdict(0, 0, len(sequence_ids))
-        if not self.settled:
+        if not self.drained:
             return Verdict(0, len(sequence_ids), 0)
         if not taken[0].holds(sequence_ids):
             raise partly_taken(self.pointer, sequence_ids, taken[0])
         return Verdict(len(sequence_ids), 0, 0)
 
     def push_keys(self, keys: Sequence[bytes | None] | None, payload_ids: Sequence[bytes], first: int) -> None:
-        """The same for the messages' keys; nothing where nobody asks for them."""
+        """Note the keys of what is about to be written, where the topic checks expectations."""
         if keys is None or not self._keyed:
             return
         for at, key in enumerate(keys):
@@ -114,14 +109,14 @@ class StoredGroup:
     def persist(self, producer: str | None, sequence_ids: Sequence[int] | None, payload_ids: Sequence[bytes], first: int) -> None:
         """Note that it is synced."""
         named = producer is not None and sequence_ids is not None
-        mark = (producer, _mark(sequence_ids, payload_ids, first)) if named else None  # type: ignore[arg-type]
-        self._add(payload_ids[0], payload_ids[-1], len(payload_ids), mark)  # type: ignore[arg-type]
+        last_entry = (producer, _mark(sequence_ids, payload_ids, first)) if named else None  # type: ignore[arg-type]
+        self._add(payload_ids[0], payload_ids[-1], len(payload_ids), last_entry)  # type: ignore[arg-type]
 
-    def _add(self, first_id: bytes, last_id: bytes, count: int, mark: tuple[str, Mark] | None) -> None:
+    def _add(self, first_id: bytes, last_id: bytes, count: int, last_entry: tuple[str, LastEntry] | None) -> None:
         if self.first_payload_id is None:
             self.first_payload_id = first_id
-        marks = () if mark is None else (mark,)
-        self.dedup.persist(Run(self.messages, count, _message_id(first_id), _message_id(last_id), marks))
+        last_entries = () if last_entry is None else (last_entry,)
+        self.dedup.persist(Run(self.messages, count, _message_id(first_id), _message_id(last_id), last_entries))
 
     def producers(self) -> Sequence[str]:
         """The named producers whose messages are in it, or on their way."""
@@ -134,11 +129,13 @@ class StoredGroup:
     def summary(self, topic: Deduplicator) -> GroupSummary:
         """What the group's row says about it; ``topic`` knows where each producer's message before it lies."""
         parts = []
-        for name, mark in self.dedup.fold.items():
+        for name, last_entry in self.dedup.fold.items():
             before = topic.last_pushed(name)
             previous = FIRST_ROW_ID if before is None else before.message_id[: len(FIRST_ROW_ID)]
-            payload_id = mark.message_id[len(FIRST_ROW_ID) :]
-            parts.append(GroupProducer(name, self._first_ids[name], mark.sequence_id, payload_id, mark.offset, previous))
+            payload_id = last_entry.message_id[len(FIRST_ROW_ID) :]
+            parts.append(
+                GroupProducer(name, self._first_ids[name], last_entry.sequence_id, payload_id, last_entry.offset, previous)
+            )
         last_id = self.dedup.fold.position.last_message_id
         branch = -self.pointer if self.pointer < 0 else None
         return GroupSummary(self.messages, last_id[len(FIRST_ROW_ID) :] if last_id else FIRST_PAYLOAD_ID, tuple(parts), branch)
@@ -159,7 +156,7 @@ class StoredGroup:
 
 
 class Groups:
-    """The stored groups of one topic that somebody is working on, read from disk when they are first used."""
+    """The stored groups of one topic that are in use, read from disk when they are first used."""
 
     def __init__(self, prefix: bytes, store: Store, keyed: bool = False) -> None:
         """``keyed``: the topic checks expectations, so that groups must know their messages' keys."""
@@ -184,68 +181,29 @@ class Groups:
         """The write pointers under which messages of this producer are stored and not yet published."""
         return [pointer for pointer, group in self._open.items() if group.row is None and producer in group.producers()]
 
-    @property
-    def open_pointers(self) -> list[int]:
-        """Those that somebody is working on."""
-        return list(self._open)
 
-
-class Appearances:
-    """Puts the one row that makes a group appear in a topic's log, for transactions and for journaled ones alike.
-
-    Whoever calls it hands the batch to the writer in the same step, and reports both runs when it is written.
-    """
-
-    def __init__(self, prefix: bytes, clock: Clock, dedup: Deduplicator, stamps: Stamps, keys: KeyIndex | None) -> None:
-        """``keys``: None where the topic does not check expectations."""
-        self._prefix = prefix
-        self._clock = clock
-        self._dedup = dedup
-        self._stamps = stamps
-        self._keys = keys
-
-    def put(self, batch: Batch, group: StoredGroup, producer: str | None = None) -> tuple[Run, Run | None]:
-        """Add to ``batch`` the group's row and the note that it is published, by ``producer``.
-
-        Returns the run for the producers, whose first id begins with the id of the row, and the one for the keys.
-        """
-        summary = group.summary(self._dedup)
-        pointer = group.pointer if summary.branch is None else None
-        at, offset = self._stamps.take_row(summary.messages, self._clock.now_ms())
-        marks = marks_of(summary, at, offset)
-        run = Run(offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, marks, pointer)
-        group.row = GroupRow(at.hex(), producer)
-        batch.put(Table.MESSAGE, self._prefix + at, encode_group_row(at, offset, pointer, summary))
-        batch.put(Table.GROUP, group.key, encode_record(group.row))
-        for name, mark in marks:
-            self._dedup.push(name, mark)
-        if self._keys is None:
-            return run, None
-        return run, self._keys.push(run._replace(marks=group_key_marks(group.keys, at, offset)))
-
-
-def marks_of(summary: GroupSummary, row_id: bytes, offset: int) -> tuple[tuple[str, Mark], ...]:
+def last_entries_of(summary: GroupSummary, row_id: bytes, offset: int) -> tuple[tuple[str, LastEntry], ...]:
     """The newest message of each named producer in the stored group that appears at this row and offset."""
     return tuple(
-        (part.name, Mark(part.last_sequence_id, row_id + part.last_payload_id, offset + part.last_index))
+        (part.name, LastEntry(part.last_sequence_id, row_id + part.last_payload_id, offset + part.last_index))
         for part in summary.producers
     )
 
 
 def load_group(store: Store, prefix: bytes, pointer: int, keyed: bool = False) -> StoredGroup:
-    """Read what is stored under a pointer; of a published group only that it is. Raises TopicDamaged."""
+    """Read what is stored under a pointer; of a published group only that it is, and its first id. Raises TopicDamaged."""
     row = read_group_row(store, prefix, pointer)
     key = pointer_key(prefix, pointer)
-    return StoredGroup(pointer, key, row, payloads(store, key) if row is None else iter(()), keyed)
+    group = StoredGroup(pointer, key, row, payloads(store, key) if row is None else iter(()), keyed)
+    if row is not None:
+        group.first_payload_id = next((each.payload_id for each in payloads(store, key)), None)
+    return group
 
 
 def read_group_row(store: Store, prefix: bytes, pointer: int) -> GroupRow | None:
     """What became of a pointer's group: None while it is not published. Raises TopicDamaged."""
     data = store.get(Table.GROUP, pointer_key(prefix, pointer))
-    try:
-        return None if data is None else decode_record(GroupRow, data)
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage
+    return None if data is None else read_back(decode_record, GroupRow, data)
 
 
 def payloads(store: Store, key: bytes) -> Iterator[Payload]:
@@ -254,17 +212,17 @@ def payloads(store: Store, key: bytes) -> Iterator[Payload]:
 
 
 def payload_rows(store: Store, key: bytes) -> Iterator[tuple[Payload, bytes]]:
-    """The same, each with its row."""
+    """The payloads whose keys begin with ``key``, in store order, each with its row. Raises TopicDamaged."""
     with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY)) as rows:
         for row_key, row in rows:
-            yield _decoded(row_key[len(key) :], row), row
+            yield read_back(decode_payload_row, row_key[len(key) :], row), row
 
 
 def latest_stored(store: Store, key: bytes, limit: int | None) -> Iterator[Payload]:
     """The last ``limit`` payloads, None: all, whose keys begin with ``key``, the newest first. Raises TopicDamaged."""
     with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY, reverse=True)) as rows:
         for row_key, row in islice(rows, limit):
-            yield _decoded(row_key[len(key) :], row)
+            yield read_back(decode_payload_row, row_key[len(key) :], row)
 
 
 def find_stored(store: Store, key: bytes, producer: str | None, sequence_ids: Sequence[int]) -> dict[int, Payload]:
@@ -283,15 +241,8 @@ def find_stored(store: Store, key: bytes, producer: str | None, sequence_ids: Se
     return found
 
 
-def _decoded(payload_id: bytes, row: bytes) -> Payload:
-    try:
-        return decode_payload_row(payload_id, row)
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage
-
-
-def _mark(sequence_ids: Sequence[int], payload_ids: Sequence[bytes], first: int) -> Mark:
-    return Mark(sequence_ids[-1], _message_id(payload_ids[-1]), first + len(payload_ids) - 1)
+def _mark(sequence_ids: Sequence[int], payload_ids: Sequence[bytes], first: int) -> LastEntry:
+    return LastEntry(sequence_ids[-1], _message_id(payload_ids[-1]), first + len(payload_ids) - 1)
 
 
 def _message_id(payload_id: bytes) -> bytes:

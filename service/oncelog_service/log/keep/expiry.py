@@ -17,9 +17,11 @@ from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import following, rows_from, stored_in
 from oncelog_service.properties import live_from
 from oncelog_service.reading import read
+from oncelog_service.storage.fields import GROUP, T
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import GROUP, ExpiryRow, T, encode_record, offset_of, write_pointer_of
+from oncelog_service.storage.records import ExpiryRow, encode_record
+from oncelog_service.storage.rows import offset_of, write_pointer_of
 
 _PASSED_OVER = 10_000
 """Rows that were rolled back and are looked at, at most, for one behind them that was not."""
@@ -52,7 +54,7 @@ class Behind(NamedTuple):
 
 
 class Expiry:
-    """Of one open topic. Works on the event loop that owns it."""
+    """Says what of one open topic lives, and writes its judgements. Works on the event loop that owns the topic."""
 
     def __init__(self, topic: OpenTopic, judgements: Judgements) -> None:
         """``judgements``: on disk."""
@@ -98,7 +100,7 @@ class Expiry:
         return found
 
     async def hide(self, living: Living) -> None:
-        """The same for whoever wants to know nothing of it."""
+        """See that what lies before the first living row stays expired: that is on disk when this returns."""
         if self._oldest < living.begin and self._topic.last_row_id and self._begin(self._durable, 0) < living.begin:
             await self.behind(FIRST_ROW_ID, living)
 
@@ -110,7 +112,7 @@ class Expiry:
     async def keep(self) -> None:
         """Return when the judgements of this moment are on disk.
 
-        Not those of whoever asks: it may have been reading meanwhile, and would undo what a later answer stands on.
+        Not those of the caller: it may have been reading meanwhile, and would undo what a later answer stands on.
         """
         judgements = self._judgements
         row = ExpiryRow([[each.ms, each.upto.hex()] for each in judgements])

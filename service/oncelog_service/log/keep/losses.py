@@ -15,6 +15,8 @@ from typing import NamedTuple
 from oncelog.errors import TopicDamaged
 from oncelog_service.log.keep.recovery import read_snapshots
 from oncelog_service.log.scan import earliest_offset, stored_in, trim_of
+from oncelog_service.storage.events import EventDamaged
+from oncelog_service.storage.fields import GROUP, Columns
 from oncelog_service.storage.keys import (
     AFTER_ANY,
     AFTER_NUMBERS,
@@ -26,19 +28,9 @@ from oncelog_service.storage.keys import (
 )
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import (
-    FILLER_TTL,
-    GROUP,
-    Columns,
-    JournalMetaRow,
-    TopicRow,
-    decode_record,
-    encode_record,
-    encode_rows,
-    messages_of,
-    offset_of,
-)
-from oncelog_service.transactions.edits import EditDamaged, decode_edit
+from oncelog_service.storage.records import JournalMetaRow, TopicRow, decode_record, encode_record
+from oncelog_service.storage.rows import FILLER_TTL, encode_rows, messages_of, offset_of
+from oncelog_service.transactions.edits import EDITS
 from oncelog_service.transactions.snapshot import decode_snapshot
 
 _END = b"\xff" * 64
@@ -95,7 +87,7 @@ def lost_topics(store: Store) -> Iterator[tuple[bytes, TopicRow]]:
 
 
 def holes(store: Store) -> Iterator[Hole]:
-    """Of every topic that is not deleted, in the order of keys. Rows themselves must be intact. Raises StoreError."""
+    """Finds the holes of every topic that is not deleted, in the order of keys. Rows must be intact. Raises StoreError."""
     for prefix in prefixes(store):
         data = store.get(Table.TOPIC, prefix[:-GENERATION_SIZE])
         row = None if data is None else decode_record(TopicRow, data)
@@ -185,7 +177,7 @@ def restart_transactions(store: Store) -> None:
     with closing(store.scan(Table.TRANSACTION_EDIT, b"", AFTER_NUMBERS)) as rows:
         for key, data in rows:
             number = int.from_bytes(key, "big")
-            if number == upcoming and _is_edit(number, data):
+            if number == upcoming and _is_edit(data):
                 upcoming += 1
             elif number >= upcoming or upcoming == 1:
                 batch.delete(Table.TRANSACTION_EDIT, key)
@@ -199,14 +191,14 @@ def _slots(store: Store) -> list[bytes | None]:
 def _transactions_in(data: bytes) -> int | None:
     try:
         return decode_snapshot(data).number
-    except EditDamaged:
+    except EventDamaged:
         return None
 
 
-def _is_edit(number: int, data: bytes) -> bool:
+def _is_edit(data: bytes) -> bool:
     try:
-        decode_edit(number, data)
-    except EditDamaged:
+        EDITS.decode(data)
+    except EventDamaged:
         return False
     return True
 
@@ -222,8 +214,8 @@ def lacks_numbers(store: Store) -> bool:
     return False
 
 
-def restart_journal(store: Store) -> None:
-    """Begin the journal anew: what was staged and not committed is gone. No number is handed out again. Raises StoreError."""
+def restart_atomic(store: Store) -> None:
+    """Begins the journal anew: what was staged and not committed is gone. No number is handed out again. Raises StoreError."""
     batch, numbers = Batch(), 0
     with closing(store.scan(Table.ATOMIC_OUTCOME, b"", AFTER_NUMBERS, reverse=True)) as rows:
         for key, _ in rows:

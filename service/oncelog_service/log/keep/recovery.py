@@ -9,51 +9,25 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from oncelog.errors import TopicDamaged
-from oncelog_dedup import Entry, Fold, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
-from oncelog_service.log.assigned import counting
-from oncelog_service.log.groups.stored import marks_of
+from oncelog_dedup import Entry, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
+from oncelog_service.log.groups.stored import last_entries_of
 from oncelog_service.log.judgements import Judgements, judgements_of
-from oncelog_service.log.key_index import KeyIndex, KeyMarks, group_key_marks, key_marks, key_name
-from oncelog_service.log.scan import after, earliest_offset, end_of, row_before, rows_from, stored_under, trim_of
+from oncelog_service.log.key_index import KeyEntries, KeyIndex, group_key_entries, key_entries, key_name
+from oncelog_service.log.names.assigned import counting
+from oncelog_service.log.open_topic import Recovered
+from oncelog_service.log.scan import after, earliest_offset, end_of, read_back, row_before, rows_from, stored_under, trim_of
+from oncelog_service.storage.fields import intact
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
+from oncelog_service.storage.payload_rows import decode_payload_row
 from oncelog_service.storage.pieces import get_pieces
-from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import (
-    ExpiryRow,
-    ProducerRow,
-    Row,
-    RowDamaged,
-    SubscriptionRow,
-    decode_payload_row,
-    decode_record,
-    decode_row,
-    intact,
-)
+from oncelog_service.storage.port import RowDamaged, Store, Table
+from oncelog_service.storage.records import ExpiryRow, ProducerRow, SubscriptionRow, decode_record
+from oncelog_service.storage.rows import Row, decode_row
 
 N = TypeVar("N", ProducerRow, SubscriptionRow)
-
-
-@dataclass(slots=True)
-class Recovered:
-    """All that memory holds of a topic when it is opened."""
-
-    fold: Fold
-    producers: dict[str, ProducerRow]
-    earliest_offset: int
-    snapshots: list[int | None]
-    """The upcoming offset of the snapshot in each slot; None where there is no valid one."""
-    replayed: int
-    keys: KeyIndex | None = None
-    """Where the topic checks expectations."""
-    key_snapshots: list[int | None] | None = None
-    subscriptions: dict[str, SubscriptionRow] = field(default_factory=dict)
-    trimmed_id: bytes = b""
-    """Of the last message that retention has deleted; empty for none."""
-    judgements: Judgements = ()
 
 
 def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
@@ -138,43 +112,43 @@ def rows(store: Store, prefix: bytes, start: bytes) -> Generator[Row]:
 
 
 def _entry(row: Row) -> Entry:
-    """As the fold wants it."""
+    """Make the entry for the fold of producers."""
     if row.write_pointer is None and row.group is None:
         return Entry(row.offset, row.message_id, row.producer, row.sequence_id)
     if row.group is None:
         begins = row.previous is not None
         return Entry(row.offset, row.message_id, row.producer, row.sequence_id, row.write_pointer, begins=begins)
     last_id = row.row_id + row.group.last_payload_id
-    marks = marks_of(row.group, row.row_id, row.offset)
-    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, marks, last_id, begins=True)
+    last_entries = last_entries_of(row.group, row.row_id, row.offset)
+    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, last_entries, last_id, begins=True)
 
 
 def _key_entry(store: Store, prefix: bytes, row: Row) -> Entry:
-    """The same for the fold of keys: the key in the place of the producer, the offset in that of the sequence id."""
+    """Make the entry for the fold of keys: the key in the place of the producer, the offset in that of the sequence id."""
     if row.group is None and row.write_pointer is None:
         name = None if row.key is None else key_name(row.key)
         return Entry(row.offset, row.message_id, name, row.offset)
-    marks = key_marks_of(store, prefix, row)
+    last_entries = key_entries_of(store, prefix, row)
     if row.group is None:
         begins = row.previous is not None
-        return Entry(row.offset, row.message_id, None, None, row.write_pointer, marks=marks, begins=begins)
+        return Entry(row.offset, row.message_id, None, None, row.write_pointer, last_entries=last_entries, begins=begins)
     last_id = row.row_id + row.group.last_payload_id
-    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, marks, last_id)
+    return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, last_entries, last_id)
 
 
-def key_marks_of(store: Store, prefix: bytes, row: Row) -> KeyMarks:
+def key_entries_of(store: Store, prefix: bytes, row: Row) -> KeyEntries:
     """The newest message of each key among those that the row stands for; none of what was rolled back. Raises TopicDamaged."""
     if row.write_pointer is not None and row.write_pointer < 0:
         return ()
     if row.group is None:
-        return key_marks([row.key], [row.row_id], row.offset)
+        return key_entries([row.key], [row.row_id], row.offset)
     keys: dict[str, tuple[bytes, int]] = {}
     with closing(stored_under(store, prefix, row)) as stored:
         for each in stored:
             payload = decode_payload_row(each.payload_id, each.row)
             if payload.key is not None:
-                keys[key_name(payload.key)] = payload.payload_id, payload.place
-    return group_key_marks(keys, row.row_id, row.offset)
+                keys[key_name(payload.key)] = payload.payload_id, payload.group_index
+    return group_key_entries(keys, row.row_id, row.offset)
 
 
 def read_producers(store: Store, prefix: bytes) -> dict[str, ProducerRow]:
@@ -190,18 +164,12 @@ def read_subscriptions(store: Store, prefix: bytes) -> dict[str, SubscriptionRow
 def read_judgements(store: Store, prefix: bytes) -> Judgements:
     """When the topic's rows were judged, as far as it is on disk. Raises TopicDamaged."""
     data = store.get(Table.EXPIRY, prefix)
-    try:
-        return () if data is None else judgements_of(decode_record(ExpiryRow, data))
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage
+    return () if data is None else read_back(lambda: judgements_of(decode_record(ExpiryRow, data)))
 
 
 def _by_name(store: Store, prefix: bytes, table: Table, kind: type[N]) -> dict[str, N]:
-    try:
-        with closing(store.scan(table, prefix, prefix_end(prefix))) as found:
-            return {key[len(prefix) :].decode(): decode_record(kind, data) for key, data in found}
-    except RowDamaged as damage:
-        raise TopicDamaged(str(damage)) from damage
+    with closing(store.scan(table, prefix, prefix_end(prefix))) as found:
+        return {key[len(prefix) :].decode(): read_back(decode_record, kind, data) for key, data in found}
 
 
 def read_snapshots(store: Store, prefix: bytes, table: Table = Table.SNAPSHOT) -> list[Snapshot | None]:

@@ -4,6 +4,10 @@ Two are kept, in two slots written in turn: if the newest is damaged, the one be
 Retention deletes nothing that is not below both: it waits for those of the schedule, unless its own free as many messages as they
 have entries, or the topic has been idle so long that the schedule writes none. Where the topic checks expectations, the snapshot
 of its keys is written beside that of its producers, in one atomic change.
+
+* A snapshot and its position are one value, and it never passes an unsettled row: it holds nothing that may yet stop counting.
+* All snapshots of a map of more than 16 producers have, together, at most as many entries as messages were stored and deleted;
+  but for one at each clean stop, and two once a topic has been without a message for a day.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections.abc import Sequence
 
 from oncelog.errors import OncelogError
 from oncelog_dedup import Snapshot, SnapshotSchedule, frees_enough
-from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.log.open_topic import OpenTopic, Recovered
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.pieces import put_pieces
 from oncelog_service.storage.port import Batch, Table
@@ -28,18 +32,15 @@ _ENCODED_AT_ONCE = 2_000
 class Snapshots:
     """The snapshots of one open topic."""
 
-    def __init__(
-        self,
-        topic: OpenTopic,
-        offsets: list[int | None],
-        schedule: SnapshotSchedule,
-        key_offsets: list[int | None] | None = None,
-    ) -> None:
-        """``offsets``: upcoming offset of the snapshot in each slot; ``key_offsets``: the same for the keys, where there is an
-        index of them."""
+    def __init__(self, topic: OpenTopic, recovered: Recovered) -> None:
         self._prefix = topic.prefix
-        self._offsets = offsets
-        self._schedule = schedule
+        limits = topic.limits
+        self._schedule = SnapshotSchedule(
+            topic.clock.monotonic(), limits.snapshot_messages, limits.snapshot_seconds, recovered.replayed
+        )
+        self._offsets = offsets = recovered.snapshots
+        """The upcoming offset of the snapshot in each slot."""
+        key_offsets = recovered.key_snapshots
         self._writer = topic.writer
         self._clock = topic.clock
         self._fold = topic.dedup.fold
@@ -77,15 +78,15 @@ class Snapshots:
             self._begin()
 
     def _current(self) -> list[Snapshot]:
-        """The settled map of the producers, and that of the keys where there is one, with their positions."""
-        return [self._fold.settled] if self._keys is None else [self._fold.settled, self._keys.snapshot()]
+        """The stable map of the producers, and that of the keys where there is one, with their positions."""
+        return [self._fold.stable] if self._keys is None else [self._fold.stable, self._keys.snapshot()]
 
     def _unsettled(self) -> int:
-        """How many messages lie behind what is settled, which no snapshot may pass."""
-        return self._fold.position.upcoming_offset - self._fold.settled.position.upcoming_offset
+        """How many messages lie behind what is stable, which no snapshot may pass."""
+        return self._fold.position.upcoming_offset - self._fold.stable.position.upcoming_offset
 
     def _entries(self) -> int:
-        return sum(len(each.marks) for each in self._current())
+        return sum(len(each.last_entries) for each in self._current())
 
     async def take(self) -> None:
         """Write a snapshot now and return when it is on disk. Raises StorageFailed or StorageUnavailable."""
@@ -97,7 +98,7 @@ class Snapshots:
         """Both shall hold what lies below the offset ``upto``, so that it can be deleted; answers below which both do.
 
         They are written only if the messages from ``earliest`` on are enough for them, or the topic is ``idle``: then once is
-        enough, since they hold all that is settled. Raises as :meth:`take`.
+        enough, since they hold all that is stable. Raises as :meth:`take`.
         """
         waiting = upto - max(earliest, self.covered_by_both)
         missing = sum(min(offset or 0 for offset in slot) < upto for slot in zip(self._offsets, self._key_offsets, strict=True))
@@ -107,7 +108,7 @@ class Snapshots:
         return self.covered_by_both
 
     async def stop(self) -> None:
-        """Begin no more, and return when the last one is written: from now on somebody else writes the topic's snapshots."""
+        """Begin no more, and return when the last one is written: from now on another process writes the topic's snapshots."""
         self._ended_for_good = True
         if self._running is not None:
             await asyncio.wait([self._running])
@@ -115,10 +116,10 @@ class Snapshots:
     def _begin(self) -> asyncio.Future[None]:
         snapshots = self._current()
         covered = self._schedule.messages - self._unsettled()
-        if sum(len(each.marks) for each in snapshots) <= _ENCODED_AT_ONCE:
+        if sum(len(each.last_entries) for each in snapshots) <= _ENCODED_AT_ONCE:
             self._running = self._submit(_encoded(snapshots), snapshots, covered)
         else:
-            copies = [Snapshot(each.marks.copy(), each.position) for each in snapshots]
+            copies = [Snapshot(each.last_entries.copy(), each.position) for each in snapshots]
             self._running = asyncio.ensure_future(self._encode_and_submit(copies, covered))
         self._running.add_done_callback(self._ended)
         return self._running
@@ -148,7 +149,7 @@ class Snapshots:
         if self._running is ended:
             self._running = None
         error = None if ended.cancelled() else ended.exception()
-        if error is not None and not isinstance(error, OncelogError):  # of those the writer has told
+        if error is not None and not isinstance(error, OncelogError):  # those are the writer's to report
             _log.error("a snapshot failed; the next one will be taken when it is due: %s", error, exc_info=error)
             self._schedule.done(self._clock.monotonic(), 0)  # not with each message
 

@@ -26,26 +26,16 @@ from oncelog_service.log.scan import (
     earliest_offset,
     end_of,
     find_offset,
+    is_trimmed,
     unchecked_from,
     unchecked_stored,
 )
+from oncelog_service.storage.checksum import all_match
+from oncelog_service.storage.fields import GROUP, TTL, VERSION, T, decode_fields, intact
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, split_row_id
+from oncelog_service.storage.payload_rows import payload_id_of, payload_index_of
 from oncelog_service.storage.port import Store
-from oncelog_service.storage.rows import (
-    GROUP,
-    MESSAGE_AT,
-    TTL,
-    VERSION,
-    T,
-    all_intact,
-    decode_fields,
-    intact,
-    messages_of,
-    offset_of,
-    payload_id_of,
-    payload_place_of,
-    write_pointer_of,
-)
+from oncelog_service.storage.rows import MESSAGE_AT, messages_of, offset_of, write_pointer_of
 
 _HEAD = itemgetter(slice(0, 6))
 """Version, flags, where the payload is: rows with the same one have everything at the same places."""
@@ -236,7 +226,7 @@ def foretold(texts: Iterable[bytes]) -> Iterator[tuple[str | None, int | None, l
 
 
 def _key_and_properties(behind: bytes) -> tuple[bytes | None, dict[str, str] | None]:
-    """Of what stands behind the sequence id. Mostly that is a short key alone."""
+    """Decode what stands behind the sequence id. Mostly that is a short key alone."""
     if behind == _NOTHING:
         return None, None
     if behind[0] == 2 and behind[1] < 0x80 and len(behind) == 4 + (behind[1] >> 1):
@@ -321,7 +311,7 @@ class _Walk:
         id_at, offset_at, fields_at = at + 1, at + _ROW_ID_AND_LENGTH, at + _ROW_ID_AND_LENGTH + len(offsets[0])
         if not (
             len(offsets[-1]) == len(offsets[0])
-            and all_intact(rows)
+            and all_match(rows)
             and [row[id_at : id_at + ROW_ID_SIZE] for row in rows] == row_ids
             and [row[offset_at:fields_at] for row in rows] == offsets
         ):
@@ -388,6 +378,14 @@ class _Walk:
 
     def _group(self, row_id: bytes, row: bytes) -> int:
         """The messages of the group that the row stands for; returns the offset to go on at."""
+        try:
+            return self._whole_group(row_id, row)
+        except TopicDamaged:
+            if not is_trimmed(self._store, self._prefix, row_id):
+                raise
+            return min(end_of(row), self._wanted.upto)
+
+    def _whole_group(self, row_id: bytes, row: bytes) -> int:
         within = self._within[1] if row_id == self._within[0] else b""
         first, stop = offset_of(row), min(end_of(row), self._wanted.upto)
         place, payloads = unchecked_stored(self._store, self._prefix, row, within)
@@ -416,7 +414,7 @@ class _Walk:
         count, place = len(rows), offset - first
         if not (
             rows[0][0] == VERSION
-            and all_intact(rows)
+            and all_match(rows)
             and [payload[6:16] for payload in rows] == ids
             and b"".join([payload[16:20] for payload in rows]) == pack_struct(f">{count}I", *range(place, place + count))
         ):
@@ -438,7 +436,7 @@ class _Walk:
         for payload_id, payload in zip(ids, rows, strict=True):
             if self.out.full:
                 break
-            if not intact(payload) or payload_id_of(payload) != payload_id or payload_place_of(payload) != offset - first:
+            if not intact(payload) or payload_id_of(payload) != payload_id or payload_index_of(payload) != offset - first:
                 raise damaged_payload(offset - first, row)
             self._one(row_id, row_id + payload_id, payload, offset, _PAYLOAD_FIELDS_AT, 0)
             offset += 1

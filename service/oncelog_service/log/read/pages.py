@@ -15,22 +15,11 @@ from typing import NamedTuple
 from oncelog.wire.transaction import Transaction
 from oncelog_service.log.judgements import Judgements, judged_at
 from oncelog_service.log.scan import Stored, rows_from, stored_in
+from oncelog_service.storage.fields import GROUP, TTL, T
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, split_row_id
+from oncelog_service.storage.payload_rows import payload_ttl_of, stored_message_of, tms_stored_message_of
 from oncelog_service.storage.port import Store
-from oncelog_service.storage.rows import (
-    GROUP,
-    TTL,
-    WRITE_POINTER,
-    T,
-    message_of,
-    offset_of,
-    payload_ttl_of,
-    stored_message_of,
-    tms_message_of,
-    tms_stored_message_of,
-    ttl_of,
-    write_pointer_of,
-)
+from oncelog_service.storage.rows import WRITE_POINTER, message_of, offset_of, tms_message_of, ttl_of, write_pointer_of
 
 _LAST_PAYLOAD_ID = b"\xff" * 10
 _NO_HEAD = b"\xff"
@@ -48,7 +37,7 @@ class Encoding(NamedTuple):
     max_messages: int | None = None
     """Of a page; None: as many as the settings allow."""
     max_bytes: int | None = None
-    """The same of its bytes."""
+    """Bytes of a page; None: as many as the settings allow."""
     note: Callable[[bytes, int], None] | None = None
     """Called with a row that stands for a group, and how many messages of it are answered."""
 
@@ -60,9 +49,9 @@ AS_TMS = Encoding(tms_message_of, tms_stored_message_of)
 
 
 def noting_pointers(encoding: Encoding, pointers: list[tuple[int, int] | None]) -> Encoding:
-    """The same, and ``pointers`` gets the write pointer and the offset of each message's row; None for one without a pointer.
+    """Encode as ``encoding`` does, and note the write pointer and the offset of each message's row, None for one without.
 
-    The pointer is negative once the row is marked as rolled back.
+    The pointer is negative once the row is rolled back.
     """
 
     def of(row: bytes) -> tuple[int, int] | None:
@@ -79,7 +68,7 @@ def noting_pointers(encoding: Encoding, pointers: list[tuple[int, int] | None]) 
 
 
 SETTLED = Transaction(transaction_id=0, read_pointer=2**63 - 1)
-"""What sees everything that is not rolled back. Of the settled part of a log, that is what is committed."""
+"""What sees everything that is not rolled back. Of the stable part of a log, that is what is committed."""
 
 
 class Lives(NamedTuple):

@@ -1,6 +1,6 @@
 """Ranges of offsets that hold the same messages whenever they are read, for readers that note offsets and come back: Spark.
 
-A range is *settled* when every row of it is durable and the transaction of each is decided: then nothing is added to it, and
+A range is *stable* when every row of it is durable and the transaction of each is decided: then nothing is added to it, and
 nothing is rolled back any more. What leaves it later is what expires.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 
-from oncelog.errors import InvalidRequest, MessagesExpired, OffsetOutOfRange, StaleMessageId
+from oncelog.errors import InvalidRequest, MessagesExpired, OffsetOutOfRange
 from oncelog.wire.columns import encode_message_columns
 from oncelog.wire.models import TopicAsked, TopicOffsets
 from oncelog_dedup import Run
 from oncelog_service.clock import Clock
+from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.keep.expiry import Expiry, Living
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.read.arrivals import Arrivals
 from oncelog_service.log.read.columns import Range, end_within, read_columns
 from oncelog_service.log.scan import find_offset, rows_from
 from oncelog_service.reading import Scans, read
@@ -26,14 +26,9 @@ from oncelog_service.storage.rows import offset_of
 
 
 class Ranges:
-    """The settled ranges of one open topic. Works on the event loop that owns it."""
+    """The stable ranges of one open topic. Works on the event loop that owns it."""
 
-    def __init__(
-        self,
-        topic: OpenTopic,
-        expiry: Expiry,
-        scans: Scans,
-    ) -> None:
+    def __init__(self, topic: OpenTopic, expiry: Expiry, scans: Scans) -> None:
         self._topic = topic
         self._prefix = topic.prefix
         self._store = topic.store
@@ -42,60 +37,47 @@ class Ranges:
         self._expiry = expiry
         self.check_open = topic.check_open
         self._scans = scans
-        self.arrivals = Arrivals()
-        """Woken when more may be settled, or the topic is closed."""
+        self.arrivals = topic.stable_arrivals
 
     @property
-    def settled(self) -> int:
+    def stable(self) -> int:
         """Behind the last message before which everything is durable and decided."""
-        return self._dedup.fold.settled.position.upcoming_offset
+        return self._dedup.fold.stable.position.upcoming_offset
 
     @property
-    def last_settled_id(self) -> bytes | None:
+    def last_stable_id(self) -> bytes | None:
         """Id of that message; None if there is none."""
-        return self._dedup.fold.settled.position.last_message_id
+        return self._dedup.fold.stable.position.last_message_id
 
     @property
     def held_from(self) -> Run | None:
-        """The first undecided messages, which end the settled part; None: nothing is held back."""
+        """The first undecided messages, which end the stable part; None: nothing is held back."""
         return self._dedup.fold.oldest_unsettled
 
-    @property
-    def earliest_offset(self) -> int:
-        """Where the log begins, since retention has deleted what was before."""
-        return self._topic.earliest_offset
-
-    @property
-    def generation(self) -> int:
-        """Of the topic."""
-        return self._topic.row.generation
-
     async def offsets(self, asked: TopicAsked) -> TopicOffsets:
-        """Where the log begins, up to where it is settled, and what else is asked. Raises TopicDamaged."""
+        """Where the log begins, up to where it is stable, and what else is asked. Raises TopicDamaged."""
         self.check_open()
-        settled = self.settled
+        stable = self.stable
         living = self._expiry.living()
         await self._expiry.hide(living)
         begin = living.begin
-        earliest = await self._from(begin, settled)
+        earliest = await self._from(begin, stable)
         at_timestamp = within = None
         if asked.timestamp is not None:
-            at_timestamp = await self._from(max(begin, timestamp_prefix(min(asked.timestamp, 2**63 - 1))), settled)
+            at_timestamp = await self._from(max(begin, timestamp_prefix(min(asked.timestamp, 2**63 - 1))), stable)
         if asked.after is not None and asked.max_bytes is not None:
             first, most = max(asked.after, earliest), min(asked.max_bytes, self._limits.max_sized_bytes)
             within = (
-                settled
-                if first >= settled
-                else await self._scans.read(end_within, self._store, self._prefix, first, settled, most)
+                stable if first >= stable else await self._scans.read(end_within, self._store, self._prefix, first, stable, most)
             )
         return TopicOffsets(
-            generation=self._topic.row.generation, earliest=earliest, settled=settled, at_timestamp=at_timestamp, within=within
+            generation=self._topic.row.generation, earliest=earliest, stable=stable, at_timestamp=at_timestamp, within=within
         )
 
-    async def _from(self, begin: bytes, settled: int) -> int:
-        """The offset of the first row at or after the key ``begin``; ``settled`` where none is settled."""
+    async def _from(self, begin: bytes, stable: int) -> int:
+        """The offset of the first row at or after the key ``begin``; ``stable`` where none is stable."""
         found = await read(_offset_from, self._store, self._prefix, begin)
-        return settled if found is None else min(found, settled)
+        return stable if found is None else min(found, stable)
 
     async def columns(
         self,
@@ -107,11 +89,11 @@ class Ranges:
         properties: bool = False,
         refuse_expired: bool = False,
     ) -> bytes:
-        """The messages of a settled range, or the first of them, as the encoded ``MessageColumns``.
+        """The messages of a stable range, or the first of them, as the encoded ``MessageColumns``.
 
         Raises:
             MessagesExpired: with ``refuse_expired``; messages of the range have expired by the topic's ttl.
-            InvalidRequest; StaleMessageId: the topic is of another generation. OffsetOutOfRange: the range is not settled up to
+            InvalidRequest; StaleMessageId: the topic is of another generation. OffsetOutOfRange: the range is not stable up to
                 its end, or retention has been beyond its beginning. TopicDamaged.
         """
         self.check_open()
@@ -132,8 +114,10 @@ class Ranges:
             expired_at,
         )
         encoded = await self._scans.read(_encoded_columns, self._store, self._prefix, wanted)
+        if refuse_expired:
+            self._check(first, upto, generation, limit, max_bytes)  # what was deleted while it was read may be left out
         if expired_at:
-            await self._expiry.passed_over(max(expired_at), self.last_settled_id)
+            await self._expiry.passed_over(max(expired_at), self.last_stable_id)
         return encoded
 
     async def _check_nothing_lost(self, first: int, upto: int, living: Living) -> None:
@@ -145,8 +129,8 @@ class Ranges:
         behind = await self._expiry.behind(start, living, rolled_back=True)
         lost = first if behind.first is None else behind.first
         if behind.lost and lost < upto:
-            settled = self.settled
-            earliest = settled if behind.earliest is None else min(behind.earliest, settled)
+            stable = self.stable
+            earliest = stable if behind.earliest is None else min(behind.earliest, stable)
             raise MessagesExpired(
                 f"messages at offsets {lost} to {earliest - 1} have expired before they were asked for",
                 first=lost,
@@ -160,20 +144,15 @@ class Ranges:
                 raise InvalidRequest(f"{name} is greater than 0, not {value}")
         if not 0 <= first <= upto:
             raise InvalidRequest(f"a range of offsets is from 0 on and rises, not {first} to {upto}")
-        present = self._topic.row.generation
-        if generation is not None and generation != present:
-            raise StaleMessageId(
-                f"the offsets are of generation {generation} of the topic, which is of generation {present} now",
-                generation=present,
-            )
-        settled, earliest = self.settled, self._topic.earliest_offset
-        if upto > settled or first < earliest:
-            what = f"end {upto} is not settled" if upto > settled else f"beginning {first} was deleted"
+        self._topic.check_generation(generation)
+        stable, earliest = self.stable, self._topic.earliest_offset
+        if upto > stable or first < earliest:
+            what = f"end {upto} is not stable" if upto > stable else f"beginning {first} was deleted"
             raise OffsetOutOfRange(
-                f"the range's {what}: the topic has offsets from {earliest} on and is settled up to {settled}",
+                f"the range's {what}: the topic has offsets from {earliest} on and is stable up to {stable}",
                 upcoming=self._dedup.fold.upcoming_offset,
                 earliest=earliest,
-                settled=settled,
+                stable=stable,
             )
 
 
@@ -189,7 +168,7 @@ def _encoded_columns(store: Store, prefix: bytes, wanted: Range) -> bytes:
 
 
 async def wait_for_more(topics: Mapping[str, tuple[Ranges, TopicAsked]], wait_ms: int, clock: Clock) -> None:
-    """Return when one of them is settled beyond its ``after``, or was asked without one; else when the time is over.
+    """Return when one of them is stable beyond its ``after``, or was asked without one; else when the time is over.
 
     Raises StorageUnavailable: one was closed meanwhile.
     """
@@ -197,7 +176,7 @@ async def wait_for_more(topics: Mapping[str, tuple[Ranges, TopicAsked]], wait_ms
     while topics:
         for ranges, asked in topics.values():
             ranges.check_open()
-            if asked.after is None or ranges.settled > asked.after:
+            if asked.after is None or ranges.stable > asked.after:
                 return
         left = end - clock.monotonic()
         if left <= 0:

@@ -1,18 +1,18 @@
 """The subscriptions of one open topic: how far each is acknowledged, and which consumer may move it.
 
 A subscription's cursor is an offset: every message below it is acknowledged. Its consumer moves it forward by acknowledging;
-whoever seeks puts it anywhere; nothing else moves it, and retention does not wait for it. It is a row of the topic's own, written
+a seek puts it anywhere; nothing else moves it, and retention does not wait for it. It is a row of the topic's own, written
 as messages are.
 
 Consumers are told apart by epochs, as producers are. An open, a seek and a delete each begin a new one: what was sent under an
 older one, however late it arrives, moves nothing.
 
-They are given what is settled: of messages in transactions those that are committed, and nothing beyond the first undecided one.
+They are given what is stable: of messages in transactions those that are committed, and nothing beyond the first undecided one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nsmallest
 
@@ -22,7 +22,6 @@ from oncelog.errors import (
     InvalidRequest,
     OffsetOutOfRange,
     OncelogError,
-    StaleMessageId,
     SubscriptionNotFound,
 )
 from oncelog.message_id import MessageId
@@ -30,58 +29,48 @@ from oncelog.wire.models import (
     Acknowledge,
     Acknowledged,
     OpenSubscription,
-    Place,
     ReceiveMessages,
     SeekSubscription,
+    StartPosition,
     Subscription,
     TopicAsked,
     TopicOffsets,
 )
 from oncelog_dedup import Run
-from oncelog_service.log.checks import check_acknowledge, check_place, check_subscription_name
-from oncelog_service.log.epochs import begun_by, remembering
-from oncelog_service.log.generations import Generations
+from oncelog_service.log.arrivals import Arrivals
+from oncelog_service.log.checks import check_acknowledge, check_start, check_subscription_name
+from oncelog_service.log.names.epochs import begun_by, remembering
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.read.arrivals import Arrivals
-from oncelog_service.log.read.pages import Encoding, Page
+from oncelog_service.log.read.pages import SETTLED, Encoding, Page
+from oncelog_service.log.read.polls import Polls
 from oncelog_service.log.read.ranges import Ranges
 from oncelog_service.log.scan import after, offset_behind
+from oncelog_service.log.settling import Settling
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import split_row_id
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import SubscriptionRow, encode_record
+from oncelog_service.storage.records import SubscriptionRow, encode_record
 
 
 class Subscriptions:
     """Works on the event loop that owns the topic. Rows in memory are those on disk or on their way there."""
 
     def __init__(
-        self,
-        topic: OpenTopic,
-        generations: Generations,
-        rows: dict[str, SubscriptionRow],
-        ranges: Ranges,
-        settled_page: Callable[[bytes, int, Encoding], Awaitable[Page]],
-        start_at_offset: Callable[[int], Awaitable[bytes]],
-        start_at_id: Callable[[bytes, bool], bytes],
-        settle_ended: Callable[[], Awaitable[None]],
+        self, topic: OpenTopic, rows: dict[str, SubscriptionRow], ranges: Ranges, polls: Polls, settling: Settling
     ) -> None:
-        """``settled_page``: messages from a place on, of what is settled. ``start_at_offset`` and ``start_at_id`` say where a
-        place is. ``settle_ended`` asks how transactions ended that are not settled here."""
+        self._topic = topic
         self._prefix = topic.prefix
-        self._generations = generations
-        self._rows = rows
+        self._generations = topic.generations
         self._store = topic.store
         self._writer = topic.writer
         self._clock = topic.clock
         self._fold = topic.dedup.fold
         self._limits = topic.limits
-        self._ranges = ranges
-        self._settled_page = settled_page
-        self._start_at_offset = start_at_offset
-        self._start_at_id = start_at_id
-        self._settle_ended = settle_ended
         self._check_open = topic.check_open
+        self._rows = rows
+        self._ranges = ranges
+        self._polls = polls
+        self._settling = settling
         self._changes = Arrivals()
         """Woken when a consumer is fenced: one that waits is to hear of it."""
 
@@ -95,7 +84,7 @@ class Subscriptions:
                 at that place. ConsumerFenced: the topic was deleted and made anew since this was asked first.
         """
         check_subscription_name(asked.name)
-        check_place(asked.start)
+        check_start(asked.start)
         if await self._generations.opened_before(SubscriptionRow, asked.name, asked.nonce):
             raise self._generations.consumer_fenced(asked.name, None, None)
         self._check_open()
@@ -120,7 +109,7 @@ class Subscriptions:
         Raises:
             ConsumerFenced, SubscriptionNotFound; what :meth:`open` raises for a place.
         """
-        check_place(asked.to)
+        check_start(asked.to)
         row = await self._held(name, asked)
         if begun_by(row.opens, asked.nonce) is None:
             cursor = await self._offset_at(asked.to)
@@ -155,7 +144,7 @@ class Subscriptions:
         """The row; where there is one nothing was awaited. Raises SubscriptionNotFound."""
         row = self._rows.get(name)
         if row is None or row.cursor is None:
-            await self._writer.settled()  # that it was deleted may still be on its way to disk
+            await self._writer.drained()  # that it was deleted may still be on its way to disk
             raise SubscriptionNotFound(f"the topic has no subscription {name[:249]!r}")
         return row
 
@@ -165,7 +154,7 @@ class Subscriptions:
         refusal = self._refusal(name, epoch)
         if refusal is None:
             return self._rows[name]
-        await self._writer.settled()  # the newer epoch may still be on its way to disk
+        await self._writer.drained()  # the newer epoch may still be on its way to disk
         raise refusal
 
     def _refusal(self, name: str, epoch: int) -> OncelogError | None:
@@ -189,24 +178,24 @@ class Subscriptions:
     # --- what its consumer does
 
     async def receive(self, name: str, asked: ReceiveMessages, encoding: Encoding) -> Page:
-        """Settled messages behind the cursor, or behind what the consumer was given; an empty page after its wait at the latest.
+        """Stable messages behind the cursor, or behind what the consumer was given; an empty page after its wait at the latest.
 
         Raises:
             InvalidRequest, ConsumerFenced, SubscriptionNotFound, StaleMessageId: definite. TopicDamaged.
         """
         self._check_open()
-        self._check_generation(asked.generation)
+        self._topic.check_generation(asked.generation)
         row = await self._current(name, asked.epoch)
         if asked.after is not None:
-            start = self._start_at_id(bytes(asked.after), False)
+            start = self._polls.start_at_id(bytes(asked.after), False)
         else:
-            start = await self._start_at_offset(row.cursor or 0)
+            start = await self._polls.start_at_offset(row.cursor or 0)
         limit = min(asked.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         end = self._clock.monotonic() + min(asked.wait, self._limits.max_wait_ms) / 1000
         looked_at: bytes | None = None
         while True:
-            seen = self._ranges.last_settled_id
-            page = await self._settled_page(start, limit, encoding)
+            seen = self._ranges.last_stable_id
+            page = await self._polls.page(start, limit, encoding, SETTLED, stable=True)
             self._check_open()
             await self._current(name, asked.epoch)
             if page.last_id is not None:
@@ -222,42 +211,34 @@ class Subscriptions:
 
         Raises:
             InvalidRequest, ConsumerFenced, SubscriptionNotFound, StaleMessageId, InvalidMessageId: definite.
-            OffsetOutOfRange: no consumer was given that message, as the log is not settled up to it. TopicDamaged.
-            TransactionsUnavailable: it cannot be said how far the log is settled.
+            OffsetOutOfRange: no consumer was given that message, as the log is not stable up to it. TopicDamaged.
+            TransactionsUnavailable: it cannot be said how far the log is stable.
         """
         check_acknowledge(asked)
         self._check_open()
-        self._check_generation(asked.generation)
+        self._topic.check_generation(asked.generation)
         await self._current(name, asked.epoch)
         if asked.message_id is not None:
             cursor = await self._behind(asked.message_id)
         else:
             cursor = (asked.offset or 0) + 1
-        if self._ranges.settled < cursor <= self._fold.position.upcoming_offset:
+        if self._ranges.stable < cursor <= self._fold.position.upcoming_offset:
             # After a restart it may not be known yet how transactions ended whose messages were given out before.
-            await self._settle_ended()
+            await self._settling.settle_all_ended()
         self._check_open()
-        if cursor > self._ranges.settled:
+        if cursor > self._ranges.stable:
             raise self._out_of_range(f"offset {cursor - 1} was not given to any consumer")
         row = await self._current(name, asked.epoch)
         if cursor > (row.cursor or 0):
             await self._write(name, replace(row, cursor=cursor))
         else:
             cursor = row.cursor or 0
-            await self._writer.settled()  # what it was judged against may still be on its way to disk
+            await self._writer.drained()  # what it was judged against may still be on its way to disk
         return Acknowledged(cursor=cursor)
 
-    def _check_generation(self, asked: int | None) -> None:
-        present = self._ranges.generation
-        if asked is not None and asked != present:
-            raise StaleMessageId(
-                f"the subscription is of generation {asked} of the topic, which is of generation {present} now",
-                generation=present,
-            )
-
     async def _more(self, seen: bytes | None, seconds: float) -> None:
-        """Return when more is settled than up to the message ``seen``, a consumer was fenced, or the time is over."""
-        if self._ranges.last_settled_id == seen:
+        """Return when more is stable than up to the message ``seen``, a consumer was fenced, or the time is over."""
+        if self._ranges.last_stable_id == seen:
             await Arrivals.wait([self._ranges.arrivals, self._changes], seconds)
 
     # --- what is known of them
@@ -272,13 +253,13 @@ class Subscriptions:
 
     @property
     def highest_epoch(self) -> int:
-        """Of all of them, deleted ones too; 0 for none."""
+        """The highest epoch of all subscriptions, deleted ones too; 0 for none."""
         return max((row.epoch for row in self._rows.values()), default=0)
 
     @property
     def largest_lag(self) -> int:
-        """Of the one that is farthest behind; messages that have expired count until they are deleted."""
-        upcoming, earliest = self._fold.position.upcoming_offset, self._ranges.earliest_offset
+        """The lag of the subscription that is farthest behind; messages that have expired count until they are deleted."""
+        upcoming, earliest = self._fold.position.upcoming_offset, self._topic.earliest_offset
         cursors = (row.cursor for row in self._rows.values() if row.cursor is not None)
         return max((upcoming - max(cursor, earliest) for cursor in cursors), default=0)
 
@@ -288,10 +269,10 @@ class Subscriptions:
         return await self._shown(name, (await self._existing(name)).epoch)
 
     async def show_all(self, names: Sequence[str]) -> list[Subscription]:
-        """The same of many, but for those that are deleted."""
+        """Show many subscriptions as they are on disk; those that are deleted are left out."""
         self._check_open()
         rows = {name: self._rows[name] for name in names if name in self._rows}
-        await self._writer.settled()
+        await self._writer.drained()
         offsets, upcoming = await self._ranges.offsets(TopicAsked()), self._fold.position.upcoming_offset
         held = self._ranges.held_from
         return [
@@ -302,13 +283,13 @@ class Subscriptions:
 
     async def _shown(self, name: str, epoch: int) -> Subscription:
         cursor = (await self._existing(name)).cursor or 0
-        await self._writer.settled()
+        await self._writer.drained()
         offsets = await self._ranges.offsets(TopicAsked())
         return _as_shown(name, epoch, cursor, offsets, self._fold.position.upcoming_offset, self._ranges.held_from)
 
     # --- places
 
-    async def _offset_at(self, place: Place) -> int:
+    async def _offset_at(self, place: StartPosition) -> int:
         """The offset of the message that is next there. Raises as :meth:`open` does."""
         if place.offset is not None:
             if place.offset > self._fold.position.upcoming_offset:
@@ -318,7 +299,7 @@ class Subscriptions:
             behind, there = await self._found(place.message_id)
             return behind - 1 if place.inclusive and there else behind
         if place.at == "latest":
-            return self._ranges.settled
+            return self._ranges.stable
         offsets = await self._ranges.offsets(TopicAsked(timestamp=place.timestamp))
         return offsets.earliest if offsets.at_timestamp is None else offsets.at_timestamp
 
@@ -330,25 +311,25 @@ class Subscriptions:
         behind, there = await self._found(message_id)
         if there:
             return behind
-        if behind > self._ranges.earliest_offset:
+        if behind > self._topic.earliest_offset:
             raise InvalidMessageId(f"the topic has no message {message_id}")
         return 0
 
     async def _found(self, message_id: MessageId) -> tuple[int, bool]:
         """As :func:`offset_behind`, for an id that may be one of this topic. Raises InvalidMessageId, StaleMessageId."""
-        key = self._start_at_id(bytes(message_id), True)
+        key = self._polls.start_at_id(bytes(message_id), True)
         last_id = self._fold.position.last_message_id
         if last_id is None or key > last_id:
             raise InvalidMessageId(f"message id {message_id} lies beyond the end of the topic")
         return await read(offset_behind, self._store, self._prefix, key)
 
     def _out_of_range(self, what: str) -> OffsetOutOfRange:
-        upcoming, settled = self._fold.position.upcoming_offset, self._ranges.settled
+        upcoming, stable = self._fold.position.upcoming_offset, self._ranges.stable
         return OffsetOutOfRange(
-            f"{what}: the topic is settled up to {settled}, and its upcoming offset is {upcoming}",
+            f"{what}: the topic is stable up to {stable}, and its upcoming offset is {upcoming}",
             upcoming=upcoming,
-            earliest=self._ranges.earliest_offset,
-            settled=settled,
+            earliest=self._topic.earliest_offset,
+            stable=stable,
         )
 
     async def _write(self, name: str, row: SubscriptionRow) -> None:
@@ -356,7 +337,7 @@ class Subscriptions:
         batch = Batch()
         batch.put(Table.SUBSCRIPTION, self._prefix + name.encode(), encode_record(row))
         before = self._rows.get(name)
-        written = self._writer.submit(batch, lambda: None)
+        written = self._writer.submit(batch)
         self._rows[name] = row
         if before is not None and before.epoch != row.epoch:
             self._changes.wake()
@@ -372,7 +353,7 @@ def _as_shown(name: str, epoch: int, cursor: int, offsets: TopicOffsets, upcomin
         lag=upcoming - max(cursor, offsets.earliest),
         lost=max(0, offsets.earliest - cursor),
         upcoming_offset=upcoming,
-        settled_offset=offsets.settled,
+        stable_offset=offsets.stable,
         held_by=None if held is None else held.write_pointer,
         held_since_ms=None if held is None else split_row_id(held.first_id)[0],
     )

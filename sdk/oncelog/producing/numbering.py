@@ -1,0 +1,154 @@
+"""Which sequence ids a producer's messages have, and which were taken. Pure: no thread, no clock."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+
+from oncelog.errors import InvalidRequest, MixedSequenceIds, SequenceIdNotRising
+from oncelog.values.outgoing import MAX_SEQUENCE_ID
+
+
+class Numbers:
+    """The numbering of one producer: by the caller, who gives each message its id, or by the SDK, which counts on."""
+
+    __slots__ = ("by_caller", "next", "opened_at", "taken")
+
+    def __init__(self, last: int | None, initial: int | None = None) -> None:
+        """``last``: the highest sequence id that is stored; ``initial``: that of the first message; then the SDK numbers."""
+        self.opened_at = -1 if last is None else last
+        self.next = self.opened_at + 1 if initial is None else initial
+        self.by_caller: bool | None = None if initial is None else False
+        """None until the first message decides it."""
+        self.taken = TakenIds()
+
+    def copy(self) -> Numbers:
+        """Copy it."""
+        copied = Numbers(None)
+        copied.opened_at, copied.next, copied.by_caller = self.opened_at, self.next, self.by_caller
+        copied.taken = self.taken.copy()
+        return copied
+
+    def one(self, given: int | None) -> tuple[int, tuple[int, int] | None]:
+        """Return a message's sequence id, and what taking it makes of the newest range of those taken. Changes nothing."""
+        if self.by_caller is not None and self.by_caller is (given is None):
+            raise MixedSequenceIds(
+                "this producer's messages are numbered by "
+                + ("the application: give each a sequence_id" if self.by_caller else "the SDK: give none a sequence_id")
+            )
+        if given is None:
+            if self.next > MAX_SEQUENCE_ID:
+                raise InvalidRequest(f"the producer has used up its sequence ids: {MAX_SEQUENCE_ID} is the last one there is")
+            return self.next, None
+        if given <= self.opened_at:
+            return given, None
+        newest = self.taken.newest_with(given)
+        if newest is None and not self.taken.may_repeat(given):
+            highest = self.taken.highest
+            raise SequenceIdNotRising(
+                f"sequence id {given} was passed over: {highest} was sent before it; nothing was sent",
+                last=highest,
+                received=given,
+            )
+        return given, newest
+
+    def all(self, given: Sequence[int | None]) -> tuple[list[int], Numbers]:
+        """Return the sequence ids of messages that are one request, and the numbering behind them. Changes nothing."""
+        after = self.copy()
+        numbers = [after._take(each) for each in given]
+        for last, received in pairwise(numbers):
+            if received <= last:
+                raise SequenceIdNotRising(f"{received} does not follow {last}; nothing was sent", last=last, received=received)
+        return numbers, after
+
+    def _take(self, given: int | None) -> int:
+        number, newest = self.one(given)
+        self.by_caller = given is not None
+        if given is None:
+            self.next = number + 1
+        elif newest is not None:
+            self.taken.take(number)
+        return number
+
+    def give_back(self, unused: Sequence[int], newest: bool) -> None:
+        """Take back rising ids that were refused for good. ``newest``: nothing was sent behind them."""
+        if self.by_caller:
+            self.taken.give_back(unused, newest)
+        elif newest:
+            self.next = unused[0]
+
+
+class TakenIds:
+    """The sequence ids that are used, or may be, as ranges: those that were sent and not definitely refused.
+
+    A used id may be sent again (a retry). An unused one below the highest, one that was *passed over*, may not: the service would
+    take it for a duplicate and the message would be lost - as happened when two threads took ids in one order and queued them in
+    the other (Pulsar #17836).
+    """
+
+    __slots__ = ("_forgotten", "highest", "ranges")
+
+    MAX_RANGES = 10_000
+    """Where ids leave gaps each range costs memory; the oldest are forgotten beyond so many."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int]] = []
+        """(first, last) of each, rising."""
+        self.highest: int | None = None
+        """Ids up to here may not be taken anew."""
+        self._forgotten = -1
+
+    def copy(self) -> TakenIds:
+        """Copy them."""
+        copied = type(self)()
+        copied.ranges, copied.highest, copied._forgotten = self.ranges.copy(), self.highest, self._forgotten
+        return copied
+
+    def take(self, sequence_id: int) -> bool:
+        """Note the id. Return False if it lies at or below the highest one and is unused."""
+        newest = self.newest_with(sequence_id)
+        if newest is None:
+            return self.may_repeat(sequence_id)
+        self.highest = sequence_id
+        if newest[0] == sequence_id:
+            self.ranges.append(newest)
+            self.forget()
+        else:
+            self.ranges[-1] = newest
+        return True
+
+    def newest_with(self, sequence_id: int) -> tuple[int, int] | None:
+        """Return what the newest range is once this id, above the highest one, is taken; it begins with the id where that is a
+        range of its own. None: the id is not above."""
+        if self.highest is not None and sequence_id <= self.highest:
+            return None
+        if self.ranges and sequence_id == self.ranges[-1][1] + 1:
+            return self.ranges[-1][0], sequence_id
+        return sequence_id, sequence_id
+
+    def may_repeat(self, sequence_id: int) -> bool:
+        """Tell whether an id at or below the highest one is used."""
+        at = bisect_left(self.ranges, (sequence_id + 1,)) - 1
+        return sequence_id <= (self.ranges[at][1] if at >= 0 else self._forgotten)
+
+    def give_back(self, sequence_ids: Sequence[int], newest: bool) -> None:
+        """Take back rising ids that were refused for good. ``newest``: nothing was sent behind them: they may be taken anew."""
+        for sequence_id in reversed(sequence_ids):
+            self._remove(sequence_id)
+        if newest:
+            self.highest = self.ranges[-1][1] if self.ranges else None if self._forgotten < 0 else self._forgotten
+
+    def _remove(self, sequence_id: int) -> None:
+        at = bisect_left(self.ranges, (sequence_id + 1,)) - 1
+        if at < 0 or sequence_id > self.ranges[at][1]:
+            return
+        first, last = self.ranges[at]
+        rest = [(begin, end) for begin, end in ((first, sequence_id - 1), (sequence_id + 1, last)) if begin <= end]
+        self.ranges[at : at + 1] = rest
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the oldest range, if there are too many."""
+        if len(self.ranges) > self.MAX_RANGES:
+            self._forgotten = self.ranges.pop(0)[1]

@@ -1,0 +1,488 @@
+"""The shell around a producer's core: its threads, its lock, its futures, its clock, and the end of its process.
+
+Whoever sends holds ``_sending`` and does what the core says next; the lock is held for single steps of the core only. The main
+thread, which signal handlers interrupt, sends nothing as long as there can be another thread: if it did, a handler could not wait
+for its own message, since the request of the frame that it interrupts would be under way until it returns.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import repeat
+from typing import NamedTuple
+
+from oncelog.api.api import Api
+from oncelog.errors import InitialSequenceIdTaken, OncelogError, ProducerClosed
+from oncelog.process import exits, forks
+from oncelog.producing.batching import Batch
+from oncelog.producing.core import Complete, Core, Opened, Policy, Publish, Wait
+from oncelog.producing.outcome import Condition, Outcome, complete, disown, is_untold
+from oncelog.values.outgoing import Outgoing
+from oncelog.values.receipt import Receipt
+from oncelog.wire.models import Gaps
+from oncelog.wire.requests import PublishRequest, ReceiptRun
+
+END_SECONDS = 5.0
+"""Until the service has answered that an assigned name ends. If it does not, the name ends by itself."""
+RENEW_SECONDS = 3_600.0
+"""A producer without a name that was idle for so long enters a transaction under another name: its own may have ended."""
+
+
+class Address(NamedTuple):
+    """What a producer asks the service for."""
+
+    client: Api
+    topic: str
+    namespace: str
+    name: str | None
+    """As the caller gave it; None: the service assigns one."""
+    gaps: Gaps
+    initial: int | None
+    """The sequence id of the first message, if the caller gave one."""
+
+    def open(self) -> Opened:
+        """Open the producer: a new epoch, under a name of its own where it was given none.
+
+        Raises InitialSequenceIdTaken; what the service answers.
+        """
+        opened = self.client.open_producer(self.topic, self.name, gaps=self.gaps, namespace=self.namespace)
+        initial, last = self.initial, opened.last_sequence_id
+        if initial is not None and last is not None and initial <= last:
+            raise InitialSequenceIdTaken(
+                f"producer {opened.name!r} has already published sequence id {last}; "
+                f"the initial one must be above it, not {initial}",
+                initial=initial,
+                last_sequence_id=last,
+            )
+        return Opened(opened.name, opened.epoch, last, opened.last_message_id)
+
+    def publish(self, request: PublishRequest) -> list[ReceiptRun]:
+        """Publish to the topic."""
+        return self.client.publish(self.topic, request, self.namespace)
+
+    def end(self, name: str, epoch: int, seconds: float) -> None:
+        """End an assigned name."""
+        self.client.end_producer(self.topic, name, epoch, self.namespace, timeout=seconds)
+
+    def last_stored(self, name: str) -> int | None:
+        """Ask for the highest sequence id that the topic has of the producer."""
+        return self.client.producer(self.topic, name, self.namespace).last_persisted
+
+
+class Sender:
+    """Sends what a :class:`Core` says, on a thread of its own or on that of a caller who waits."""
+
+    def __init__(self, address: Address, policy: Policy, exit_timeout: float) -> None:
+        """Open the producer. Raises what that raises."""
+        self._address = address
+        self._policy = policy
+        self._exit_timeout = exit_timeout
+        self._lock = threading.RLock()
+        """Reentrant: a signal handler may interrupt the thread that holds it. See :mod:`oncelog.producing.core`."""
+        # Never taken as one: Ctrl-C in Condition's own __exit__ would leave the lock held for ever.
+        self._changed = threading.Condition(self._lock)
+        self._opening = threading.RLock()
+        """Held in a forked child while its own producer is opened."""
+        self._sending = threading.Lock()
+        """Never held by the main thread, which handlers interrupt, as long as there can be another one."""
+        self._begin(address.open())
+        forks.register(self)
+        exits.register(self)
+
+    def _begin(self, opened: Opened) -> None:
+        self.core = Core(self._policy, opened, self._address.initial, self._new_batch)
+        self._abandoned = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._sends: int | None = None
+        """The thread that sends."""
+        self._has_ended = False
+        self._home = forks.here()
+        self._note_use()
+
+    def _new_batch(self) -> Batch:
+        return Batch(Condition())
+
+    def _note_use(self) -> None:
+        self._used_at = time.monotonic(), time.time()
+
+    def _idle_seconds(self) -> float:
+        """Of two clocks: the one stands still while the machine sleeps, the other may be set."""
+        monotonic, wall = self._used_at
+        return max(time.monotonic() - monotonic, time.time() - wall)
+
+    # --- messages
+
+    def put(self, message: Outgoing, is_awaited: bool) -> Outcome:
+        """Queue one message. ``is_awaited``: its caller waits for it, so that it lingers for no company."""
+        if forks.here() != self._home:
+            self._come_over()
+        with self._lock:
+            while True:
+                core = self.core
+                if not core.has_room(message.size):
+                    self._wait_for_room(message.size)
+                batch = core.open
+                outcome = Outcome(batch.shared)
+                if is_awaited:
+                    outcome.awaited = True
+                has_news = core.put(message, batch, outcome)
+                if has_news is not None:
+                    break
+                core.end_batch(time.monotonic())
+            if is_awaited:
+                core.end_batch(time.monotonic())
+            elif has_news:
+                core.linger(time.monotonic())
+                self._wake()
+        if exits.over and not is_awaited:
+            exits.late(self)  # everything that waits was sent already: nothing else would send this
+        return outcome
+
+    def put_whole(self, messages: Sequence[Outgoing]) -> Sequence[Outcome]:
+        """Queue messages as one request that is stored as a whole or not at all."""
+        if self.is_elsewhere():
+            self._come_over()
+        with self._lock:
+            while True:
+                self._wait_for_room(sum(message.size for message in messages))
+                outcomes = self.core.put_whole(messages, _awaited, time.monotonic())
+                if outcomes is not None:
+                    return outcomes
+
+    def _wait_for_room(self, size: int) -> None:
+        """Return when there is room, or none is needed any more. The thread that makes the room cannot wait for it."""
+        if self._sends == threading.get_ident():
+            return
+        if not self.core.has_room(size):
+            self.core.end_batch(time.monotonic())  # what lingers would take room until its time is up
+            self._wake()
+        self._changed.wait_for(lambda: self.core.has_room(size) or self.core.stopped is not None or self.core.is_closed)
+
+    def wait(self, outcome: Outcome) -> None:
+        """Return when the message has its result."""
+        if threading.current_thread() is threading.main_thread():
+            with self._lock:
+                if self._wake():
+                    self._changed.wait_for(outcome.done)
+                    return
+        self._drain(until=outcome.done)
+        outcome.exception()
+
+    def check_may_wait(self) -> None:
+        """Raises RuntimeError in a future's callback: it runs on the thread that sends, which would wait for itself."""
+        if self._sends == threading.get_ident():
+            raise RuntimeError(
+                "send, send_batch, flush and close wait and cannot be called by a future's callback; use send_async"
+            )
+
+    # --- the end
+
+    def end_batch(self) -> Batch | None:
+        """Return the last batch that is on its way; every message so far is in it or in one before it."""
+        with self._lock:
+            return self.core.end_batch(time.monotonic())
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything queued so far has its result; raise the first failure that no caller has heard of."""
+        self.check_may_wait()
+        if self.is_elsewhere():
+            return  # nothing was sent on this side of the fork
+        last = self.end_batch()
+        if last is not None and not last.done:
+            if timeout is None:
+                self._send_up_to(last)
+            elif not self._wakes():
+                self.core.last_moment = time.monotonic() + timeout  # nobody else can: the interpreter exits
+                self._drain(until=lambda: last.done)
+        with self._lock:
+            if not self._changed.wait_for(lambda: last is None or last.done, timeout):
+                raise TimeoutError(f"{self.core.pending} messages have no result yet")
+            failure = self.core.take_failure()
+        if failure is not None:
+            raise failure
+
+    def close(self, timeout: float | None) -> None:
+        """Flush, end an assigned name. Raises as :meth:`flush` does; TimeoutError says what was given up."""
+        self.check_may_wait()
+        with self._lock:
+            self.core.close()
+            self._changed.notify_all()
+        try:
+            self.flush(timeout)
+            with self._lock:
+                self._changed.wait_for(lambda: self._thread is None, 1.0)  # it has nothing left to do
+        except TimeoutError:
+            raise TimeoutError(self._give_up()) from None
+        finally:
+            self.end_name(END_SECONDS if timeout is None else min(timeout, END_SECONDS))
+
+    def end_name(self, seconds: float) -> None:
+        """End an assigned name, if all its messages have a definite result: nobody will ask what became of them, and no late copy
+        of one is stored any more."""
+        core = self.core
+        with self._lock:
+            stays = not self._policy.is_assigned or core.stopped is not None or core.enlisted is not None
+            if stays or self._has_ended or core.pending or self.is_elsewhere():
+                return
+            self._has_ended = True
+        if seconds > 0:
+            with suppress(OncelogError):
+                self._address.end(core.name, core.epoch, seconds)
+
+    def _give_up(self) -> str:
+        """Complete everything without a receipt; return how much that is, in words."""
+        with self._lock:
+            ids, results = self.core.give_up(time.monotonic())
+            self._abandoned.set()
+            self._changed.notify_all()
+        for each in results:
+            complete(each.waiters, _receipts(each), each.error)
+        self.core.take_failure()  # the caller who gave up hears of it now
+        return f"{self}: {len(ids)} messages have no outcome and are given up" + (
+            f", sequence ids {ids[0]} to {ids[-1]}" if ids else ""
+        )
+
+    def __str__(self) -> str:
+        return f"producer {self.core.name!r} of {self._address.namespace}/{self._address.topic}"
+
+    def _begin_exit(self) -> None:
+        if not self.is_elsewhere() and self.end_batch() is not None:
+            self._wakes()
+
+    def _end_exit(self, begun: float) -> str | None:
+        if self.is_elsewhere() or self._abandoned.is_set() or self._sends == threading.get_ident():
+            return None
+        try:
+            self.flush(max(0.0, begun + self._exit_timeout - time.monotonic()))
+            self.end_name(min(END_SECONDS, begun + self._exit_timeout - time.monotonic()))
+        except TimeoutError:
+            return self._give_up() + ": the interpreter exits; flush() or close() the producer before"
+        except OncelogError as error:
+            return f"{self}: a message failed and nobody has asked: {error}"
+        return None
+
+    # --- forks
+
+    def is_elsewhere(self) -> bool:
+        """Tell whether it was opened before a fork, and not since."""
+        return forks.here() != self._home
+
+    def _come_over(self) -> None:
+        """Begin anew on this side of a fork. Raises Forked where that would fence the producer of the other side."""
+        if self.core.is_closed:
+            raise ProducerClosed
+        if self._address.name is not None:
+            raise forks.forked(f"producer {self._address.name!r}")
+        with self._opening:
+            if not self.is_elsewhere():
+                return  # the thread that held the lock before has done it
+            opened = self._address.open()
+            with self._lock:
+                if self.is_elsewhere():  # else a signal handler has done it
+                    self._begin(opened)
+        exits.register(self)
+
+    def _after_fork(self) -> None:
+        """The child sends nothing of what its parent has queued."""
+        if self._sends != threading.get_ident():
+            forks.renew(self._sending)
+        forks.renew(self._opening)
+        forks.renew(self._lock)
+        old = self.core
+        error = forks.forked(f"the message was queued, and producer {old.name!r}")
+        error.definite = False
+        for batch in (*old.queue, old.open):
+            disown(batch.waiters, error)
+        opened = Opened(old.name, old.epoch, old.last_sequence_id, old.last_message_id)
+        self.core = Core(self._policy, opened, None, self._new_batch)
+        self.core.is_closed = old.is_closed
+        self._abandoned = threading.Event()
+        self._thread = self._sends = None
+        self._has_ended = False
+
+    # --- in a transaction
+
+    def enlist(self, transaction: int | str) -> None:
+        """Flush, then take messages of this transaction only, until it ends.
+
+        Raises as :meth:`flush` does, ProducerInTransaction, ProducerStopped, ProducerClosed.
+        """
+        self.check_may_wait()
+        if self.is_elsewhere():
+            self._come_over()
+        with self._lock:
+            if not self.core.is_usable():
+                raise self.core.unusable()
+            self.core.enlist(transaction)
+        try:
+            self.flush()
+            if self._policy.is_assigned and self._idle_seconds() > RENEW_SECONDS:
+                self._rename(self._address.open())  # every message has its result
+        except BaseException:
+            self.core.enlisted = None
+            raise
+        with self._lock:
+            self.core.enlist(transaction)  # what was refused meanwhile has given its number back
+
+    def number(self, sequence_id: int | None) -> int:
+        """Return the sequence id of the transaction's next message."""
+        with self._lock:
+            return self.core.number(sequence_id)
+
+    def has_stored(self, sequence_id: int) -> bool:
+        """Ask whether the topic has this or a higher sequence id of the producer. Raises OncelogError."""
+        last = self._address.last_stored(self.core.name)
+        return last is not None and sequence_id <= last
+
+    def release(self, last: Receipt | None) -> None:
+        """The transaction is committed; ``last``: of its last message."""
+        with self._lock:
+            self._note_use()
+            self.core.release(last)
+
+    def roll_back(self) -> None:
+        """The transaction is rolled back: its sequence ids were never used."""
+        with self._lock:
+            self.core.roll_back()
+
+    def stop(self, error: BaseException) -> None:
+        """Nobody knows which sequence ids are used: nothing may follow."""
+        with self._lock:
+            self.core.stop(error)
+
+    def _rename(self, opened: Opened) -> None:
+        with self._lock:
+            self.core.opened(opened)
+            self._has_ended = False
+            self._note_use()
+
+    # --- who sends
+
+    def _wake(self) -> bool:
+        """Wake the sender's thread. False: no thread can be started any more, since the interpreter exits."""
+        thread = self._thread
+        if thread is None or thread.ident is None:  # not started yet: a signal handler has come between these lines
+            thread = self._thread = threading.Thread(target=self._run, name=f"oncelog-producer-{self.core.name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._thread = None
+                return False
+        self._changed.notify_all()
+        return True
+
+    def _wakes(self) -> bool:
+        with self._lock:
+            return self._wake()
+
+    def _send_up_to(self, batch: Batch) -> None:
+        """Have everything sent up to this batch, by this thread or another one; it may not be done yet."""
+        if threading.current_thread() is threading.main_thread() and self._wakes():
+            return
+        self._drain(until=lambda: batch.done)
+
+    def _run(self) -> None:
+        """The sender's thread: sends what is full or has lingered long enough."""
+        me = threading.current_thread()
+        while True:
+            with self._lock:
+                while not self.core.queue:
+                    if self._thread is not me:
+                        return  # another one was started instead
+                    if self.core.is_closed and not self.core.open.payloads:
+                        self._thread = None
+                        self._changed.notify_all()
+                        return
+                    left = self.core.tick(time.monotonic())
+                    if not self.core.queue:
+                        self._changed.wait(left)
+            # What escapes from here has stopped the producer; the thread stays, so that what is queued fails at once.
+            with suppress(BaseException):
+                self._drain()
+
+    def _drain(self, until: Callable[[], bool] | None = None) -> None:
+        """Do what the core says, until ``until`` says so (None: until nothing is queued).
+
+        With ``until``, returns at once where another thread is sending: that one, or the sender's thread after it, gets there.
+        """
+        if not self._sending.acquire(blocking=until is None):
+            return
+        try:
+            self._sends = threading.get_ident()
+            while not (until is not None and until()) and self._do_next():
+                pass
+        finally:
+            self._sends = None
+            self._sending.release()
+            if self.core.queue and until is not None:
+                self._wakes()
+
+    def _do_next(self) -> bool:
+        """Do one thing that the core says; False: there is nothing."""
+        with self._lock:
+            action = self.core.next(time.monotonic())
+        if action is None:
+            return False
+        try:
+            if isinstance(action, Complete):
+                self._complete(action)
+            elif isinstance(action, Publish):
+                self._publish(action.request)
+            elif isinstance(action, Wait):
+                self._abandoned.wait(action.seconds)
+            else:
+                self._renew()
+        except BaseException as error:
+            with self._lock:
+                self.core.interrupted(error)
+                result = self.core.next(time.monotonic())
+            # Here, while it is known which batch it was: this thread may be on its way out, and others wait for the messages.
+            if isinstance(result, Complete):
+                self._complete(result)
+            raise
+        return True
+
+    def _publish(self, request: PublishRequest) -> None:
+        try:
+            runs = self._address.publish(request)
+        except OncelogError as error:
+            with self._lock:
+                self.core.failed(error, time.monotonic(), random.random())
+        else:
+            with self._lock:
+                self.core.answered(runs, time.monotonic())
+            self._note_use()
+
+    def _renew(self) -> None:
+        try:
+            opened = self._address.open()
+        except OncelogError as error:
+            with self._lock:
+                self.core.not_opened(error)
+        else:
+            self._rename(opened)
+
+    def _complete(self, result: Complete) -> None:
+        core = self.core  # a callback may fork: then there is another one here, and this is the parent's
+        if result.error is not None and is_untold(result.waiters):
+            core.untold(result.error)
+        complete(result.waiters, _receipts(result), result.error)
+        with self._lock:
+            core.completed()
+            self._changed.notify_all()
+
+
+def _awaited(batch: Batch) -> Outcome:
+    outcome = Outcome(batch.shared)
+    outcome.awaited = True
+    return outcome
+
+
+def _receipts(result: Complete) -> Iterable[Receipt | None]:
+    if result.error is not None:
+        return repeat(None)
+    return [Receipt(run, at) for run in result.runs for at in range(run.count)]

@@ -1,0 +1,174 @@
+"""Messages kept in the caller's own database, in the same transaction as the business change, until a relay publishes them.
+
+Change and messages then commit together or not at all; :mod:`oncelog.sql.outbox.relay` brings each of them to its topic once.
+What it costs and how it is done: docs/outbox.md. It needs SQLAlchemy (the extra ``sql``); ``import oncelog`` does not load it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    func,
+    insert,
+    select,
+)
+from sqlalchemy.orm import Session, scoped_session
+
+from oncelog.codecs import codec_for
+from oncelog.sql.table import TableOnDemand, create_missing
+from oncelog.values.outgoing import checked_extras, encode_value
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.models import NAMESPACE_PATTERN, PRODUCER_PATTERN, TOPIC_PATTERN
+
+NAME_LIMIT = 249
+"""The contract's limit for names of topics and producers."""
+_LARGE = 1 << 24
+"""From this length on MySQL's BLOB and TEXT hold more than 64 KiB; others have one type for all lengths."""
+_TEXT = Text().with_variant(Text(_LARGE), "mysql", "mariadb")
+_TOKENS = 2**31
+
+
+class Waiting(NamedTuple):
+    """The rows of an outbox that are not known to be published."""
+
+    rows: int
+    oldest_seconds: float | None
+    """Age of the oldest, by the clock of the process that added it; None where there is none."""
+
+
+class Outbox:
+    """Messages that are published if and only if the transaction they are added in commits::
+
+        outbox = Outbox("orders")
+        with Session(engine) as session, session.begin():
+            session.add(Order(id=17, paid=True))
+            outbox.add(session, "paid", b"17", key="17")
+
+    A relay publishes them, as :class:`oncelog.OutboxRelay` in a process or as ``oncelog outbox relay``, under the producer
+    ``name``, each of them once, whatever is killed when. Per topic, the messages of one transaction keep their order, and those
+    of a transaction come behind those of every transaction that had committed before it began.
+
+    The name belongs to one database: the same outbox in two of them would number its messages twice, which the relay refuses.
+    Several outboxes may share a table. Thread-safe; there is nothing to close.
+    """
+
+    def __init__(self, name: str, table: str = "oncelog_outbox", *, codec: Any = None) -> None:
+        """
+        Args:
+            name: under which the messages are published, 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -.
+            table: the table of the rows. The relays' own is called the same with ``_relays`` behind it.
+            codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
+        """
+        if not PRODUCER_PATTERN.fullmatch(name):
+            raise ValueError(f"an outbox's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {name[:100]!r}")
+        self.name = name
+        self.metadata = MetaData()
+        """Both tables."""
+        self.table = Table(
+            table,
+            self.metadata,
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+            Column("outbox", String(NAME_LIMIT), nullable=False),
+            # With the id it says which row this is, also when the table was emptied and its ids began anew.
+            Column("token", Integer, nullable=False),
+            Column("namespace", String(NAME_LIMIT), nullable=False),
+            Column("topic", String(NAME_LIMIT), nullable=False),
+            Column("key", LargeBinary(_LARGE), nullable=True),
+            Column("payload", LargeBinary(_LARGE), nullable=False),
+            Column("properties", _TEXT, nullable=True),
+            Column("ttl", BigInteger, nullable=True),
+            Column("size", BigInteger, nullable=False),
+            Column("added_ms", BigInteger, nullable=False),
+            sqlite_autoincrement=True,  # else the id of a deleted row would be given to another one
+        )
+        self.relays = Table(
+            f"{table}_relays",
+            self.metadata,
+            Column("outbox", String(NAME_LIMIT), primary_key=True),
+            Column("holder", String(NAME_LIMIT), nullable=True),
+            Column("version", BigInteger, nullable=False),
+            Column("next_number", BigInteger, nullable=False),
+            Column("plan", _TEXT, nullable=False),
+        )
+        self._insert = insert(self.table).inline()  # without asking for its id
+        self._codec = codec_for(codec)
+        self._on_demand = TableOnDemand(self.table)
+
+    def create_tables(self, engine: Engine) -> None:
+        """Creates what is missing of the two tables. :meth:`add` and the relay do so themselves when they need them.
+
+        Others may do the same at the same time. Raises SQLAlchemyError.
+        """
+        create_missing(self.metadata, engine)
+
+    def add(
+        self,
+        session: Session | scoped_session[Session] | Connection,
+        topic: str,
+        payload: Any,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
+        """Adds one message to the current transaction of ``session``; it does not commit. It has no message id yet.
+
+        The arguments are those of :meth:`oncelog.Producer.send`. (With asyncio: ``await async_session.run_sync(outbox.add, topic,
+        payload)``.) Whether the topic exists, and takes a message so large, shows when it is published.
+
+        Raises:
+            ValueError: no topic or namespace can be called so; the connection is in AUTOCOMMIT. CodecError; TypeError;
+            InvalidRequest: a ttl that is none.
+        """
+        if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
+            raise ValueError(f"not the name of a topic: {topic[:100]!r}")
+        if not NAMESPACE_PATTERN.fullmatch(namespace):
+            raise ValueError(f"not the name of a namespace: {namespace[:100]!r}")
+        data = encode_value(payload, self._codec)
+        key = checked_extras(key, properties, ttl)
+        written = json.dumps(dict(properties)) if properties else None
+        connection = self._on_demand.connection(session)
+        row = {
+            "outbox": self.name,
+            "token": random.randrange(_TOKENS),
+            "namespace": namespace,
+            "topic": topic,
+            "key": key,
+            "payload": data,
+            "properties": written,
+            "ttl": ttl,
+            "size": len(data) + len(key or b"") + len(written or ""),
+            "added_ms": _now_ms(),
+        }
+        connection.execute(self._insert, row)
+
+    def waiting(self, session: Session | scoped_session[Session] | Connection) -> Waiting:
+        """Counts the rows, and tells how old the oldest one is. It looks at all of them: not for every second."""
+        mine = self.table.c.outbox == self.name
+        connection = self._on_demand.connection(session)
+        count = connection.scalar(select(func.count()).select_from(self.table).where(mine)) or 0
+        oldest = connection.scalar(select(self.table.c.added_ms).where(mine).order_by(self.table.c.id).limit(1))
+        return Waiting(count, None if oldest is None else max(0, _now_ms() - oldest) / 1000)
+
+    def __repr__(self) -> str:
+        return f"Outbox({self.name!r}, table={self.table.name!r})"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

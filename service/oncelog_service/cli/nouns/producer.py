@@ -1,0 +1,51 @@
+"""`oncelog producer …`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oncelog_service.cli.session import Session, Topic, Yes, command
+
+group = typer.Typer(help="List, show and forget the producers of a topic; ask why a message was dropped.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="Name of the producer.", show_default=False)]
+
+_COLUMNS = ("name", "epoch", "gaps", "last_pushed", "last_persisted", "last_offset")
+
+
+@command(group, "list")
+def list_(session: Session, topic: Topic) -> None:
+    """List the producers of a topic with how far each has come."""
+    producers = [producer.model_dump(mode="json") for producer in session.client.producers(topic, session.namespace)]
+    session.out.rows(producers, _COLUMNS)
+
+
+@command(group, "show")
+def show(session: Session, topic: Topic, name: Name) -> None:
+    """Show one producer as the live maps have it."""
+    producer = session.client.producer(topic, name, session.namespace)
+    session.out.members(producer.model_dump(mode="json"), f"{session.namespace}/{topic}")
+
+
+@command(group, "forget")
+def forget(session: Session, topic: Topic, name: Name, yes: Yes = False) -> None:
+    """Forget a producer's sequence ids and fence its running incarnation. Messages stay; sent again, they are stored again."""
+    session.confirm(f"Forget producer {name} of {session.namespace}/{topic}? What it sends again is stored again.", yes)
+    session.client.forget_producer(topic, name, session.namespace)
+    value = {"namespace": session.namespace, "topic": topic, "forgotten": name}
+    session.out.result(value, f"producer {name} of {session.namespace}/{topic} is forgotten")
+
+
+@command(group, "why")
+def why(
+    session: Session,
+    topic: Topic,
+    name: Name,
+    sequence_id: Annotated[int, typer.Argument(min=0, max=2**63 - 1, help="The producer's number.", show_default=False)],
+) -> None:
+    """Say why a message with this sequence id was, or would be, dropped or stored."""
+    answer = session.client.why(topic, name, sequence_id, session.namespace)
+    where = "" if answer.offset is None else f"\nstored at offset {answer.offset}, message id {answer.message_id}"
+    session.out.result(answer.model_dump(mode="json"), f"{answer.verdict}: {answer.reason}{where}")

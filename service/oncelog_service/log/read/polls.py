@@ -1,0 +1,212 @@
+"""Answers polls of one topic: bound by what lives → rows → payloads joined in → up to the first undecided one → encoded."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
+from oncelog.wire.requests import ConsumeRequest
+from oncelog.wire.transaction import Transaction
+from oncelog_service.log.arrivals import Arrivals
+from oncelog_service.log.checks import check_consume
+from oncelog_service.log.keep.expiry import Expiry, Living
+from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.log.read.pages import Bounds, Encoding, Lives, Page, collect, read_page, through
+from oncelog_service.log.scan import after, find_offset
+from oncelog_service.properties import ttl_ms
+from oncelog_service.reading import read
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, split_row_id, timestamp_prefix
+
+_REMEMBERED_BYTES = 2**20
+"""Of a reader's transaction that is kept decoded: one with 130,000 invalid pointers."""
+_DECODED_AT_ONCE = 128 * 2**10
+"""Of a reader's transaction: 16,000 pointers, 2 ms."""
+_CACHED_ROWS = 2_000
+"""Looked at in one turn of the event loop: 2 ms."""
+_SLICE_ROWS = 20_000
+"""Read from the store in one go."""
+_SLICES = 100
+"""Of one page that holds something: as many cached messages as a page may have twice."""
+
+
+class Polls:
+    """Finds where polls begin, and puts their pages together. Works on the event loop that owns the topic."""
+
+    def __init__(self, topic: OpenTopic, expiry: Expiry) -> None:
+        self._topic = topic
+        self._prefix = topic.prefix
+        self._store = topic.store
+        self._clock = topic.clock
+        self._limits = topic.limits
+        self._fold = topic.dedup.fold
+        self._cache = topic.cache
+        self._check_open = topic.check_open
+        self._expiry = expiry
+        self._transaction: tuple[bytes, Transaction] | None = None
+
+    async def poll(self, request: ConsumeRequest, encoding: Encoding) -> Page:
+        """The messages from where the request says, at most its limit; an empty page after its wait at the latest.
+
+        With a transaction: what it sees, up to the first message that is undecided for it. Without one: everything.
+
+        Raises:
+            InvalidRequest, InvalidTransaction, StaleMessageId, OffsetOutOfRange, MessagesExpired: definite.
+            TopicDamaged: a message is damaged or missing.
+        """
+        check_consume(request)
+        self._check_open()
+        self._topic.check_generation(request.generation)
+        limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
+        transaction = None if request.transaction is None else await self._decoded(request.transaction)
+        start = await self._start(request)
+        offset = None if request.start_offset is None else request.start_offset + (not request.inclusive)
+        end = self._clock.monotonic() + min(request.wait or 0, self._limits.max_wait_ms) / 1000
+        while True:
+            seen = self._fold.position.last_message_id
+            page = await self.page(start, limit, encoding, transaction)
+            if request.refuse_expired:  # behind it: what has expired, or was deleted, while it was read is left out of it too
+                await self._check_nothing_lost(start, offset, request.transaction is not None)
+            if page.last_id is not None:
+                start, offset = after(page.last_id), None
+            left = end - self._clock.monotonic()
+            if page.messages or page.undecided or left <= 0:
+                return page
+            await self._arrival(seen, left)
+            self._check_open()
+
+    async def _check_nothing_lost(self, start: bytes, offset: int | None, rolled_back: bool) -> None:
+        """Raises MessagesExpired where messages behind the start have expired by the topic's ttl. ``offset``: the start's, if it
+        is known; ``rolled_back``: rows that were rolled back are no loss."""
+        behind = await self._expiry.behind(start, self._expiry.living(), rolled_back)
+        upcoming = self._fold.position.upcoming_offset
+        earliest = upcoming if behind.earliest is None else behind.earliest
+        if not behind.lost or (offset is not None and offset >= earliest):
+            return
+        first = behind.first if offset is None else offset
+        what = f"up to offset {earliest - 1}" if first is None else f"at offsets {first} to {earliest - 1}"
+        raise MessagesExpired(
+            f"messages {what} have expired before they were asked for; the first one that lives has offset {earliest}, "
+            f"the next one will have {upcoming}",
+            first=first,
+            earliest=earliest,
+            upcoming=upcoming,
+        )
+
+    async def _decoded(self, data: bytes) -> Transaction:
+        """Decode a transaction, or answer the latest one again: a client that pages sends the same with each poll."""
+        if self._transaction is not None and self._transaction[0] == data:
+            return self._transaction[1]
+        if len(data) <= _DECODED_AT_ONCE:
+            transaction = Transaction.from_bytes(data)
+        else:
+            transaction = await asyncio.to_thread(_decode_whole, data)
+            self._check_open()
+        if len(data) <= _REMEMBERED_BYTES:
+            self._transaction = data, transaction
+        return transaction
+
+    async def page(
+        self, start: bytes, limit: int, encoding: Encoding, transaction: Transaction | None, stable: bool = False
+    ) -> Page:
+        """``stable``: only of that part of the log.
+
+        It is put together from slices of a bounded number of rows, and others have a turn in between: a hundred thousand expired
+        rows before one that lives hold up nobody. Where something was found it may end before its limit; an empty one is the end.
+        """
+        limit = min(limit, encoding.max_messages or limit)
+        room = min(self._limits.max_poll_bytes, encoding.max_bytes or self._limits.max_poll_bytes)
+        messages: list[bytes] = []
+        last_id: bytes | None = None
+        for number in count(1):
+            page = await self._slice(start, limit - len(messages), room, encoding, transaction, stable)
+            messages += page.messages
+            last_id = page.last_id or last_id
+            if not page.more or last_id is None or (messages and number >= _SLICES):
+                break
+            start, room = after(last_id), page.room
+            await asyncio.sleep(0)
+            self._check_open()
+        return page._replace(messages=messages, last_id=last_id, more=False, room=0)
+
+    async def _slice(
+        self, start: bytes, limit: int, room: int, encoding: Encoding, transaction: Transaction | None, stable: bool
+    ) -> Page:
+        living = self._expiry.living()
+        if start < living.begin:
+            await self._expiry.hide(living)
+            start = living.begin
+        position = self._fold.stable.position if stable else self._fold.position
+        last_id = position.last_message_id
+        if last_id is None or last_id < start:
+            return Page([], None, upcoming=position.upcoming_offset)
+        last_row = last_id[:ROW_ID_SIZE] if stable else None
+        page = await self._living_slice(start, limit, room, encoding, transaction, last_row, living)
+        if page.expired_at:
+            await self._expiry.passed_over(page.expired_at, page.last_id)
+        return page._replace(lives=Lives(living.now_ms, ttl_ms(self._topic.row.properties)))
+
+    async def _living_slice(
+        self,
+        start: bytes,
+        limit: int,
+        room: int,
+        encoding: Encoding,
+        transaction: Transaction | None,
+        last_row: bytes | None,
+        living: Living,
+    ) -> Page:
+        bounds = Bounds(limit, room, living.now_ms, _SLICE_ROWS, living.judgements)
+        row_id = start[:ROW_ID_SIZE]
+        # The cache reaches up to the end of the log: with as many messages as there are, it has the first one too.
+        cached_from = self._fold.position.upcoming_offset - self._cache.messages
+        if self._cache.covers(row_id) or cached_from <= self._topic.earliest_offset:
+            bounds = bounds._replace(rows=_CACHED_ROWS)
+            return collect(through(self._cache.rows(row_id), last_row), start, bounds, encoding, transaction)
+        return await read(read_page, self._store, self._prefix, start, bounds, encoding, transaction, last_row)
+
+    async def _start(self, request: ConsumeRequest) -> bytes:
+        """The key at which the scan begins."""
+        if request.start_offset is not None:
+            return await self.start_at_offset(request.start_offset + (not request.inclusive))
+        if request.start_from is None:
+            return FIRST_ROW_ID
+        if isinstance(request.start_from, int):
+            return timestamp_prefix(request.start_from + (not request.inclusive))
+        return self.start_at_id(request.start_from, request.inclusive)
+
+    async def start_at_offset(self, offset: int) -> bytes:
+        upcoming = self._fold.position.upcoming_offset
+        if offset > upcoming:
+            raise OffsetOutOfRange(f"offset {offset} lies beyond the upcoming offset {upcoming}", upcoming=upcoming)
+        last_id = self._fold.position.last_message_id
+        if offset < upcoming and offset > self._topic.earliest_offset:
+            found = await read(find_offset, self._store, self._prefix, offset)
+            if found is not None:
+                return found
+        return after(last_id) if last_id is not None and offset == upcoming else FIRST_ROW_ID
+
+    def start_at_id(self, message_id: bytes, inclusive: bool) -> bytes:
+        timestamp, _ = split_row_id(message_id)
+        if self._topic.row.generation > 1 and timestamp < self._topic.row.created:
+            raise StaleMessageId(
+                f"message id {message_id.hex()} is older than generation {self._topic.row.generation} of the topic; "
+                "start from the oldest",
+                generation=self._topic.row.generation,
+            )
+        return message_id if inclusive else after(message_id)
+
+    async def _arrival(self, seen: bytes | None, seconds: float) -> None:
+        """Return when there is more than the page was looked for in, which ended with the message ``seen``, or the time is over.
+
+        Where the page began says nothing: what lies behind that may have expired, and a poll that looked again would not end.
+        """
+        if self._fold.position.last_message_id == seen:
+            await Arrivals.wait([self._topic.arrivals], seconds)
+
+
+def _decode_whole(data: bytes) -> Transaction:
+    """Decode a transaction and what a page asks of it first, which is kept with it."""
+    transaction = Transaction.from_bytes(data)
+    _ = transaction.undecided, transaction.excluded
+    return transaction

@@ -1,0 +1,256 @@
+"""Settles transactions on one topic: it asks how they ended, has their rows count from now on, or rolls them back.
+
+Rows of a transaction are rolled back (the sign of T inverted) by the first of two: the client's ``rollback``, or the service
+itself when the transaction was aborted, invalidated or timed out. Either way the producers' maps step back by the one fold that
+recovery uses. Two rules are kept here:
+
+* A row is rolled back for good, and never once its transaction has committed.
+* A rollback takes what the fold knows as whole requests of that pointer, whatever its body claims.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+
+from oncelog.errors import (
+    ProducerInTransaction,
+    RollbackRefused,
+    StaleMessageId,
+    TransactionNotFound,
+    TransactionNotInProgress,
+    TransactionPrepared,
+)
+from oncelog.wire.models import TransactionState
+from oncelog.wire.requests import Rollback
+from oncelog_dedup import Run
+from oncelog_service.log.memory import Memory
+from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.log.scan import row_at, rows_from
+from oncelog_service.reading import read
+from oncelog_service.storage.keys import ROW_ID_SIZE, row_id
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.rows import rolled_back
+
+_ROLLED_BACK_AT_ONCE = 2_000
+"""Rows that one write rolls back. The transaction is hidden as a whole until the last of them is."""
+
+
+class Settling:
+    """What one open topic does about the ends of transactions. Works on the event loop that owns the topic."""
+
+    def __init__(self, topic: OpenTopic, memory: Memory) -> None:
+        self._topic = topic
+        self._prefix = topic.prefix
+        self._created = topic.row.created if topic.row.generation > 1 else 0
+        """No row of this generation is older, ms."""
+        self._store = topic.store
+        self._writer = topic.writer
+        self._fold = topic.dedup.fold
+        self._pointers = topic.pointers
+        self._transactions = topic.transactions
+        self._check_open = topic.check_open
+        self._memory = memory
+
+    # --- how a transaction ended
+
+    async def settle(self, pointer: int, committed: bool) -> None:
+        """The transaction has ended for good: its rows count from now on, or are rolled back. Idempotent."""
+        self._check_open()
+        async with self._pointers.changing(pointer):
+            if committed:
+                with self._pointers.committed(pointer):
+                    await self._writer.drained()  # what is in flight is no run of the fold yet, and would stay unsettled
+                    self._memory.commit(pointer)
+            else:
+                async with self._pointers.closed(pointer):  # else rows could be written behind the roll-back, and would count
+                    await self._writer.drained()
+                    await self._roll_back(pointer, self._fold.unsettled.get(pointer, ()))
+            self._topic.groups.close(pointer)
+            self._topic.numbers.pop(pointer, None)
+            self._pointers.forget(pointer)
+
+    async def settle_ended(self, pointers: Collection[int], *, under: int | None = None) -> dict[int, TransactionState | None]:
+        """Settle those of the pointers whose transactions have ended.
+
+        Args:
+            under: the write pointer of the request that asks; what is to be rolled back then stays.
+
+        Returns:
+            The others, each with its state; None: another service's, and young enough to be undecided.
+
+        Raises TransactionsUnavailable: nobody says how they ended; they stay unsettled.
+        """
+        states = await self._transactions.states(pointers) if pointers else {}
+        left: dict[int, TransactionState | None] = {}
+        for pointer in pointers:
+            state = states.get(pointer)
+            # Nobody knows any more how it ended, and it is older than any transaction may become: then it counts.
+            committed = state == "committed" or (state is None and self._pointers.expired(pointer))
+            # A request under a pointer of its own must not wait for those under another: two of them could for each other.
+            if committed or (state in ("aborted", "invalid") and under is None):
+                await self.settle(pointer, committed)
+            else:
+                left[pointer] = state
+        return left
+
+    async def settle_all_ended(self) -> None:
+        """Settle every transaction with messages here that has ended or is too old. Raises as :meth:`settle_ended`."""
+        await self.settle_ended(list(self._fold.unsettled))
+
+    async def settle_expired(self) -> None:
+        """Settle what is older than any transaction may become and is not in progress."""
+        await self.settle_ended([pointer for pointer in self._fold.unsettled if self._pointers.expired(pointer)])
+
+    async def end_foreign(self, pointer: int, committed: bool) -> None:
+        """End another service's write pointer on this topic, at an operator's word: nothing more is taken under it while the
+        topic is open.
+
+        Raises:
+            TransactionNotInProgress: our own transaction service handed it out; what ends it there ends it here.
+            TransactionNotFound: nothing is held back under it. TransactionsUnavailable: whose it is cannot be asked.
+        """
+        state = (await self._transactions.states([pointer])).get(pointer)
+        self._check_open()
+        if state is not None:
+            raise TransactionNotInProgress(
+                f"write pointer {pointer} is of our own transaction service: end the transaction there",
+                write_pointer=pointer,
+                state=state,
+            )
+        if pointer not in self._fold.unsettled:
+            raise TransactionNotFound(f"the topic holds nothing back under write pointer {pointer}", write_pointer=pointer)
+        self._pointers.end_by_hand(pointer)
+        await self.settle(pointer, committed)
+
+    async def end_transactions(self, producer: str, abort: bool) -> None:
+        """A new incarnation of the producer ends the transactions of the older ones, as Kafka's does; unless ``abort``, it finds
+        them ended. Those of another transaction service are not ours to end.
+
+        Raises:
+            ProducerInTransaction: one is prepared, so its database decides; or it may not be aborted. A producer that went on
+                from what is settled now would give its sequence ids to other messages.
+        """
+        pointers = self._topic.transactions_of(producer)
+        for pointer in (await self._transactions.states(pointers)) if pointers else ():
+            if abort:
+                await self._abort_unless_prepared(pointer)
+            if (await self.settle_ended([pointer])).get(pointer) == "in_progress":
+                raise ProducerInTransaction(
+                    f"producer {producer!r} has messages in the transaction {pointer}, which is not decided; if it is prepared, "
+                    "its database decides: recover that first (SqlParticipant.recover)",
+                    producer=producer,
+                    write_pointer=pointer,
+                )
+
+    async def _abort_unless_prepared(self, pointer: int) -> None:
+        try:
+            await self._transactions.abort(pointer, unless_prepared=True)
+        except (TransactionNotInProgress, TransactionPrepared):
+            return  # it has committed meanwhile, or its database decides
+
+    async def are_related(self, pointer: int | None, other: int) -> bool:
+        """Whether both are write pointers of one transaction in progress, which has checkpoints."""
+        own = None if pointer is None else await self._transactions.root(pointer)
+        try:
+            return own is not None and await self._transactions.root(other) == own
+        except TransactionNotInProgress:
+            return False
+
+    # --- roll back
+
+    async def roll_back(self, rollback: Rollback) -> None:
+        """Roll back rows of the pointer's requests, as the client asks for. Idempotent.
+
+        Raises:
+            RollbackRefused: the range is not exactly what requests of this pointer published here. Nothing is changed.
+            TransactionNotInProgress: it has committed. StaleMessageId: the rows belong to an older generation.
+        """
+        self._check_open()
+        pointer = rollback.write_pointer
+        first, last = row_id(*rollback.start), row_id(*rollback.end)
+        if not any(first) and not any(last):
+            return  # a request that stored nothing has nothing to roll back
+        if rollback.start[0] < self._created:
+            raise StaleMessageId("the rows to roll back are older than this generation of the topic")
+        async with self._pointers.changing(pointer), self._pointers.refusing_for_good(pointer):
+            await self._writer.drained()
+            state = (await self._transactions.states([pointer])).get(pointer)
+            if state == "committed":
+                raise TransactionNotInProgress(f"the transaction {pointer} has committed", write_pointer=pointer, state=state)
+            runs = self._runs_between(pointer, first, last)
+            if runs and (runs[0].first_id[:ROW_ID_SIZE], runs[-1].last_id[:ROW_ID_SIZE]) == (first, last):
+                await self._roll_back(pointer, runs, still_open=state not in ("aborted", "invalid"))
+            elif runs or not await read(_are_rolled_back, self._store, self._prefix, pointer, first, last):
+                raise RollbackRefused(
+                    f"the rows to roll back are not exactly what requests under write pointer {pointer} published here",
+                    write_pointer=pointer,
+                )
+
+    def whole_requests(self, pointer: int, row_ids: Sequence[bytes]) -> list[bytes]:
+        """Row ids, rising, of the ends of the pointer's unsettled requests that these rising rows are in."""
+        ends: list[bytes] = []
+        for run in self._fold.unsettled.get(pointer, ()):
+            first, last = run.first_id[:ROW_ID_SIZE], run.last_id[:ROW_ID_SIZE]
+            at = bisect_left(row_ids, first)
+            if at < len(row_ids) and row_ids[at] <= last:
+                ends += (first, last)
+        return ends
+
+    def _runs_between(self, pointer: int, first: bytes, last: bytes) -> list[Run]:
+        """The pointer's unsettled requests that lie in the range."""
+        return [
+            run
+            for run in self._fold.unsettled.get(pointer, ())
+            if first <= run.first_id[:ROW_ID_SIZE] and run.last_id[:ROW_ID_SIZE] <= last
+        ]
+
+    async def _roll_back(self, pointer: int, runs: Iterable[Run], *, still_open: bool = False) -> None:
+        """Invert the sign of T in the rows of these runs. ``still_open``: refuse if the transaction ends meanwhile."""
+        for part in _slices(runs):
+            row_ids, rows = await read(_read_rolled_back, self._store, self._prefix, part)
+            self._check_open()
+            if still_open:
+                self._pointers.check(pointer)
+            batch = Batch()
+            for at, row in zip(row_ids, rows, strict=True):
+                batch.put(Table.MESSAGE, self._prefix + at, row)  # a run is what is new
+            await self._writer.submit(batch, partial(self._memory.roll_back, pointer, part, row_ids, rows))
+
+
+def _slices(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    """Runs of about :data:`_ROLLED_BACK_AT_ONCE` rows at a time; a copy, since a rollback changes what is unsettled."""
+    part: list[Run] = []
+    rows = 0
+    for run in tuple(runs):
+        part.append(run)
+        rows += run.count
+        if rows >= _ROLLED_BACK_AT_ONCE:
+            yield part
+            part, rows = [], 0
+    if part:
+        yield part
+
+
+def _read_rolled_back(store: Store, prefix: bytes, runs: Sequence[Run]) -> tuple[list[bytes], list[bytes]]:
+    """The rows of the runs, already with their sign inverted. Raises TopicDamaged."""
+    row_ids: list[bytes] = []
+    rows: list[bytes] = []
+    for run in runs:
+        last = run.last_id[:ROW_ID_SIZE]
+        with closing(rows_from(store, prefix, run.first_id[:ROW_ID_SIZE])) as found:
+            for at, row in found:
+                if at > last:
+                    break
+                row_ids.append(at)
+                rows.append(rolled_back(row))
+                if at == last:
+                    break
+    return row_ids, rows
+
+
+def _are_rolled_back(store: Store, prefix: bytes, pointer: int, first: bytes, last: bytes) -> bool:
+    """Whether the range begins and ends with rows of the pointer that are rolled back already."""
+    return all(row is not None and row.write_pointer == -pointer for row in (row_at(store, prefix, at) for at in (first, last)))

@@ -1,0 +1,1 @@
+"""One file for each resource: a handler decodes, calls one method, encodes."""

@@ -1,0 +1,104 @@
+"""Atomic commits over several topics: begin, stage, commit, abort; what became of them."""
+
+from __future__ import annotations
+
+from oncelog.errors import InvalidRequest
+from oncelog.wire.codec import decode_commit_request, decode_publish_request
+from oncelog.wire.media import JSON
+from oncelog.wire.models import AtomicOutcome, BeginAtomic
+from oncelog_service.atomic.checks import MAX_CHUNK, check_group, check_id
+from oncelog_service.log.checks import check_producer_name
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.bodies import decoded, json_answer, query_limit, read_model
+from oncelog_service.rest.routes import Call
+
+
+async def begin(call: Call) -> Answer:
+    """Begin a transaction of a `group`, or with `of` a branch of another one. Idempotent by its `id`.
+
+    It is aborted when it is not committed after `timeoutMs`.
+    """
+    asked = await read_model(call, BeginAtomic)
+    return _answer(await call.service.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of))
+
+
+async def stage(call: Call) -> Answer:
+    """Put messages where no poll finds them, as chunk 0, 1, 2, … of what the transaction has for this topic.
+
+    The same chunk again is stored once. Expectations and sequence ids are judged when the transaction is committed.
+    """
+    chunk = _chunk(call)
+    request = await decoded(call, decode_publish_request)
+    await call.service.atomic.stage(_id(call), call.path["namespace"], call.path["topic"], chunk, request)
+    return json_answer(None)
+
+
+async def commit(call: Call) -> Answer:
+    """Make messages appear on all topics or on none: what was staged under this id, `parts`, and other `branches`, in this order.
+
+    Where nothing was begun, `group` begins it, so that one request may be a whole commit. `committed` is answered when the
+    messages are there. It is idempotent: a repeat answers the same; another commit under the same id is refused. With
+    `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`.
+    """
+    request = await decoded(call, decode_commit_request)
+    return _answer(await call.service.atomic.commit(_id(call), request))
+
+
+async def abort(call: Call) -> Answer:
+    """Drop everything that is staged; none of it will ever be seen. Idempotent."""
+    return _answer(await call.service.atomic.abort(_id(call)))
+
+
+async def show(call: Call) -> Answer:
+    """What became of a transaction: `in_progress`, `committed`, `duplicate` or `aborted`. What is answered is durable."""
+    return _answer(await call.service.atomic.show(_id(call)))
+
+
+async def list_(call: Call) -> Answer:
+    """Transactions that are in progress, oldest first, behind `after`, at most `limit`."""
+    group, after, limit = call.query.get("group"), call.query.get("after"), query_limit(call)
+    if group is not None:
+        check_group(group)
+    if after is not None:
+        check_id(after, "after: the id of a transaction")
+    return json_answer([each.to_wire() for each in await call.service.atomic.list(group, after, limit)])
+
+
+async def producer(call: Call) -> Answer:
+    """The newest commit under a producer's name: what the next sequence id must lie above."""
+    return json_answer((await call.service.atomic.producer(*_producer(call))).to_wire())
+
+
+async def forget_producer(call: Call) -> Answer:
+    """Forget sequence id and incarnation: then any is taken, also one that is committed already.
+
+    With `incarnation` only while the newest commit is of that one: else `producer_fenced`, and nothing is forgotten.
+    """
+    await call.service.atomic.forget_producer(*_producer(call), call.query.get("incarnation"))
+    return json_answer(None)
+
+
+def _id(call: Call) -> str:
+    """The transaction in the address. Raises InvalidRequest."""
+    check_id(call.path["transaction"])
+    return call.path["transaction"]
+
+
+def _chunk(call: Call) -> int:
+    """The chunk's number in the address. Raises InvalidRequest."""
+    text = call.path["chunk"]
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_CHUNK))):
+        raise InvalidRequest(f"the number of a chunk is 0 to {MAX_CHUNK}, not {text[:50]!r}")
+    return int(text)
+
+
+def _producer(call: Call) -> tuple[str, str]:
+    """Group and producer in the address. Raises InvalidRequest."""
+    group, name = call.path["group"], call.path["producer"]
+    check_group(group)
+    check_producer_name(name)
+    return group, name
+
+
+def _answer(outcome: AtomicOutcome) -> Answer:
+    return Answer(outcome.model_dump_json(by_alias=True).encode() + b"\n", JSON)

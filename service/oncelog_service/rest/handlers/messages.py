@@ -1,0 +1,109 @@
+"""Publish, store, rollback and poll."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from oncelog.wire.codec import (
+    decode_consume_request,
+    decode_publish_request,
+    decode_rollback,
+    encode_consume_response,
+    encode_publish_response,
+)
+from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
+from oncelog.wire.requests import Polled
+from oncelog_service.log.read.inspection import Glance
+from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
+from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, json_answer, off_loop
+from oncelog_service.rest.routes import Call
+
+ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
+"""How the messages of a page are encoded, by the media type of the answer."""
+
+
+_JOINED_AT_ONCE = 10_000
+
+
+async def page_answer(media: str, page: Page, generation: int, more: Sequence[Mapping[str, object]] | None = None) -> Answer:
+    """Messages in a media type; of more than a few in JSON, or very many, on a thread. ``more``: what else each says in JSON."""
+    large = len(page.messages) > _JOINED_AT_ONCE or (media == JSON and sum(map(len, page.messages)) > AT_ONCE_BYTES)
+    said = said_of(page, generation)
+    return Answer(await off_loop(large, encode_consume_response, media, page.messages, page.last_id, more, said), media)
+
+
+async def publish(call: Call) -> Answer:
+    """Store messages: all of the request that are new, contiguous and in order, or none.
+
+    The answer comes when they are synced to disk. With a producer and sequence ids each message is judged alone; those that are
+    already there are answered `duplicate` and not stored again. A receipt covers `count` messages in a row. With a write pointer
+    the messages belong to its transaction, and the answer is the rollback information; without messages, what was stored under
+    the pointer appears as one group.
+
+    Expectations are judged where offsets are assigned: `expectedOffset` of the first message, `expectedLastMessageId` (20 bytes
+    that are 0: none was ever published) and `expectedKeyOffsets`, per key the offset of its newest message or null for none. If
+    one does not hold, nothing is stored: `offset_mismatch`. Repeats of a named producer are answered `duplicate` first.
+
+    The TMS media type gets an empty answer where there is no write pointer: nothing can be rolled back.
+    """
+    log = await call.log()
+    media = essence(call.content_type)
+    request = await decoded(call, decode_publish_request)
+    response = await log.publish(request)
+    if media == AVRO and request.write_pointer is None:
+        return Answer(b"", media)
+    return Answer(encode_publish_response(media, response), media)
+
+
+async def store(call: Call) -> Answer:
+    """Put messages into the Payload Table under a write pointer, unseen until a publish with this pointer and no messages.
+
+    Repeats of a named producer are not stored again. The TMS media type gets an empty answer, the others receipts without ids.
+    """
+    log = await call.log()
+    media = essence(call.content_type)
+    response = await log.store(await decoded(call, decode_publish_request))
+    return Answer(b"" if media == AVRO else encode_publish_response(media, response), media)
+
+
+async def rollback(call: Call) -> Answer:
+    """Roll back what a publish stored. The body is that publish's answer, sent back as it came. Idempotent."""
+    log = await call.log()
+    await log.roll_back(await decoded(call, decode_rollback))
+    return json_answer(None)
+
+
+async def poll(call: Call) -> Answer:
+    """Messages in order, from `startFrom` (a message id, a timestamp in ms, or null for the oldest) or `startOffset`.
+
+    `limit` counts messages delivered; a page may be shorter, because it is bounded in bytes too. Paging exclusively after the
+    last id, with any limit, delivers every message exactly once. `wait` (ms) holds an empty answer until something arrives.
+    `generation` refuses (`stale_message_id`) a topic that was deleted and made anew since the start was found; `refuseExpired`
+    refuses (`messages_expired`) a start behind which messages have expired by the topic's ttl, and says which.
+    With a `transaction` (Thrift bytes) the answer holds what it sees, and ends before the first message that is undecided for it;
+    without one, everything in the log. In JSON each message of a transaction says its `writePointer` and its `state`.
+    """
+    log = await call.log()
+    media = essence(call.content_type)
+    request = await decoded(call, decode_consume_request)
+    if media != JSON:
+        return await page_answer(media, await log.poll(request, ENCODINGS[media]), log.row.generation)
+    pointers: list[tuple[int, int] | None] = []
+    glance = log.inspection.glance()
+    page = await log.poll(request, noting_pointers(AS_JSON, pointers))
+    return await page_answer(media, page, log.row.generation, [_of_transaction(log, glance, each) for each in pointers])
+
+
+def _of_transaction(log: TopicLog, glance: Glance, pointer: tuple[int, int] | None) -> Mapping[str, object]:
+    """What a message in JSON says of its transaction, if it is of one."""
+    if pointer is None:
+        return {}
+    return {"writePointer": {"long": abs(pointer[0])}, "state": {"string": log.inspection.row_state(glance, *pointer)}}
+
+
+def said_of(page: Page, generation: int) -> Polled:
+    """What an answer says beside its messages."""
+    now_ms, ttl_ms = (None, None) if page.lives is None else page.lives
+    return Polled([], None, generation, page.upcoming, now_ms, ttl_ms)

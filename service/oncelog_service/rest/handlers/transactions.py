@@ -1,0 +1,260 @@
+"""The transaction service's addresses. A transaction is named by its write pointer, that of a checkpoint does too."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import ConfigDict, Field
+
+from oncelog.errors import InvalidRequest, RequestTooLarge
+from oncelog.wire.media import THRIFT, essence
+from oncelog.wire.models import (
+    AbortTransaction,
+    AskUnacknowledged,
+    CanCommit,
+    Changes,
+    PruneInvalid,
+    Resource,
+    StartTransaction,
+    TransactionState,
+)
+from oncelog.wire.transaction import Transaction, TransactionType
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, query_limit, read_model
+from oncelog_service.rest.routes import Call
+from oncelog_service.transactions.wanted import EVERYTHING, Wanted
+
+MAX_POINTERS = 10_000
+"""Pointers of one call."""
+PARTICIPANT_PATTERN = re.compile(r"[0-9A-Za-z-]{1,64}:[!-~]{1,600}", re.ASCII)
+_LARGEST = 2**63 - 1
+_LISTED: dict[str, TransactionState] = {"in_progress": "in_progress", "invalid": "invalid"}
+
+
+class WritePointers(Resource):
+    """Transactions asked about, by id or by the pointer of a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    write_pointers: list[int]
+
+
+class Participant(Resource):
+    """Who is about to hold messages of a transaction: a topic's generation, on one instance of the service."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    participant: str = Field(pattern=f"^{PARTICIPANT_PATTERN.pattern}$")
+    """``<store id>:<namespace>/<topic>/<generation>``."""
+
+
+class StartedTransaction(Resource):
+    """A transaction as of its start or its latest checkpoint: what it sees and what its writes carry."""
+
+    transaction_id: int
+    read_pointer: int
+    invalids: list[int]
+    in_progress: list[int]
+    first_short: int
+    type: str
+    """``short`` or ``long``."""
+    write_pointer: int
+    checkpoint_write_pointers: list[int]
+    visibility_level: str
+    """``snapshot``, ``snapshot_exclude_current`` or ``snapshot_all``."""
+    transaction: str
+    """The same as Thrift bytes, in hex: what a poll takes."""
+
+
+# --- the life of a transaction
+
+
+async def start(call: Call) -> Answer:
+    """Begin a transaction: a short one times out after `timeoutMs` and detects conflicts, a long one does neither.
+
+    Answers what the transaction sees: as JSON, or with `Accept: application/vnd.apache.thrift.binary` as the bytes that a poll
+    takes.
+    """
+    asked = await read_model(call, StartTransaction)
+    kind = TransactionType.LONG if asked.type == "long" else TransactionType.SHORT
+    return _transaction_answer(call, await call.service.transactions.start(kind, asked.timeout_ms))
+
+
+async def can_commit(call: Call) -> Answer:
+    """Hand in the keys that the transaction changed; refused if one that committed meanwhile changed one of them too.
+
+    With `resource` the transaction is prepared: it does not time out before the maximum lifetime, so that
+    the recovery of that database can still end it. Answers the id of the store that the transaction is in.
+    """
+    pointer, changes = pointer_of(call), await read_model(call, Changes)
+    store_id = await call.service.transactions.can_commit(pointer, await _keys(call, changes), changes.resource)
+    return json_answer(CanCommit(store_id=store_id).to_wire())
+
+
+async def commit(call: Call) -> Answer:
+    """Commit, with the changed keys if they were not handed in before. Idempotent."""
+    pointer, changes = pointer_of(call), await read_model(call, Changes)
+    if changes.resource is not None:
+        raise InvalidRequest("a resource goes with can-commit only")
+    await call.service.transactions.commit(pointer, await _keys(call, changes))
+    return await _status_answer(call, pointer)
+
+
+async def abort(call: Call) -> Answer:
+    """Undo the transaction: its messages are rolled back by the service. Idempotent.
+
+    With `unlessPrepared` one that a database decides is refused, `transaction_prepared`, and one that is invalid stays so: for
+    others than its client.
+    """
+    pointer, asked = pointer_of(call), await read_model(call, AbortTransaction)
+    await call.service.transactions.abort(pointer, asked.unless_prepared)
+    return await _status_answer(call, pointer)
+
+
+async def invalidate(call: Call) -> Answer:
+    """Give the transaction up: as abort, and it stays in the list of invalid ones until it is pruned. Idempotent."""
+    pointer = pointer_of(call)
+    await call.service.transactions.invalidate(pointer)
+    return await _status_answer(call, pointer)
+
+
+async def checkpoint(call: Call) -> Answer:
+    """A further write pointer for a transaction in progress. Answers as the start does."""
+    return _transaction_answer(call, await call.service.transactions.checkpoint(pointer_of(call)))
+
+
+async def show(call: Call) -> Answer:
+    """What became of a transaction: `in_progress`, `committed`, `aborted` or `invalid`. What is answered is durable."""
+    return await _status_answer(call, pointer_of(call))
+
+
+async def list_(call: Call) -> Answer:
+    """Transactions in progress, or invalid ones, by rising write pointer behind `after`, at most `limit`."""
+    state = _LISTED.get(call.query.get("state", "in_progress"))
+    if state is None:
+        raise InvalidRequest(f"state is {' or '.join(_LISTED)}, not {call.query['state'][:50]!r}")
+    after, limit = query_int(call, "after", 0), query_limit(call)
+    if not 0 <= after <= _LARGEST:
+        raise InvalidRequest(f"after is a write pointer, not {after}")
+    return json_answer([each.to_wire() for each in await call.service.transactions.list(state, after, limit)])
+
+
+async def prune(call: Call) -> Answer:
+    """Take transactions out of the list of invalid ones: those named, or all that began before `beforeMs`.
+
+    Those whose messages are not all rolled back yet stay in it.
+    """
+    asked = await read_model(call, PruneInvalid)
+    if asked.before_ms is not None and asked.before_ms < 0:
+        raise InvalidRequest(f"beforeMs is a time in ms since 1970, not {asked.before_ms}")
+    pointers = None if asked.write_pointers is None else _checked(asked.write_pointers)
+    return json_answer({"pruned": await call.service.transactions.prune(pointers, asked.before_ms)})
+
+
+# --- for services that hold messages of transactions
+
+
+async def states(call: Call) -> Answer:
+    """The states of those among the pointers that were handed out here and are still known."""
+    pointers = _checked((await read_model(call, WritePointers)).write_pointers)
+    found = await call.service.transactions.states(pointers)
+    return json_answer({str(pointer): state for pointer, state in found.items()})
+
+
+async def enlist(call: Call) -> Answer:
+    """Note that a participant is about to hold messages under the pointer. `enlisted` false: it was never handed out here."""
+    pointer, participant = pointer_of(call), (await read_model(call, Participant)).participant
+    transactions = call.service.transactions
+    enlisted = await transactions.enlist(pointer, participant)
+    await transactions.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
+    return json_answer({"enlisted": enlisted})
+
+
+async def acknowledge(call: Call) -> Answer:
+    """The participant has dealt with the end of the transaction. Idempotent."""
+    pointer, participant = pointer_of(call), call.path["participant"]
+    if not PARTICIPANT_PATTERN.fullmatch(participant):
+        raise InvalidRequest(f"that is no participant: {participant[:50]!r}")
+    await call.service.transactions.acknowledge(pointer, participant)
+    return json_answer(None)
+
+
+async def unacknowledged(call: Call) -> Answer:
+    """Ended transactions that participants of `storeId` still hold messages of. `wait` (ms) holds an empty answer."""
+    store_id, wait_ms = call.query.get("storeId", ""), query_int(call, "wait", 0)
+    if not store_id:
+        raise InvalidRequest("the query parameter storeId is missing")
+    return await _unacknowledged(call, store_id, wait_ms, EVERYTHING)
+
+
+async def ask_unacknowledged(call: Call) -> Answer:
+    """Ended transactions that participants served by `member`, one of several instances, still hold messages of.
+
+    These are what belongs to it among those `alive`, by the rule that places topics, and what it serves `also`; `without` some.
+    """
+    asked = await read_model(call, AskUnacknowledged)
+    wanted = Wanted(asked.member, tuple(asked.alive), frozenset(asked.also), frozenset(asked.without))
+    return await _unacknowledged(call, asked.store_id, asked.wait, wanted)
+
+
+async def _unacknowledged(call: Call, store_id: str, wait_ms: int, wanted: Wanted) -> Answer:
+    if wait_ms < 0:
+        raise InvalidRequest(f"wait is 0 ms or more, not {wait_ms}")
+    wait_seconds = min(wait_ms, call.service.settings.max_wait_ms) / 1000
+    found = await call.service.transactions.unacknowledged(wait_seconds, store_id, wanted)
+    return json_answer([each.to_wire() for each in found])
+
+
+# --- in and out
+
+
+def pointer_of(call: Call) -> int:
+    """The write pointer in the address. Raises InvalidRequest."""
+    text = call.path["writePointer"]
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise InvalidRequest(f"a write pointer is a whole number above 0, not {text[:50]!r}")
+    return _checked([int(text)])[0]
+
+
+def _checked(pointers: list[int]) -> list[int]:
+    if len(pointers) > MAX_POINTERS:
+        raise RequestTooLarge(f"{len(pointers)} write pointers are more than {MAX_POINTERS}", limit=MAX_POINTERS)
+    for pointer in pointers:
+        if not 0 < pointer <= _LARGEST:
+            raise InvalidRequest(f"a write pointer is 1 to 2^63-1, not {pointer}")
+    return pointers
+
+
+async def _keys(call: Call, changes: Changes) -> list[bytes]:
+    return await off_loop(len(call.body) > AT_ONCE_BYTES, _encoded_keys, changes)
+
+
+def _encoded_keys(changes: Changes) -> list[bytes]:
+    try:
+        return [key.encode("latin-1") for key in changes.changes]
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("a changed key is bytes, each a character U+0000 to U+00FF") from error
+
+
+def _transaction_answer(call: Call, transaction: Transaction) -> Answer:
+    data = transaction.to_bytes()
+    if THRIFT in (essence(each) for each in call.accept.split(",")):
+        return Answer(data, THRIFT)
+    return json_answer(
+        {
+            "transactionId": transaction.transaction_id,
+            "readPointer": transaction.read_pointer,
+            "invalids": list(transaction.invalids),
+            "inProgress": list(transaction.in_progress),
+            "firstShort": transaction.first_short,
+            "type": transaction.type.name.lower(),
+            "writePointer": transaction.write_pointer,
+            "checkpointWritePointers": list(transaction.checkpoint_write_pointers),
+            "visibilityLevel": transaction.visibility_level.name.lower(),
+            "transaction": data.hex(),
+        }
+    )
+
+
+async def _status_answer(call: Call, pointer: int) -> Answer:
+    return json_answer((await call.service.transactions.show(pointer)).to_wire())

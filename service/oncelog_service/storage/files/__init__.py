@@ -1,0 +1,1 @@
+"""Stores that lie in files: LevelDB, and what SQLite shares with it."""

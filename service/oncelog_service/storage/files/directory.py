@@ -1,0 +1,83 @@
+"""Directories of stores that lie in files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from oncelog_service.storage.port import StoreError
+
+
+def sync_directory(path: Path) -> None:
+    """Makes what was created in ``path`` survive a power cut."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_name(path: Path) -> None:
+    """Makes the name of a directory, which is there, survive a power cut."""
+    # A parent that may not be read is somebody else's, as /var/lib/private of systemd is, and so is the name in it.
+    with suppress(PermissionError):
+        sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Makes the directory and those above it, as far as they are missing, each synced in the one above. Raises OSError."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
+def locked_directory(path: Path) -> int:
+    """Locks a directory until the handle is closed, at the latest until the process ends.
+
+    Raises as :func:`locked`. OSError.
+    """
+    return locked(path, path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def locked(store: Path, path: Path, flags: int) -> int:
+    """Locks a file or directory for a store until the handle, opened with these flags, is closed.
+
+    Raises StoreError: another process has it; or its file system has no locks, or only such as keep nobody out. Those of a
+    network that hold on each machine for itself cannot be told from here. OSError: it cannot be opened.
+    """
+    handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        if not _take(store, handle):
+            raise StoreError(f"{store} is in use by another process")
+        with _opened(path, flags) as other:
+            if _take(store, other):
+                raise StoreError(f"locks on {store} keep nobody out, so two services could open it: use a local disk")
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    handle = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _take(store: Path, handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a network's file system may take none, or none on a directory
+        raise StoreError(
+            f"{store} cannot be locked ({error.strerror}), so two services could open it: use a local disk"
+        ) from error
+    return True

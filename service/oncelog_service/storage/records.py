@@ -1,0 +1,196 @@
+"""The small tables: each row is a JSON object with a `version`. Snapshots are drawn in oncelog_dedup/snapshot.py.
+
+::
+
+    TOPIC      {"version": 1, "generation": int, "created": ms, "last_timestamp": ms, "expired_before": ms,
+                "epoch_floor": int, "deleted": bool, "properties": {str: str}}
+    NAMESPACE  {"version": 1, "policies": {"deduplication": bool | null}}
+    PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
+                "forgotten_below": offset, "assigned_ms": ms | null}
+    TRIM       {"version": 1, "earliest_offset": int, "last_id": hex | null}
+    EXPIRY     {"version": 1, "judgements": [[ms, hex of a row id or more], ...]}
+    GROUP      {"version": 1, "row_id": hex | null, "producer": str | null}
+    CHUNK      {"version": 1, "first_index": int, "messages": int, "digest": hex, "producer": str | null, "epoch": int | null,
+                "expected_offset": int | null, "expected_last_message_id": hex | null,
+                "expected_key_offsets": {key: int | null} | null, "key_indexes": {key: int}}
+    JOURNAL_META    {"version": 1, "partitions": int, "numbers": int, "begins": [int, ...]}
+    SUBSCRIPTION    {"version": 1, "epoch": int, "opens": [[nonce, epoch], ...], "cursor": offset | null}
+    GROUP_PRODUCER  {"version": 1, "sequence_id": int, "incarnation": str | null, "transaction": str, "messages": int,
+                     "checksum": str | null}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from pydantic_core import to_json
+
+from oncelog_service.storage.port import RowDamaged
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """Keeps what is known of a topic's name, also after its deletion: generations and timestamps must go on rising."""
+
+    generation: int
+    created: int
+    """Milliseconds; no message id of this generation is older, every id of an earlier generation is."""
+    properties: dict[str, str] = field(default_factory=dict)
+    deleted: bool = False
+    last_timestamp: int = 0
+    """Of a deleted generation: no message id of it is younger."""
+    expired_before: int = 0
+    """Milliseconds; what was published before this had expired when the ttl was changed, and stays so under a longer one."""
+    epoch_floor: int = 0
+    """No epoch of an older generation, of a producer or of a consumer, was above it; those of this one are."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRow:
+    """Policies of a namespace."""
+
+    policies: dict[str, bool | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    """A producer on one generation of a topic. It stays when the producer is forgotten: a fenced epoch stays fenced for ever."""
+
+    epoch: int | None = None
+    opens: list[tuple[str, int]] = field(default_factory=list)
+    """(nonce, epoch) of the latest opens, oldest first: they distinguish a repeated open from a new one."""
+    gaps: str = "allow"
+    forgotten_below: int = 0
+    assigned_ms: int | None = None
+    """Of a name that the service assigned: when it was opened last. Its row goes when it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrimRow:
+    """Says where the log begins, now that older messages are deleted; without the row it begins at 0."""
+
+    earliest_offset: int
+    last_id: str | None = None
+    """Hex, of the last message that was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryRow:
+    """Says when, and up to which rows, a topic's messages were judged and some found to have expired."""
+
+    judgements: list[list[int | str]]
+    """(ms, hex of what sorts after the rows that were judged), the milliseconds falling."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A stored group that was published, or expired before it could be: nothing can be added, nor published twice."""
+
+    row_id: str | None
+    """Hex, of the row that stands for it; None: it expired."""
+    producer: str | None = None
+    """Who published it, if that was a named producer: it distinguishes its retry from another's second attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """A chunk of what an atomic commit has staged on a topic, and what its messages expect of that."""
+
+    first_index: int
+    """Of its first message within what the transaction has staged there."""
+    messages: int
+    digest: str
+    """Of the request that brought it: it distinguishes a repeated chunk from another one."""
+    producer: str | None = None
+    epoch: int | None = None
+    expected_offset: int | None = None
+    expected_last_message_id: str | None = None
+    """Hex."""
+    expected_key_offsets: dict[str, int | None] | None = None
+    key_indexes: dict[str, int] = field(default_factory=dict)
+    """Of those keys that the transaction itself had staged before: the index of the newest message."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalMetaRow:
+    """Keeps what the journal must not forget when its older records are deleted."""
+
+    partitions: int
+    numbers: int
+    """No number above this one was handed out; they are reserved in blocks."""
+    begins: list[int]
+    """Position of the first record of each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProducerRow:
+    """The newest atomic commit under a producer's name."""
+
+    sequence_id: int
+    incarnation: str | None
+    transaction: str
+    """Its id."""
+    messages: int
+    checksum: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """A subscription on one generation of a topic. Its row stays when it is deleted: a fenced epoch stays fenced for ever."""
+
+    epoch: int
+    opens: list[tuple[str, int]] = field(default_factory=list)
+    """(nonce, epoch) of the latest opens and seeks, oldest first: they distinguish a repeated one from a new one."""
+    cursor: int | None = None
+    """Every message below this offset is acknowledged; None: the subscription is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """Says that a store is a copy, or is to become one."""
+
+    of: str
+    """The name among participants of the store that it was copied from, 32 hex digits."""
+    source: str
+    """Where that store lay; for people."""
+    finished: bool
+
+
+Record: TypeAlias = (
+    TopicRow
+    | NamespaceRow
+    | ProducerRow
+    | TrimRow
+    | ExpiryRow
+    | GroupRow
+    | ChunkRow
+    | JournalMetaRow
+    | GroupProducerRow
+    | SubscriptionRow
+    | CopyRow
+)
+R = TypeVar("R", bound=Record)
+
+
+def encode_record(record: Record) -> bytes:
+    """Encodes a record as a JSON object with a version, its members sorted."""
+    fields: dict[str, object] = {"version": VERSION}
+    for name in record.__slots__:
+        value = getattr(record, name)
+        fields[name] = dict(sorted(value.items())) if type(value) is dict else value
+    return to_json(dict(sorted(fields.items())))
+
+
+def decode_record(kind: type[R], data: bytes) -> R:
+    """Reads a record back. Raises RowDamaged for anything but what :func:`encode_record` writes."""
+    try:
+        values: dict[str, Any] = json.loads(data)
+        if values.pop("version") != VERSION:
+            raise ValueError("unknown version")
+        return kind(**values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RowDamaged(f"not a {kind.__name__}: {data[:100]!r}") from error

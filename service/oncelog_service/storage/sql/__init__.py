@@ -1,0 +1,1 @@
+"""The store on a SQL database: SQLite for one process, PostgreSQL for several."""

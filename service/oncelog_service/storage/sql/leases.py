@@ -1,0 +1,129 @@
+"""The lease table in the database that the rows lie in: each call is one transaction. Blocks; not for the event loop.
+
+See :class:`~oncelog_service.storage.port.LeaseTable`. Who changes a lease, and who writes under it, locks its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import BigInteger, Connection, Engine, cast, delete, extract, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_or_nothing
+from sqlalchemy.exc import SQLAlchemyError
+
+from oncelog_service.storage.port import Dead, Fence, Instance, LeaseHolder, StoreError
+from oncelog_service.storage.sql.tables import INSTANCE, LEASE
+
+_NOW_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+
+_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '2s'"
+"""A process that is stopped, or a machine that vanishes, while it has locked a row would hold the others off for good."""
+
+_DEAD = "this instance was not heard of in time, or another one has started at its address; others may serve its topics by now"
+_LONG_DEAD_MS = 86_400_000
+"""Rows of instances that ended so long ago, and whose leases no other one has wanted, are deleted."""
+
+
+class SqlLeaseTable:
+    """Keeps a :class:`~oncelog_service.storage.port.LeaseTable` in the database of the store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def join(self, id: str, url: str, ttl_ms: int) -> None:  # noqa: A002
+        with self._transaction() as connection:
+            long_dead = INSTANCE.c.expires_ms < _NOW_MS - _LONG_DEAD_MS
+            connection.execute(delete(INSTANCE).where(or_(INSTANCE.c.url == url, long_dead)))
+            connection.execute(insert(INSTANCE).values(id=id, url=url, expires_ms=_NOW_MS + ttl_ms))
+
+    def renew(self, id: str, ttl_ms: int) -> Sequence[Instance]:  # noqa: A002
+        with self._transaction() as connection:
+            renewed = connection.execute(
+                update(INSTANCE).where(INSTANCE.c.id == id, INSTANCE.c.expires_ms > _NOW_MS).values(expires_ms=_NOW_MS + ttl_ms)
+            )
+            if not renewed.rowcount:
+                raise Dead(_DEAD)
+            return _alive(connection)
+
+    def leave(self, id: str) -> None:  # noqa: A002
+        with self._transaction() as connection:
+            connection.execute(update(LEASE).where(LEASE.c.instance == id).values(instance=None))
+            connection.execute(delete(INSTANCE).where(INSTANCE.c.id == id))
+
+    def take(self, id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
+        with self._transaction() as connection:
+            row = connection.execute(select(LEASE.c.instance).where(LEASE.c.resource == resource).with_for_update()).one_or_none()
+            if row is None:
+                connection.execute(
+                    insert_or_nothing(LEASE).values(resource=resource, epoch=0, instance=None).on_conflict_do_nothing()
+                )
+                row = connection.execute(select(LEASE.c.instance).where(LEASE.c.resource == resource).with_for_update()).one()
+            # The lease's row is locked since it was read: no other process takes it, and no fenced write passes, until this ends.
+            if row.instance not in (None, id):
+                holder = _instance(connection, row.instance)
+                if holder is not None:
+                    if holder.expires_in_ms > 0:
+                        return holder
+                    connection.execute(delete(INSTANCE).where(INSTANCE.c.id == holder.id))
+            me = _instance(connection, id)
+            if me is None or me.expires_in_ms <= 0:
+                raise Dead(_DEAD)
+            epoch = connection.execute(
+                update(LEASE)
+                .where(LEASE.c.resource == resource)
+                .values(epoch=LEASE.c.epoch + 1, instance=id)
+                .returning(LEASE.c.epoch)
+            ).scalar_one()
+            return Fence(resource, epoch)
+
+    def give_up(self, id: str, fence: Fence, to: str | None = None) -> None:  # noqa: A002
+        with self._transaction() as connection:
+            connection.execute(
+                update(LEASE)
+                .where(LEASE.c.resource == fence.resource, LEASE.c.epoch == fence.epoch, LEASE.c.instance == id)
+                .values(epoch=LEASE.c.epoch + 1, instance=to)
+            )
+
+    def holder(self, resource: bytes) -> Instance | None:
+        with self._transaction() as connection:
+            row = connection.execute(
+                select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS)
+                .join(LEASE, LEASE.c.instance == INSTANCE.c.id)
+                .where(LEASE.c.resource == resource, INSTANCE.c.expires_ms > _NOW_MS)
+            ).one_or_none()
+            return None if row is None else Instance(*row)
+
+    def instances(self) -> Sequence[Instance]:
+        with self._transaction() as connection:
+            return _alive(connection)
+
+    def held(self) -> Mapping[bytes, LeaseHolder]:
+        with self._transaction() as connection:
+            rows = connection.execute(
+                select(LEASE.c.resource, LEASE.c.epoch, LEASE.c.instance).where(LEASE.c.instance.is_not(None))
+            )
+            return {bytes(row.resource): LeaseHolder(bytes(row.resource), row.epoch, row.instance) for row in rows}
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                connection.exec_driver_sql(_IDLE)
+                yield connection
+        except SQLAlchemyError as error:
+            raise StoreError(f"the leases cannot be read or written: {type(error).__name__}") from error
+
+
+def _instance(connection: Connection, id: str) -> Instance | None:  # noqa: A002
+    row = connection.execute(
+        select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS).where(INSTANCE.c.id == id).with_for_update()
+    ).one_or_none()
+    return None if row is None else Instance(*row)
+
+
+def _alive(connection: Connection) -> Sequence[Instance]:
+    rows = connection.execute(
+        select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS).where(INSTANCE.c.expires_ms > _NOW_MS)
+    )
+    return [Instance(*row) for row in rows]

@@ -1,0 +1,125 @@
+"""Expectations and subscriptions over HTTP: how each is written and answered, and what is refused with which code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+
+from oncelog.wire.codec import decode_polled
+from oncelog.wire.media import JSON, ONCELOG_AVRO
+from tests.patience import PATIENCE
+from tests.rest.talk import Topic, assert_problem, done, hex_id
+from tests.world.service import RunningService
+
+NEVER = "\x00" * 20
+"""The last message id of a topic that has none."""
+
+
+@pytest.fixture
+def checked(running: RunningService) -> Topic:
+    return Topic(running.url, "checked", **{"check.expected.offsets": "true"})
+
+
+@pytest.fixture
+def topic(running: RunningService) -> Topic:
+    """With three messages."""
+    topic = Topic(running.url)
+    topic.publish("a", "b", "c")
+    return topic
+
+
+def post(topic: Topic, path: str = "", **body: Any) -> requests.Response:
+    return topic.request("POST", "/subscriptions" + path, json=body)
+
+
+def answered(response: requests.Response) -> Any:
+    return done(response).json()
+
+
+def received(topic: Topic, **body: Any) -> list[str]:
+    return [each["payload"] for each in answered(post(topic, "/s/receive", **body))]
+
+
+def test_the_calls_of_a_subscription(topic: Topic) -> None:
+    shown = {"name": "s", "generation": 1, "epoch": 1, "cursor": 1, "lag": 2, "lost": 0}
+    shown |= {"upcomingOffset": 3, "stableOffset": 3, "heldBy": None, "heldSinceMs": None}
+    for _ in range(2):
+        assert answered(post(topic, name="s", nonce="n", start={"offset": 1})) == shown
+    assert answered(topic.request("GET", "/subscriptions/s")) == shown
+    assert answered(post(topic, name="s", nonce="m"))["epoch"] == 2
+    fenced = assert_problem(post(topic, "/s/receive", epoch=1), 403, "consumer_fenced")
+    assert (fenced["subscription"], fenced["epoch"], fenced["current_epoch"]) == ("s", 1, 2)
+    to_latest = {"to": {"at": "latest"}, "nonce": "x", "epoch": 2}
+    assert [answered(post(topic, "/s/seek", **to_latest))["epoch"] for _ in range(2)] == [3, 3]
+    assert answered(post(topic, "/s/seek", to={"offset": 0}, nonce="y"))["epoch"] == 4
+    first = answered(post(topic, "/s/receive", epoch=4, limit=2))
+    assert [each["payload"] for each in first] == ["a", "b"]
+    assert received(topic, epoch=4, generation=1, after=hex_id(first[-1]["id"])) == ["c"]
+    assert answered(post(topic, "/s/ack", epoch=4, messageId=hex_id(first[0]["id"]))) == {"cursor": 1}
+    assert answered(post(topic, "/s/ack", epoch=4, generation=1, offset=0)) == {"cursor": 1}
+    assert received(topic, epoch=4) == ["b", "c"]
+    beyond = assert_problem(post(topic, "/s/ack", epoch=4, generation=1, offset=3), 400, "offset_out_of_range")
+    assert (beyond["upcoming"], beyond["stable"], beyond["earliest"]) == (3, 3, 0)
+    stale = assert_problem(post(topic, "/s/ack", epoch=4, generation=2, offset=0), 400, "stale_message_id")
+    assert stale["generation"] == 1
+    assert_problem(post(topic, "/s/ack", epoch=4, messageId="7f" * 20), 400, "invalid_message_id")
+    for epoch in (0, 5, 2**70):
+        assert_problem(post(topic, "/s/receive", epoch=epoch), 400, "invalid_request")
+    for name in ("c", "a", "b"):
+        answered(post(topic, name=name, nonce="n"))
+    for query, names in (("", "abcs"), ("?limit=2", "ab"), ("?after=b", "cs")):
+        assert [each["name"] for each in answered(topic.request("GET", "/subscriptions" + query))] == list(names)
+    assert answered(topic.request("DELETE", "/subscriptions/s")) is None
+    for method in ("GET", "DELETE"):
+        assert_problem(topic.request(method, "/subscriptions/s"), 404, "subscription_not_found")
+    assert_problem(post(topic, "/s/receive", epoch=4), 403, "consumer_fenced")
+    assert_problem(post(topic, "/t/receive", epoch=1), 404, "subscription_not_found")
+
+
+@pytest.mark.parametrize("accept", [None, "*/*", JSON, ONCELOG_AVRO, f"text/html, {ONCELOG_AVRO};q=1"])
+def test_messages_are_answered_as_a_poll_answers_them(topic: Topic, accept: str | None) -> None:
+    answered(post(topic, name="s", nonce="n"))
+    answer = topic.request("POST", "/subscriptions/s/receive", json={"epoch": 1}, headers={"accept": accept} if accept else {})
+    assert answer.status_code == 200
+    if accept is not None and ONCELOG_AVRO in accept:
+        assert answer.headers["content-type"] == ONCELOG_AVRO
+        records, position, *_ = decode_polled(answer.content)
+        assert [record["payload"] for record in records] == [b"a", b"b", b"c"]
+        assert position == records[-1]["id"]
+    else:
+        assert answer.headers["content-type"] == JSON
+        assert answer.json() == topic.read()
+
+
+# --- expectations
+
+
+def test_each_expectation_holds_or_its_mismatch_says_what_is_so(checked: Topic) -> None:
+    assert checked.publish("x", expectedLastMessageId=NEVER, keys=["k"]).status_code == 200
+    first = checked.read()[-1]["id"]
+    assert (
+        checked.publish("x", expectedLastMessageId=hex_id(first), keys=["\xff"], expectedKeyOffsets={"k": 0}).status_code == 200
+    )
+    last = hex_id(checked.read()[-1]["id"])
+    for expected, facts in (
+        ({"expectedOffset": 0}, ("offset", 0, 2, None)),
+        ({"expectedLastMessageId": NEVER}, ("last_message_id", None, last, None)),
+        ({"expectedLastMessageId": first}, ("last_message_id", hex_id(first), last, None)),
+        ({"expectedKeyOffsets": {"k": None}}, ("key_offset", None, 0, "k")),
+        ({"expectedKeyOffsets": {"k": 0, "l": 0}}, ("key_offset", 0, None, "l")),
+        ({"expectedOffset": 5, "expectedLastMessageId": NEVER, "expectedKeyOffsets": {"k": None}}, ("offset", 5, 2, None)),
+    ):
+        problem = assert_problem(checked.publish("x", **expected), 412, "offset_mismatch")
+        assert problem["topic"] == "default/checked"
+        assert tuple(problem.get(name) for name in ("condition", "expected", "actual", "key")) == facts
+    assert checked.publish("x", expectedKeyOffsets={"\xff": {"long": 1}}, expectedOffset=2).status_code == 200
+    assert len(checked.read()) == 3
+
+
+def test_a_key_whose_newest_message_is_undecided_is_named_with_its_transaction(checked: Topic) -> None:
+    pointer = checked.session.post(checked.base + "/v1/transactions", timeout=PATIENCE).json()["writePointer"]
+    checked.publish_under(pointer, "a", keys=["k"])
+    problem = assert_problem(checked.publish("b", expectedKeyOffsets={"k": 0}), 409, "key_in_transaction")
+    assert (problem["key"], problem["write_pointer"]) == ("k", pointer)

@@ -1,0 +1,54 @@
+"""Ctrl-C wherever CPython lets a signal handler run: where a function begins, behind a call, at the end of a loop."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import oncelog
+
+_PACKAGE = Path(oncelog.__file__).parent
+
+
+def ctrl_c(at: int, run: Callable[[], object], modules: tuple[str, ...]) -> str | None:
+    """Run it, with Ctrl-C at its so-manieth chance in these modules; where that was. None: it has not as many."""
+    left, where = at, None
+    traced = {str(_PACKAGE / module) for module in modules}
+    assert all(Path(module).exists() for module in traced)
+    behind: dict[FrameType, str] = {}
+
+    def on_event(frame: FrameType, what: str, _: object) -> Any:
+        nonlocal left, where
+        if what == "opcode":
+            before = behind.get(frame, "")
+            behind[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if before.startswith(("RESUME", "CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")):
+                left -= 1
+                if left == 0:
+                    sys.settrace(None)
+                    where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                    raise KeyboardInterrupt
+        return on_event
+
+    def on_call(frame: FrameType, _: str, __: object) -> Any:
+        if frame.f_back is not None:
+            behind.pop(frame.f_back, None)  # a call of Python's own: no signal comes when it returns
+        if frame.f_code.co_filename not in traced:
+            return None
+        frame.f_trace_opcodes = True
+        behind[frame] = "RESUME"  # whose own event is this one
+        return on_event
+
+    before = sys.gettrace()
+    sys.settrace(on_call)
+    try:
+        run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return where

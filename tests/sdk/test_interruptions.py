@@ -1,0 +1,281 @@
+"""An interruption is no decision: wherever one ends reading, nothing is left out or comes twice; wherever it ends a transaction
+with a database, both change or neither does."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count, cycle
+from linecache import getline
+from pathlib import Path
+from threading import Thread
+from types import FrameType
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import NullPool, create_engine, event, text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+
+import oncelog
+from oncelog import AtomicBatch, Client, Message, Producer, Reader, SqlParticipant
+from oncelog.api.api import Api
+from oncelog.errors import ProducerStopped, TransactionClosed, TransactionInDoubt
+from oncelog.process.turns import Turn
+from oncelog.producing.outcome import LOCK, Condition, Outcome, complete
+from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
+from oncelog.reading.stream import Stream
+from oncelog.wire.requests import ConsumeRequest
+from tests.sdk.databases import change, effects, with_effects
+from tests.sdk.memory_service import MemoryClient
+from tests.sdk.signals import ctrl_c
+from tests.sdk.test_position import Log, id_of
+
+PACKAGE = Path(oncelog.__file__).parent
+ENDING = ("transactions/transaction.py", "transactions/ending.py", "sql/participant.py", "sql/markers.py")
+ATOMIC = ("transactions/atomic.py", "transactions/enlisted_producers.py")
+LOST = OperationalError("COMMIT", None, Exception("the connection is lost"))
+
+
+class OutOfTime(Exception):
+    """What a worker raises in a task that takes too long."""
+
+
+INTERRUPTIONS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit, OutOfTime, PoolTimeout)
+
+
+def interrupted(at: int, kind: type[BaseException], run: Callable[[], object], modules: tuple[str, ...]) -> str | None:
+    """Run it with an interruption at its so-manieth line or return in these modules; where that was. None: it has not as many."""
+    left, where = at, None
+    traced = {str(PACKAGE / module) for module in modules}
+    assert all(Path(module).exists() for module in traced)
+
+    def on_line(frame: FrameType, what: str, _: object) -> Any:
+        nonlocal left, where
+        # Not on the way out of a with statement: there no signal comes in before what it holds is let go. Nor at the word try,
+        # which does nothing and belongs to no block.
+        statement = getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if what == "return" or (what == "line" and not statement.startswith(("with ", "try:"))):
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                where = f"{kind.__name__} at the {what} {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                raise kind
+        return on_line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, _, __: on_line if frame.f_code.co_filename in traced else None)
+    try:
+        run()
+    except (*INTERRUPTIONS, OperationalError, TransactionInDoubt):
+        pass
+    finally:
+        sys.settrace(before)
+    return where
+
+
+class Faulty(SqlParticipant):
+    """The answer of its commit is lost, before it is done or after."""
+
+    done = True
+
+    def _commit(self) -> None:
+        if self.done:
+            super()._commit()
+        raise LOST
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    is_file = request.param == "sqlite"
+    return f"sqlite:///{tmp_path}/data.db" if is_file else request.getfixturevalue("postgres").fresh_schema()
+
+
+@pytest.mark.parametrize(
+    ("through", "done"),
+    [
+        ("engine", True),
+        pytest.param("session", True, marks=pytest.mark.wide),
+        pytest.param("engine", False, marks=pytest.mark.wide),
+        pytest.param("connection", False, marks=pytest.mark.wide),
+    ],
+)
+def test_wherever_the_end_is_interrupted_both_change_or_neither(url: str, through: str, done: bool) -> None:
+    """The answer of the COMMIT is lost, too, so that what became of it has to be found out. Who works in a session or connection
+    of his own goes on with that, and commits; then the process dies."""
+    client, opened = MemoryClient(), list[Any]()
+    engine = create_engine(url, poolclass=NullPool)
+
+    def connected(connection: Any, _: object) -> None:
+        opened.append(connection)
+        if engine.dialect.name == "sqlite":
+            connection.execute("PRAGMA synchronous = OFF")  # no power is cut here
+
+    event.listen(engine, "connect", connected)
+    with_effects(engine)
+    # On PostgreSQL whoever makes it makes it within its transaction, and the first one is interrupted at once.
+    SqlParticipant(engine, "shop").table.create(engine)
+    places: dict[int, str] = {}
+    kinds = cycle(INTERRUPTIONS)
+    for at in count(1):
+        working: Any = {"engine": lambda: engine, "session": lambda: Session(engine), "connection": engine.connect}[through]()
+        participant = Faulty(working, "shop")
+        participant.done = done
+        context = client.transaction(participant)
+        context.start()
+        change(participant.connection, at)
+        context.send("t", b"%d" % at)
+        place = interrupted(at, next(kinds), context.finish, ENDING)
+        if through != "engine":
+            if context.state == "in_progress":
+                context.abort()  # the end had not begun
+            with suppress(SQLAlchemyError):
+                working.commit()
+        while opened:  # the process is gone, and with it its connections
+            opened.pop().close()
+        SqlParticipant(engine, "shop").recover(client)
+        for status in client.transactions():  # what the service does at last with what is not prepared
+            client.abort_transaction(status.write_pointer, unless_prepared=True)
+        with engine.begin() as connection:
+            connection.execute(text("DELETE FROM oncelog_transactions"))  # else each process looks through more of them
+        if place is None:
+            break
+        places[at] = place
+    assert {place.split()[-1].split(":")[0] for place in places.values()} == {"transaction.py", "participant.py", "markers.py"}
+    visible = {int(payload) for payload in client.service.visible("t")}
+    torn = {places[number] for number in set(effects(engine)) ^ visible}
+    assert not torn, f"one of both changed, interrupted {torn}"
+    assert (at in visible) is done, "the last one was not interrupted"
+
+
+@pytest.mark.parametrize("leave", [AtomicBatch.abort, lambda batch: batch.__exit__(OutOfTime, OutOfTime(), None)])
+def test_wherever_an_atomic_commit_is_interrupted_it_is_not_aborted_if_it_is_committed(
+    client: Client, topic: str, leave: Callable[[AtomicBatch], None]
+) -> None:
+    """Else the producer gets numbers back that are used, and what follows under them is taken for duplicates."""
+    lost = []
+    kinds = cycle(INTERRUPTIONS)
+    for at in count(1):
+        with Producer[bytes](topic, name=f"p{at}", client=client) as producer:
+            batch = client.atomic(group="orders")
+            batch.send(topic, b"%d" % at, producer=producer)
+            place = interrupted(at, next(kinds), batch.commit, ATOMIC)
+            with suppress(TransactionClosed):
+                leave(batch)
+            with suppress(ProducerStopped):  # whatever became of it, the batch has let the producer go
+                if producer.send(b"%d" % at).status == "duplicate":
+                    lost.append(place)
+        if place is None:
+            break
+    assert at > 30, "there are that many places"
+    assert not lost, "what followed was taken for a duplicate"
+    with Reader(topic, client=client, timeout=0) as reader:
+        found = Counter(message.payload for message in reader)
+    assert found[b"%d" % at] == 2, "the last one was not interrupted"
+
+
+def enter(turn: Turn) -> None:
+    with turn:
+        pass
+
+
+def test_wherever_ctrl_c_comes_nobody_waits_for_the_turn_of_who_was_interrupted() -> None:
+    for at in count(1):
+        turn = Turn("it")
+        place = ctrl_c(at, partial(enter, turn), ("process/turns.py",))
+        other = Thread(target=enter, args=(turn,), daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), f"interrupted at {place}"
+        enter(turn)
+        if place is None:
+            break
+    assert at > 2, "there are that many places"
+
+
+def test_wherever_ctrl_c_comes_no_producer_waits_for_the_outcome_of_who_was_interrupted() -> None:
+    def ask(outcome: Outcome) -> None:
+        outcome.done()
+        complete([outcome], [None])
+        outcome.exception()
+
+    for at in count(1):
+        place = ctrl_c(at, partial(ask, Outcome(Condition())), ("producing/outcome.py", threading.__file__))
+        assert not LOCK._is_owned(), f"interrupted at {place}"  # type: ignore[attr-defined]
+        if place is None:
+            break
+    assert at > 2, "there are that many places"
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+
+MODULES = ("reading/position.py", "reading/stream.py", "values/message.py")
+LOG = Log([True] * 12)
+
+
+class Reading(Stream[bytes]):
+    """A stream whose service is at hand."""
+
+    def __init__(self, at: FetchedAhead) -> None:
+        nobody: dict[str, Any] = dict.fromkeys(("url", "verify", "cert", "proxy", "codec"))
+        super().__init__(at, "t", timeout=0, namespace="default", client=cast(Api, self), page_size=5, **nobody)
+
+    def _fetch(self, wait_ms: int) -> Found:
+        at = self._at
+        if isinstance(at, ReaderPosition):
+            asked = at.asks()
+            return at.answered(asked, LOG.poll(asked), 0.0)
+        assert isinstance(at, ConsumerPosition)
+        at.pass_over()
+        after = at.asks(1, 1, 5).after
+        return at.answered(LOG.poll(ConsumeRequest(None if after is None else bytes(after), inclusive=False, limit=5)), 0.0)
+
+    def _check(self) -> None:
+        pass
+
+
+def read(stream: Reading, got: list[Message[bytes]]) -> None:
+    for _ in range(2):
+        for message in stream:
+            got.append(message)
+            if len(got) % 3 == 0:
+                break
+        stream._at._drop(0.0)
+        got.extend(stream._deliver(2, 0))
+
+
+@pytest.mark.parametrize("position", [lambda: ReaderPosition(5), ConsumerPosition])
+def test_wherever_reading_is_interrupted_it_goes_on_with_the_next_message(position: Callable[[], FetchedAhead]) -> None:
+    wrong = set()
+    for at in count(1):
+        stream, got = Reading(position()), list[Message[bytes]]()
+        place = ctrl_c(at, partial(read, stream, got), MODULES)
+        got += stream
+        if [message.offset for message in got] != list(range(12)):
+            wrong.add(place)
+        if place is None:
+            break
+    assert not wrong, "interrupted there, something was left out or came twice"
+    assert at > 40, "there are that many places"
+
+
+def test_wherever_a_consumer_is_interrupted_what_is_acknowledged_is_passed_over() -> None:
+    wrong = set()
+    for at in count(1):
+        stream = Reading(ConsumerPosition())
+        position = cast(ConsumerPosition, stream._at)
+        stream._fetch(0)
+        position.acknowledged(Upto(id_of(3), None))
+        place = ctrl_c(at, position.pass_over, MODULES)
+        position.pass_over()
+        if [message.offset for message in stream] != list(range(4, 12)):
+            wrong.add(place)
+        if place is None:
+            break
+    assert not wrong

@@ -1,0 +1,234 @@
+"""Messages, their ids, what may be sent and what may be expected: values that cannot be changed, and refuse what is none."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from datetime import UTC, datetime
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog import AtomicBatch, Message, MessageId, Producer, TransactionContext
+from oncelog.api.options import MessageOptions, SendOptions, check_takes
+from oncelog.codecs import codec_for
+from oncelog.errors import CodecError, InvalidRequest, OffsetMismatch
+from oncelog.message_id import SIZE
+from oncelog.values.expectation import UNCHECKED, Expectation, expectation, is_past
+from oncelog.values.outgoing import LONGEST_SECONDS, check_seconds, outgoing
+
+milliseconds = st.integers(0, 2**63 - 1)
+counters = st.integers(0, 2**16 - 1)
+fields = st.tuples(milliseconds, counters, milliseconds, counters)
+
+
+def test_the_layout_is_the_one_of_the_tms_page() -> None:
+    assert bytes(MessageId(0x0102030405060708, 0x090A, 0x0B0C0D0E0F101112, 0x1314)) == bytes(range(1, 21))
+    assert bytes(MessageId(1, 2)) == bytes.fromhex("0000000000000001 0002 0000000000000000 0000")
+    assert MessageId(1_790_000_000_123, 0).published_at == datetime(2026, 9, 21, 14, 13, 20, 123_000, tzinfo=UTC)
+    buffer = bytearray(SIZE)
+    each = MessageId.from_bytes(buffer)
+    buffer[0] = 1
+    assert each == MessageId(0, 0), "it does not follow the buffer that it was read from"
+
+
+@given(fields)
+def test_every_form_reads_back_as_the_same_id(values: tuple[int, int, int, int]) -> None:
+    each = MessageId(*values)
+    assert (each.publish_timestamp, each.seq_id, each.write_timestamp, each.payload_seq_id) == values
+    assert MessageId.parse(str(each)) == MessageId.parse(str(each).upper()) == each
+    assert len({each, MessageId.from_bytes(bytes(each))}) == 1
+    assert eval(repr(each), {"MessageId": MessageId}) == each
+    assert [pickle.loads(pickle.dumps(each, protocol)) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)] == [each] * 6
+    assert copy.deepcopy(each) == copy.copy(each) == each
+
+
+@given(fields, fields)
+def test_ids_their_bytes_and_their_text_compare_as_the_fields_do(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    a, b = MessageId(*left), MessageId(*right)
+    for one, other in ((a, b), (bytes(a), bytes(b)), (str(a), str(b))):
+        found = (one < other, one <= other, one == other, one != other, one >= other, one > other)  # type: ignore[operator]
+        assert found == (left < right, left <= right, left == right, left != right, left >= right, left > right)
+
+
+@pytest.mark.parametrize("name", ["publish_timestamp", "seq_id", "write_timestamp", "payload_seq_id", "_raw", "anything"])
+def test_an_id_cannot_be_changed(name: str) -> None:
+    each = MessageId(1, 2, 3, 4)
+    with pytest.raises(AttributeError):
+        setattr(each, name, 9)
+    with pytest.raises(AttributeError):
+        delattr(each, name)
+    assert each == MessageId(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("other", [bytes(SIZE), "00" * SIZE, 0, None])
+def test_an_id_equals_and_precedes_nothing_that_is_no_id(other: object) -> None:
+    assert MessageId(0, 0) != other
+    with pytest.raises(TypeError):
+        _ = MessageId(0, 0) < other  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(2**63, 0), (-(2**63) - 1, 0), (0, -1), (0, 65536), (0, 0, 2**63), (0, 0, 0, 65536), (1.0, 0), ("1", 0), (None, 0)],
+)
+def test_a_field_that_does_not_fit_is_a_value_error(values: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="not a message id"):
+        MessageId(*values)
+
+
+def test_what_is_no_id_is_a_value_error() -> None:
+    for size in (0, 19, 21, 40):
+        with pytest.raises(ValueError, match=f"20 bytes, not {size}"):
+            MessageId.from_bytes(bytes(size))
+    for text in ("", "0" * 39, "0" * 41, "g" * 40, "0x" + "0" * 38, " " * 40, "00 " * 13 + "0", "０" * 40, "٠" * 40):
+        with pytest.raises(ValueError, match="40 hex digits"):
+            MessageId.parse(text)
+
+
+# --- messages -----------------------------------------------------------------------------------------------------------
+
+
+ID = MessageId(1_790_000_000_000, 3)
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """As Avro decodes it."""
+    plain = {"producer": None, "sequenceId": None, "key": None, "properties": None, "ttl": None}
+    return {"id": bytes(ID), "offset": 0, "payload": b"{}", **plain, **changes}
+
+
+def test_a_message_cannot_be_changed() -> None:
+    message = Message(record(properties={"a": "b"}))
+    for name in ("payload", "value", "message_id", "offset", "properties", "key", "sequence_id", "anything"):
+        with pytest.raises(AttributeError):
+            setattr(message, name, None)
+    message.properties["a"] = "c"
+    assert message.properties == {"a": "b"}
+
+
+def test_messages_are_equal_by_content_and_place() -> None:
+    assert Message(record()) == Message(record(), codec_for("json"))
+    assert hash(Message(record())) == hash(Message(record()))
+    assert Message(record()) != Message(record(offset=1))
+    assert Message(record()) != Message(record(payload=b""))
+    assert Message(record()) != record()
+
+
+def test_the_value_is_what_the_codec_makes_of_the_payload_also_behind_a_pickle() -> None:
+    message = pickle.loads(pickle.dumps(Message(record(payload=b'{"a":1}'), codec_for("json"))))
+    assert (message, message.value) == (Message(record(payload=b'{"a":1}')), {"a": 1})
+    message = Message(record(payload=b"\xff"), codec_for("str"))
+    with pytest.raises(CodecError):
+        _ = message.value
+    assert message.payload == b"\xff", "it is still there as bytes"
+    assert len(repr(Message(record(payload=bytes(10_000))))) < 300
+
+
+# --- what may be sent ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "error"),
+    [
+        ("text", {}, TypeError),
+        (5, {}, TypeError),
+        (None, {}, TypeError),
+        (b"x", {"key": 5}, TypeError),
+        (b"x", {"properties": {"a": 1}}, TypeError),
+        (b"x", {"properties": {1: "a"}}, TypeError),
+        (b"x", {"properties": {"a": "\ud800"}}, ValueError),
+        (b"x", {"key": "\ud800"}, ValueError),
+        *((b"x", {"ttl": bad}, InvalidRequest) for bad in (0, True, "60", 2**63)),
+        *((b"x", {"sequence_id": bad}, InvalidRequest) for bad in (True, False, 1.0, "5", b"5", -1, 2**63, 2**64)),
+        *((b"x", {"expected_offset": bad}, InvalidRequest) for bad in (-1, True, 2**63)),
+        (b"x", {"expected_key_offset": None}, InvalidRequest),
+        (b"x", {"expected_key_offset": -1, "key": "k"}, InvalidRequest),
+        (b"x", {"expected_last_id": bytes(20)}, TypeError),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(value: Any, options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        outgoing(value, **options)
+
+
+def test_what_is_the_callers_is_copied() -> None:
+    buffer, properties = bytearray(b"before"), {"a": "1"}
+    messages = [outgoing(buffer, properties=properties), outgoing(memoryview(buffer), properties=properties)]
+    buffer[:] = b"after!"
+    properties["a"] = "2"
+    assert [(each.payload, each.properties) for each in messages] == [(b"before", {"a": "1"})] * 2
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0, LONGEST_SECONDS * 1.01])
+def test_seconds_that_no_thread_can_wait_for_are_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="linger"):
+        check_seconds(linger=seconds)
+    for option in ("linger", "delivery_timeout", "exit_timeout"):
+        with pytest.raises(ValueError, match=option):
+            Producer("t", client=object(), **{option: seconds})  # type: ignore[call-overload]
+
+
+def test_the_options_of_a_message_stand_in_one_list() -> None:
+    keywords = {
+        name: each for name, each in inspect.signature(outgoing).parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    types = get_type_hints(outgoing)
+    assert {name: types[name] for name in keywords} == get_type_hints(SendOptions)
+    for function, kind, own in (
+        (Producer.send, SendOptions, set()),
+        (Producer.send_async, SendOptions, set()),
+        (AtomicBatch.send, SendOptions, {"namespace", "producer"}),
+        (TransactionContext.send, MessageOptions, {"namespace", "producer", "codec"}),
+    ):
+        shown = inspect.signature(function).parameters
+        more = {name: each for name, each in shown.items() if each.kind is inspect.Parameter.KEYWORD_ONLY and name not in own}
+        assert more.keys() == get_type_hints(kind).keys()
+        assert {name: each.default for name, each in more.items()} == {name: keywords[name].default for name in more}
+
+
+def test_a_keyword_that_there_is_not_is_refused_by_its_name() -> None:
+    for use in (
+        lambda: outgoing(b"", kye="k"),  # type: ignore[call-arg]
+        lambda: check_takes({"key": "k", "kye": "k"}, MessageOptions, "send"),
+        lambda: check_takes({"expected_offset": 5}, MessageOptions, "send"),
+    ):
+        with pytest.raises(TypeError, match=r"got an unexpected keyword argument '(kye|expected_offset)'"):
+            use()
+    check_takes({"key": "k", "ttl": 5}, MessageOptions, "send")
+
+
+# --- what may be expected -----------------------------------------------------------------------------------------------
+
+
+EARLY = MessageId(5, 1)
+
+
+def test_none_is_an_offset_of_a_key_and_of_nothing_else() -> None:
+    assert expectation(None, None, UNCHECKED, b"k") is None
+    assert expectation(None, None, None, b"k\xff") == Expectation(None, None, "k\xff", None)
+    assert expectation(0, EARLY, 7, b"") == Expectation(0, bytes(EARLY), "", 7)
+    assert expectation(None, MessageId.NONE, UNCHECKED, None) == Expectation(None, bytes(20), None, None)
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "past"),
+    [
+        (5, 6, True),
+        (6, 5, False),
+        (5, None, False),
+        (None, 0, True),
+        (str(EARLY), str(MessageId(5, 2)), True),
+        (str(MessageId(5, 2)), str(EARLY), False),
+        (str(EARLY), None, False),
+        (None, str(EARLY), True),
+        (5, str(EARLY), False),
+    ],
+)
+def test_only_what_the_topic_has_gone_past_never_holds_again(
+    expected: int | str | None, actual: int | str | None, past: bool
+) -> None:
+    assert is_past(OffsetMismatch(expected=expected, actual=actual)) is past

@@ -1,0 +1,214 @@
+"""One process among those that share a store: where it takes leases, how long they are valid, and what it leads under them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from oncelog.errors import NotServedHere, StorageUnavailable
+from oncelog_service.background import Background
+from oncelog_service.clock import Clock, SystemClock
+from oncelog_service.cluster import membership
+from oncelog_service.cluster.leader import Leader
+from oncelog_service.cluster.leases import ATOMIC_COMMITS, Alone, Lease, topic_resource
+from oncelog_service.cluster.membership import Membership
+from oncelog_service.cluster.placement import preferred
+from oncelog_service.storage.port import Fence, StoreError
+from tests.patience import PATIENCE, until
+from tests.world.clock import ManualClock
+from tests.world.leases import LeasesInMemory
+
+TTL = 600.0
+
+
+class Member:
+    """A membership over a table, and what it was told."""
+
+    def __init__(self, table: LeasesInMemory, url: str, clock: Clock | None = None, ttl: float = TTL) -> None:
+        self.dead: list[Exception] = []
+        self.lost: list[bytes] = []
+        self.clock = clock or ManualClock()
+        told = self.dead.append, self.lost.append
+        self.membership = Membership(table, url, None, ttl, self.clock, *told)
+
+    async def joined(self) -> Membership:
+        await self.membership.join()
+        return self.membership
+
+
+def run(scenario: Callable[[LeasesInMemory], Any]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(LeasesInMemory()), PATIENCE))
+
+
+@pytest.fixture
+def beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heart that beats every ten milliseconds."""
+    monkeypatch.setattr(membership, "_BEATS", TTL * 100)
+
+
+def test_a_topic_is_taken_where_it_belongs_and_the_others_say_where_that_is() -> None:
+    async def scenario(table: LeasesInMemory) -> None:
+        both = [await Member(table, f"http://{number}").joined() for number in range(2)]
+        for each in both:
+            each._renewed(0.0, table.instances())  # as the next heartbeat does
+        by_id = {each.id: each for each in both}
+        for number in range(20):
+            resource = topic_resource(f"default:t{number}:".encode())
+            wanted = by_id[preferred(resource, by_id) or ""]
+            (other,) = (each for each in both if each is not wanted)
+            assert wanted.belongs_here(resource)
+            assert not other.belongs_here(resource)
+            with pytest.raises(NotServedHere) as elsewhere:
+                await other.take(resource)
+            assert elsewhere.value.url == wanted.url
+            lease = await wanted.take(resource)
+            assert lease is await wanted.take(resource)
+            wanted.lost([Fence(resource, 0)])  # an older one
+            assert lease.is_valid
+            assert lease.fence is not None
+            wanted.lost([lease.fence])
+            assert not lease.is_valid
+        for each in both:
+            await each.leave()
+        assert table.there == {}
+
+    run(scenario)
+
+
+def test_what_was_not_known_to_be_alive_for_a_moment_begins_anew(beats: None) -> None:
+    """Its leases end by its own clock before anybody else may take them; what was decided under one is not valid again."""
+
+    async def scenario(table: LeasesInMemory) -> None:
+        member = Member(table, "http://a")
+        one = await member.joined()
+        lease = await one.take(ATOMIC_COMMITS)
+        table.error = StoreError("the heartbeat does not get through")
+        member.clock.advance(round(TTL * 500))  # type: ignore[attr-defined]
+        await _beats(table, 2)
+        assert lease.is_valid
+        member.clock.advance(round(TTL * 480))  # type: ignore[attr-defined]
+        assert not lease.is_valid, "the others still take it for alive"
+        with pytest.raises(StorageUnavailable):
+            await one.take(ATOMIC_COMMITS)
+        table.error = None
+        await _beats(table, 2)
+        one.check_alive()
+        assert not lease.is_valid
+        again = await one.take(ATOMIC_COMMITS)
+        assert again.is_valid
+        assert again.fence == Fence(ATOMIC_COMMITS, 2)
+        one.abandon()
+
+    run(scenario)
+
+
+async def _beats(table: LeasesInMemory, number: int) -> None:
+    """So many heartbeats later."""
+    before = table.renewals
+    while table.renewals < before + number:
+        await asyncio.sleep(0.001)
+
+
+def test_an_instance_that_was_taken_for_dead_is_told_and_holds_nothing_any_more(beats: None) -> None:
+    async def scenario(table: LeasesInMemory) -> None:
+        member = Member(table, "http://a")
+        lease = await (await member.joined()).take(ATOMIC_COMMITS)
+        table.leave(member.membership.id)  # as another one does that found it expired
+        while not member.dead:
+            await asyncio.sleep(0.001)
+        assert not lease.is_valid
+        with pytest.raises(StorageUnavailable):
+            await member.membership.take(ATOMIC_COMMITS)
+        member.membership.abandon()
+
+    run(scenario)
+
+
+def test_a_heartbeat_goes_on_after_an_error_that_nobody_foresaw(beats: None, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(table: LeasesInMemory) -> None:
+        one = await Member(table, "http://a").joined()
+        table.error = ValueError("nobody thought of this")
+        await _beats(table, 2)
+        table.error = None
+        await _beats(table, 1)
+        await one.leave()
+
+    run(scenario)
+    assert "nobody thought of this" in caplog.text
+
+
+def test_a_loop_that_does_not_turn_lets_its_leases_end(caplog: pytest.LogCaptureFixture) -> None:
+    """A thread that renews them all the same would keep everybody else from serving what nobody answers for."""
+
+    def skipped() -> int:
+        return sum("has not turned" in record.getMessage() for record in caplog.records)
+
+    async def scenario(table: LeasesInMemory) -> None:
+        one = await Member(table, "http://a", SystemClock(), ttl=0.04).joined()
+        lease = Lease(ATOMIC_COMMITS, None, one._standing)
+        until(lambda: skipped() >= 1, "a heartbeat that is left out", seconds=20)  # on the loop, which so does not turn
+        before = table.renewals
+        until(lambda: skipped() >= 8, "more of them", seconds=20)
+        assert table.renewals == before
+        assert not lease.is_valid
+        await _beats(table, 1)
+        assert not lease.is_valid, "it is to be taken anew"
+        await one.leave()
+
+    run(scenario)
+
+
+def test_topics_spread_over_the_instances_and_only_what_has_to_move_moves() -> None:
+    topics = [f"topic:default:t{number}:".encode() for number in range(3_000)]
+    three = [f"{number:032x}" for number in (7, 77, 777)]
+    before = {topic: preferred(topic, three) for topic in topics}
+    assert all(800 < count < 1_200 for count in Counter(before.values()).values())
+    after = {topic: preferred(topic, reversed(three[:2])) for topic in topics}
+    assert all(after[topic] == before[topic] for topic in topics if before[topic] in three[:2])
+    assert preferred(topics[0], []) is None
+
+
+# --- a component that follows a lease
+
+
+class Recovered:
+    async def run(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+def test_what_could_not_be_read_back_is_read_back_under_another_lease() -> None:
+    """What the first attempt has handed over may still be on its way, and its lease is valid."""
+
+    class Holding(Alone):
+        """As a membership: the same lease while it is valid."""
+
+        lease: Lease | None = None
+
+        async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
+            if self.lease is None or not self.lease.is_valid:
+                self.lease = await super().take(resource, claim=claim)
+            return self.lease
+
+    async def scenario(_: LeasesInMemory) -> None:
+        tried: list[Lease] = []
+
+        async def recover(lease: Lease) -> Recovered:
+            tried.append(lease)
+            if len(tried) == 1:
+                raise StorageUnavailable("the heartbeat was late")
+            return Recovered()
+
+        leader = Leader(ATOMIC_COMMITS, Holding(), recover, Background(ManualClock()))
+        with pytest.raises(StorageUnavailable):
+            await leader.begin()
+        await leader.begin()
+        assert leader.present is not None
+        assert tried[0] is not tried[1]
+        assert not tried[0].is_valid
+
+    run(scenario)

@@ -1,0 +1,97 @@
+"""Snapshots of transactions, and their outcomes, on disk: every layout is golden, and no bit can be flipped unnoticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oncelog.wire.transaction import TransactionType
+from oncelog_service.storage.checksum import with_checksum
+from oncelog_service.storage.events import EventDamaged
+from oncelog_service.storage.port import StoreDamaged
+from oncelog_service.transactions.edits import (
+    Aborted,
+    Acknowledged,
+    Checkpointed,
+    Committed,
+    Edit,
+    Enlisted,
+    HandedIn,
+    Invalidated,
+    Started,
+)
+from oncelog_service.transactions.outcomes import Outcome, decode_outcome, encode_outcome
+from oncelog_service.transactions.snapshot import decode_snapshot, encode_snapshot
+from oncelog_service.transactions.state import TransactionsState
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
+P = 1_790_000_000_000_000_000
+HERE, THERE = "here:default/orders/1", "there:default/bestellungen-ü/1"
+
+LIFE: list[Edit] = [
+    Started(P, SHORT, 1_790_000_030_000),  # becomes invalid and nothing else
+    Started(P + 1, LONG, 1_790_090_000_000),
+    Started(P + 2, SHORT, 1_790_000_030_000),  # commits while a younger one is in progress
+    Started(P + 3, SHORT, 1_790_000_030_000),
+    Checkpointed(P + 3, P + 4),
+    Enlisted(P + 3, HERE),
+    Enlisted(P + 4, THERE),
+    HandedIn(P + 2, 1_790_000_030_000, None, frozenset({b"a"})),
+    Committed(P + 2, frozenset({b"b"})),
+    Invalidated(P),
+    Started(P + 5, SHORT, 1_790_000_030_000),
+    HandedIn(P + 5, 1_790_090_000_000, "db", frozenset({b"c"})),
+    Started(P + 6, SHORT, 1_790_000_030_000),
+    Checkpointed(P + 6, P + 7),
+    Enlisted(P + 7, HERE),
+    Aborted(P + 6),
+    Started(P + 8, SHORT, 1_790_000_030_000),
+    Enlisted(P + 8, HERE),
+    Enlisted(P + 8, THERE),
+    Committed(P + 8, frozenset({b"d", b"a"})),
+    Acknowledged(P + 8, THERE),
+]
+
+
+def lived(edits: list[Edit] = LIFE) -> TransactionsState:
+    state = TransactionsState()
+    for edit in edits:
+        state.apply(edit)
+    return state
+
+
+def test_the_bytes_of_a_snapshot_never_change() -> None:
+    golden = bytes.fromhex((GOLDEN / "transaction_snapshot_v1.hex").read_text())
+    assert encode_snapshot(lived()) == golden
+    assert encode_snapshot(decode_snapshot(golden)) == golden
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_a_snapshot_of_another_layout_is_refused_although_its_checksum_holds(at: int) -> None:
+    body = bytearray(encode_snapshot(lived())[:-4])
+    body[at] += 1
+    with pytest.raises(EventDamaged):
+        decode_snapshot(with_checksum(bytes(body)))
+
+
+def test_no_flipped_bit_and_no_cut_of_a_snapshot_goes_unnoticed() -> None:
+    data = encode_snapshot(lived())
+    for bit in range(0, len(data) * 8, 7):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(EventDamaged):
+            decode_snapshot(bytes(flipped))
+    for length in range(len(data)):
+        with pytest.raises(EventDamaged):
+            decode_snapshot(data[:length])
+
+
+def test_the_bytes_of_an_outcome_never_change_and_others_are_refused() -> None:
+    golden = bytes.fromhex((GOLDEN / "transaction_outcome_v1.hex").read_text())
+    assert encode_outcome(Outcome(P, "aborted")) == golden
+    assert decode_outcome(golden) == Outcome(P, "aborted")
+    for wrong in (b"\x02" + golden[1:], b"\x01\x04" + golden[2:], golden[:-1], golden + b"\x00", b""):
+        with pytest.raises(StoreDamaged):
+            decode_outcome(wrong)

@@ -1,0 +1,21 @@
+"""A clock that a test sets."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """A clock that goes only when told to; backwards too."""
+
+    def __init__(self, now_ms: int = 1_790_000_000_000) -> None:
+        self.ms = now_ms
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def advance(self, ms: int) -> None:
+        self.ms += ms
+        self.seconds += ms / 1000

@@ -1,0 +1,185 @@
+"""Runs a service: in this process, or as a process of its own that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import requests
+import uvicorn
+import uvicorn.server
+
+from oncelog_service.app import _listen, _Server, _uvicorn_config, build_service
+from oncelog_service.clock import Clock
+from oncelog_service.config import Settings
+from oncelog_service.service import Service
+from oncelog_service.storage.port import Store
+from tests.patience import PATIENCE, until
+
+T = TypeVar("T")
+
+
+class _ShortNaps:
+    """Is asyncio as uvicorn's server sees it here: the server looks every 10 ms, and not every 100, whether it should stop."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        return asyncio.sleep(seconds / 10)
+
+
+uvicorn.server.asyncio = _ShortNaps()  # type: ignore[assignment, attr-defined]
+
+
+class RunningService:
+    """A service in this process, on a thread with its own event loop, answering real HTTP on a free port."""
+
+    url: str
+    service: Service
+    loop: asyncio.AbstractEventLoop
+
+    _server: uvicorn.Server
+
+    def stop(self) -> None:
+        """Begin to stop; :func:`running_service` waits for the end."""
+        self._server.should_exit = True
+
+    def arrived(self, requests: int) -> None:
+        """Return when so many requests are being answered, and none of them waits for the event loop."""
+        until(lambda: len(self._server.server_state.tasks) >= requests, f"{requests} requests have arrived")
+        for _ in range(50):
+            self.on_loop(lambda _: asyncio.sleep(0))
+
+    def on_loop(self, make: Callable[[Service], Coroutine[Any, Any, T]], seconds: float = PATIENCE) -> T:
+        """Run a coroutine where the service lives and hand back its result."""
+        return asyncio.run_coroutine_threadsafe(make(self.service), self.loop).result(seconds)
+
+
+@contextmanager
+def running_service(
+    store: str = "memory://",
+    clock: Clock | None = None,
+    open_store: Callable[[], Store] | None = None,
+    **settings: Any,
+) -> Iterator[RunningService]:
+    """Start on a free port, stop cleanly at the end."""
+    running = RunningService()
+    ready = threading.Event()
+    failure: list[BaseException] = []
+    chosen = Settings(store=store, **{"port": 0, **settings})
+
+    async def serve() -> None:
+        running.loop = asyncio.get_running_loop()
+        running.service = build_service(chosen, clock, open_store)
+        listener = _listen(chosen)
+        await running.service.start()
+        server = _Server(_uvicorn_config(running.service, chosen))
+        server.before_shutdown = running.service.release
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        running.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        running._server = server
+        task = asyncio.ensure_future(server.serve(sockets=[listener]))
+        while not server.started and not task.done():
+            await asyncio.sleep(0.005)
+        ready.set()
+        await task
+        await running.service.stop()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="oncelog-test-service")
+    thread.start()
+    ready.wait(PATIENCE)
+    if failure:
+        raise failure[0]
+    try:
+        yield running
+    finally:
+        running.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the service does not stop"
+    if failure:
+        raise failure[0]
+
+
+def free_port() -> int:
+    """A port nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ServiceProcess:
+    """`oncelog serve` as a process of its own, always on the same port and data, to be killed and started again."""
+
+    def __init__(self, data: Path, command: str = "serve", **settings: Any) -> None:
+        """``command``: or "tx-serve"."""
+        self._command = command
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.store = f"leveldb://{data}"
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log_to: Path | None = None
+        """Where to write what it logs, if anywhere; set before the start."""
+
+    def start(self, timeout: float = PATIENCE) -> None:
+        """Start and return when /healthz answers 200."""
+        environment = {**os.environ, **{f"ONCELOG_{name.upper()}": str(value) for name, value in self._settings.items()}}
+        command = [sys.executable, "-m", "oncelog_service", self._command, "--port", str(self.port), "--store", self.store]
+        with open(self.log_to or os.devnull, "ab") as log:
+            self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                if requests.get(self.url + "/healthz", timeout=10).status_code == 200:
+                    return
+            except requests.RequestException:
+                pass
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the service ended with {self._process.returncode}")
+            if time.monotonic() > deadline:
+                raise TimeoutError("the service did not become healthy")
+            time.sleep(0.02)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(PATIENCE)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait; the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(PATIENCE)
+
+    def __enter__(self) -> ServiceProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
