@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog import Receipt
 from oncelog.errors import OncelogError
 from tests.cluster.instances import Instance, Instances, instances, until
 from tests.patience import PATIENCE
@@ -58,10 +59,11 @@ def _chaos(cluster: Instances, load: Load, rng: random.Random, seconds: float, p
     runs. However slow the machine is, it goes on until each way to strike was taken."""
     struck = dict.fromkeys(("kill", "stop", "end", "database"), 0)
     ways: list[str] = []
+    to_check: dict[str, dict[int, Receipt]] = {}
     back: list[tuple[float, Callable[[], None]]] = []
     strike_at = time.monotonic()
     end = strike_at + seconds
-    while (now := time.monotonic()) < end or back or not all(struck.values()):
+    while (now := time.monotonic()) < end or back or to_check or not all(struck.values()):
         for each in [each for each in back if each[0] <= now]:
             back.remove(each)
             each[1]()
@@ -88,7 +90,10 @@ def _chaos(cluster: Instances, load: Load, rng: random.Random, seconds: float, p
                 postgres.start()
             strike_at = now + rng.uniform(1, 8)
             if rng.random() < 0.3:
-                load.check_so_far(acknowledged)
+                to_check = acknowledged
+        if to_check and not back:
+            load.check_so_far(to_check)
+            to_check = {}
         load.goes_on(load.counts, 0)
         time.sleep(0.02)
     return struck

@@ -11,6 +11,7 @@ and a new one is recovered; it is never repaired in memory.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import islice
@@ -203,7 +204,7 @@ class TransactionManager:
         transaction = self.state.open.get(root)
         if transaction is None:
             return _ended_status(self.state.ended[root])
-        left_ms = round(self._lifetimes.left_seconds(root, self._clock.monotonic()) * 1000)
+        left_ms = math.ceil(self._lifetimes.left_seconds(root, self._clock.monotonic()) * 1000)
         return _open_status(transaction, self._clock.now_ms() + left_ms, self._store_id)
 
     async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
