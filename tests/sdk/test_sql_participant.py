@@ -410,7 +410,9 @@ def test_a_marker_stays_while_the_service_does_not_know_of_the_commit_whatever_t
     client: MemoryClient, engine: Engine, monkeypatch: pytest.MonkeyPatch, kept_ms: int
 ) -> None:
     monkeypatch.setattr(sql_participant, "KEPT_MS", kept_ms)
-    other = client.transaction(SqlParticipant(engine, "shop"))
+    participant = SqlParticipant(engine, "shop")
+    participant.table.create(engine)  # or the other transaction would create it, and everyone else would wait for its end
+    other = client.transaction(participant)
     other.start()  # finds nothing to recover
     unheard(client, engine, TransactionsUnavailable("planted"), 1)
     other.finish()
