@@ -189,7 +189,7 @@ def sdk_rates(messages: int) -> list[Row]:
 
 
 def _raw_poll(url: str) -> float:
-    """Pages of 10,000 from the oldest on, bodies not decoded but for the position at their end."""
+    """Pages of 10,000 from the oldest on, bodies not decoded but for the count at their beginning."""
     session = requests.Session()
     request = ConsumeRequest(limit=10_000)
     messages = 0
@@ -205,7 +205,7 @@ def _raw_poll(url: str) -> float:
         if body[:1] == b"\x00":
             return messages / (time.perf_counter() - began)
         messages += _count(body)
-        request = ConsumeRequest(start_from=body[-20:], inclusive=False, limit=10_000)
+        request = ConsumeRequest(start_offset=messages, limit=10_000)
 
 
 def _count(body: bytes) -> int:

@@ -183,7 +183,7 @@ def _read_all(connection: Connection, transaction: bytes | None) -> float:
         if body[:1] == b"\x00":
             break
         pages += 1
-        request = ConsumeRequest(start_from=body[-20:], inclusive=False, limit=1_000, transaction=transaction)
+        request = ConsumeRequest(start_offset=pages * 1_000, limit=1_000, transaction=transaction)
     span = time.perf_counter() - began
     assert pages == VISIBLE // 1_000, f"{pages} pages"
     return span
