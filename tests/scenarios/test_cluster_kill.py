@@ -19,7 +19,7 @@ from oncelog.errors import OncelogError
 from tests.cluster.instances import Instance, Instances, instances, until
 from tests.patience import PATIENCE
 from tests.postgres import PostgresServer
-from tests.scenarios.writing import Load
+from tests.scenarios.writing import MIXED, Load
 from tests.world.crash import seeded
 
 TOPIC = "t"
@@ -41,7 +41,7 @@ def test_kills_stops_and_restarts_lose_double_and_reorder_nothing(
     cluster: Instances, postgres: PostgresServer, seconds: int
 ) -> None:
     with seeded() as rng:
-        load = Load([each.url for each in cluster.all], TOPIC, rng, writers=8, followers=4, back=cluster.make_whole)
+        load = Load([each.url for each in cluster.all], TOPIC, rng, writers=MIXED, followers=4, back=cluster.make_whole)
         with load.running():
             load.allow(3_000)
             until(lambda: load.goes_on([0] * 8))

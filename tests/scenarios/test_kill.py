@@ -17,7 +17,7 @@ import pytest
 from oncelog import Client, Producer
 from tests.model.log import check_order, payload_of, read_log
 from tests.patience import PATIENCE, until
-from tests.scenarios.writing import Load
+from tests.scenarios.writing import MIXED, Load, OneByOne
 from tests.world.crash import kill_while_starting, process, seeded
 from tests.world.service import ServiceProcess
 
@@ -38,7 +38,7 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_kills_of_the_service_under_load_lose_double_and_reorder_nothing(service: ServiceProcess, kills: int) -> None:
     with seeded() as rng:
-        load = Load([service.url], TOPIC, rng, writers=5, followers=1, back=lambda: None)
+        load = Load([service.url], TOPIC, rng, writers=MIXED[:5], followers=1, back=lambda: None)
         with load.running():
             for _ in range(kills):
                 load.allow(1_500)
@@ -54,6 +54,34 @@ def test_kills_of_the_service_under_load_lose_double_and_reorder_nothing(service
         service.kill()
         service.start()
         load.check_at_the_end()  # as folded anew
+
+
+SENDERS = 64
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
+def test_senders_who_all_wait_for_one_message_when_the_service_is_killed_lose_double_and_reorder_nothing(
+    service: ServiceProcess, kills: int
+) -> None:
+    """What the service writes in one go for many who wait is there or not for each of them as its own receipt says.
+
+    Each sender may go on by the same number of ids and has got at least three receipts when it has used them up, so with fewer
+    than three each on average somebody still waits when the kill comes; mostly nearly all of them do.
+    """
+    with seeded() as rng:
+        load = Load([service.url], TOPIC, rng, writers=[OneByOne] * SENDERS, followers=1, back=lambda: None)
+        with load.running():
+            for _ in range(kills):
+                load.allow(4 * OneByOne.LONGEST_STEP)
+                load.wait_for_receipts(rng.randrange(3 * SENDERS))
+                service.kill()
+                acknowledged = load.acknowledged()
+                if rng.random() < 0.1:
+                    kill_while_starting(service, rng.uniform(0.1, 0.7))
+                service.start()
+                load.check_so_far(acknowledged)
+        load.check_at_the_end()
 
 
 # --- the producer is killed

@@ -87,12 +87,15 @@ class Writer(threading.Thread):
 class OneByOne(Writer):
     """Blocking sends under ids of its own that leave gaps; now and then the same message again."""
 
+    LONGEST_STEP = 5
+    """From one id to the next."""
+
     def publish(self, producer: Producer[bytes]) -> None:
         number = self._next
         self._note(producer.send(self._payload(number), sequence_id=number, key=b"one"))
         if self._random.random() < 0.1:
             self.repeated.append(producer.send(self._payload(number), sequence_id=number, key=b"one"))
-        self._next = number + self._random.choice([1, 1, 1, 5])
+        self._next = number + self._random.choice([1, 1, 1, self.LONGEST_STEP])
 
 
 class Streaming(Writer):
@@ -128,6 +131,10 @@ class InBatches(Writer):
         for receipt in receipts[again:]:
             self._note(receipt)
         self._next = numbers.stop
+
+
+MIXED: Sequence[type[Writer]] = [OneByOne, Streaming, Streaming, InBatches, InBatches, InBatches, OneByOne, Streaming]
+"""Kinds of writers for a load of all of them."""
 
 
 def check_finished(log: Sequence[Message], writers: Sequence[Writer]) -> None:
@@ -173,17 +180,22 @@ class Load:
     """Named producers of every kind and readers that follow, over one or several services, and what they were told."""
 
     def __init__(
-        self, urls: Sequence[str], topic: str, rng: random.Random, writers: int, followers: int, back: Callable[[], None]
+        self,
+        urls: Sequence[str],
+        topic: str,
+        rng: random.Random,
+        writers: Sequence[type[Writer]],
+        followers: int,
+        back: Callable[[], None],
     ) -> None:
-        """``back``: has every service running again, so that what is under way ends."""
+        """``writers``: the kind of each. ``back``: has every service running again, so that what is under way ends."""
         self._topic, self._back = topic, back
-        kinds = [OneByOne, Streaming, Streaming, InBatches, InBatches, InBatches, OneByOne, Streaming][:writers]
         # Each knows of all services, and asks another one first.
         asked = [",".join([*urls[at:], *urls[:at]]) for at in range(len(urls))]
         self.url = asked[0]
         self.writers: list[Writer] = [
             kind(asked[number % len(urls)], topic, f"{kind.__name__}-{number}", rng.getrandbits(32))
-            for number, kind in enumerate(kinds)
+            for number, kind in enumerate(writers)
         ]
         self.followers = [Follower(asked[number % len(urls)], topic) for number in range(followers)]
         for thread in (*self.writers, *self.followers):
@@ -211,6 +223,11 @@ class Load:
     def allow(self, more: int) -> None:
         for writer in self.writers:
             writer.allow(more)
+
+    def wait_for_receipts(self, more: int) -> None:
+        """Return when so many more messages have been acknowledged, whoever sent them. Raises what ended a writer."""
+        wanted = sum(self.counts) + more
+        until(lambda: self.goes_on([0] * len(self.writers), 0) and sum(self.counts) >= wanted, every=0.001)
 
     @property
     def counts(self) -> list[int]:
