@@ -93,7 +93,7 @@ def _value_bytes(server: PostgresServer) -> int:
     _load(store, 1, BATCH, 1)
     table = f"{store.rpartition('%3D')[2]}.oncelog_row"
     with server.connect() as connection:
-        found = connection.execute(f"SELECT avg(length(value))::int FROM {table} WHERE key BETWEEN 'm' AND 'n'").fetchone()
+        found = connection.execute(f"SELECT avg(length(value))::int FROM {table} WHERE key BETWEEN 'M' AND 'N'").fetchone()
     assert found is not None
     return int(found[0])
 

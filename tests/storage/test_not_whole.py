@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog_service.storage.files.end_file import EndRow
+from oncelog_service.storage.files.end_file import ROW_KEY, EndRow
 from oncelog_service.storage.files.leveldb_log import end_of_log, records
 from oncelog_service.storage.port import StoreDamaged, StoreError
 from tests.storage.stores import IN_FILES, M, S, check_refused, files_of, keys_of, log_of, opened, write
@@ -85,7 +85,7 @@ def zeros(begin: int, end: int, data: bytearray) -> None:
 def flip_length(path: Path) -> None:
     """In the head of a record in the last block, where LevelDB takes it for a write that was torn."""
     data = bytearray(log_of(path).read_bytes())
-    tail = data.index(b"\x00end", len(data) // 32_768 * 32_768) - 12 - 2 - 7
+    tail = data.index(ROW_KEY, len(data) // 32_768 * 32_768) - 12 - 2 - 7
     data[tail + 5] ^= 0x40
     log_of(path).write_bytes(data)
 
@@ -93,7 +93,7 @@ def flip_length(path: Path) -> None:
 def zero_block(path: Path) -> None:
     """From one record's beginning to the end of its block: LevelDB takes that for room that was never used."""
     data = bytearray(log_of(path).read_bytes())
-    begin = data.index(b"\x00end", 3 * 32_768) - 21
+    begin = data.index(ROW_KEY, 3 * 32_768) - 21
     zeros(begin, begin // 32_768 * 32_768 + 32_768, data)
     log_of(path).write_bytes(data)
 

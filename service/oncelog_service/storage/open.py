@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from oncelog_service.storage.port import InFiles, Store, StoreError
+from oncelog_service.storage.runs import RunStore
 from oncelog_service.storage.seals import SealedStore
 
 _IN_FILES = ("leveldb", "sqlite")
@@ -34,7 +35,7 @@ def store_opener(url: str) -> Callable[[], Store]:
 
 
 def raw_opener(url: str) -> Callable[[], Store]:
-    """Makes a function that opens the store with its rows as they lie on disk, seals and all. Raises ValueError."""
+    """Makes a function that opens the store with seals and all, but runs laid apart. Raises ValueError."""
     parts = _split(url)
     path = path_of(url)
     if parts is not None and path is not None:
@@ -97,7 +98,7 @@ def _split(url: str) -> SplitResult | None:
 def _open_leveldb(path: Path, reached: int) -> InFiles:
     from oncelog_service.storage.files.leveldb import LevelDBStore
 
-    return LevelDBStore(path, reached)
+    return RunStore(LevelDBStore(path, reached))
 
 
 def _open_sqlite(path: Path, reached: int) -> InFiles:
@@ -106,7 +107,7 @@ def _open_sqlite(path: Path, reached: int) -> InFiles:
         from oncelog_service.storage.sql.store import SqlStore
     except ImportError as error:
         raise _missing("SQLite needs SQLAlchemy", "service,sql") from error
-    return SqlStore(SqliteDatabase(path, reached))
+    return RunStore(SqlStore(SqliteDatabase(path, reached)))
 
 
 def _open_postgresql(url: str) -> Store:
@@ -115,7 +116,7 @@ def _open_postgresql(url: str) -> Store:
         from oncelog_service.storage.sql.store import SqlStore
     except ImportError as error:
         raise _missing("PostgreSQL needs SQLAlchemy and psycopg", "service,postgresql") from error
-    return SqlStore(PostgresqlDatabase(url, shown(url)))
+    return RunStore(SqlStore(PostgresqlDatabase(url, shown(url))))
 
 
 def _missing(what: str, extras: str) -> StoreError:

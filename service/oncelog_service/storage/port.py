@@ -12,10 +12,15 @@ from typing import NamedTuple, Protocol
 
 
 class Table(Enum):
-    """Names a table. Its value is the one-byte prefix that keeps tables apart where a store has a single key space."""
+    """Names a table. Its value is the one-byte prefix that keeps tables apart where a store has a single key space.
 
-    MESSAGE = b"m"
-    PAYLOAD = b"p"
+    Messages sort before everything else, and the newest message of a log behind its others. So what one write changes, messages
+    and rows that are written again and again, does not lie around all older messages: LevelDB merges files whose keys overlap,
+    and merged each new one with most of the log while a row before the messages was in it.
+    """
+
+    MESSAGE = b"M"
+    PAYLOAD = b"P"
     TOPIC = b"t"
     NAMESPACE = b"n"
     PRODUCER = b"r"
@@ -159,7 +164,11 @@ class Batch:
         self.puts.append((table, key, value))
 
     def put_run(self, table: Table, prefix: bytes, suffixes: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Sets many rows whose keys share ``prefix``: the messages of one request, without an object per row."""
+        """Sets many rows whose keys share ``prefix``, without an object per row.
+
+        In MESSAGE and PAYLOAD these are the messages of one request, laid together (runs.py): in their log, no row is there with
+        one of these ids, and none between two that rise by one. Rows that may be there are set one by one.
+        """
         self.runs.append((table, prefix, suffixes, values))
 
     def delete(self, table: Table, key: bytes) -> None:

@@ -116,6 +116,7 @@ def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool)
     from oncelog_service.storage.open import shown
     from oncelog_service.storage.port import Batch, Table
     from oncelog_service.storage.records import CopyRow
+    from oncelog_service.storage.runs import IN_RUNS, rows_of
     from oncelog_service.storage.seals import raw
 
     tables, inner, batch, size, number = {table.value: table for table in Table}, raw(store), Batch(), 0, 0
@@ -127,16 +128,17 @@ def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool)
                 number = max(number, number_of_row(value))
             if table is None or table is Table.COPY:
                 continue
-            try:
-                ON_DISK[table](key[1:], value)
-            except Exception as damage:  # whatever reading bytes that may be any brings
-                found.unreadable[table.name] += 1
-                found.lost(f"{table.name} {shown_key(key[1:])}: {damage}")
-                continue
-            batch.put(table, key[1:], value)
-            found.rows += 1
-            found.size += len(key) + len(value)
-            size += len(key) + len(value)
+            for at, row in rows_of(key[1:], value) if table in IN_RUNS else ((key[1:], value),):
+                try:
+                    ON_DISK[table](at, row)
+                except Exception as damage:  # whatever reading bytes that may be any brings
+                    found.unreadable[table.name] += 1
+                    found.lost(f"{table.name} {shown_key(at)}: {damage}")
+                    continue
+                batch.put(table, at, row)
+                found.rows += 1
+                found.size += 1 + len(at) + len(row)
+                size += 1 + len(at) + len(row)
             if size > _PIECE_BYTES:
                 inner.write([batch])
                 batch, size = Batch(), 0

@@ -33,7 +33,7 @@ class Appearances:
         last_entries = last_entries_of(summary, at, offset)
         run = Run(offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, last_entries, pointer)
         group.row = GroupRow(at.hex(), producer)
-        batch.put(Table.MESSAGE, self._prefix + at, encode_group_row(at, offset, pointer, summary))
+        batch.put_run(Table.MESSAGE, self._prefix, [at], [encode_group_row(at, offset, pointer, summary)])
         batch.put(Table.GROUP, group.key, encode_record(group.row))
         for name, last_entry in last_entries:
             self._dedup.push(name, last_entry)

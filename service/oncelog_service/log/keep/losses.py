@@ -134,14 +134,12 @@ def fill(store: Store, hole: Hole) -> None:
         raise TopicDamaged(f"{hole.name}: there are more of them than ids; delete the topic, or leave it out")
     ids = [(first + number).to_bytes(ROW_ID_SIZE, "big") for number in range(count)]
     for at in range(0, count, _AT_ONCE):
-        some, batch = ids[at : at + _AT_ONCE], Batch()
+        some, batch, instead = ids[at : at + _AT_ONCE], Batch(), Batch()
         if at == 0 and hole.instead_of is not None:
-            batch.delete(Table.MESSAGE, hole.prefix + hole.instead_of)
+            instead.delete(Table.MESSAGE, hole.prefix + hole.instead_of)
         columns = Columns([b""] * len(some), ttls=[FILLER_TTL] * len(some))
         batch.put_run(Table.MESSAGE, hole.prefix, some, encode_rows(columns, some, hole.first + at))
-        if at == 0 and hole.instead_of in some:
-            batch.deletes.clear()
-        store.write([batch])
+        store.write([instead, batch])
 
 
 def restore_topic(store: Store, key: bytes, row: TopicRow) -> None:

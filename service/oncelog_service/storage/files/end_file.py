@@ -31,8 +31,8 @@ TOKEN_SIZE = 8
 NUMBER_SIZE = _SLOT.size + SIZE
 END_ROW_SIZE = NUMBER_SIZE + TOKEN_SIZE
 
-ROW_KEY = b"\x00end"
-"""Where a store keeps the number itself. No table begins with a zero byte."""
+ROW_KEY = b"\xffend"
+"""Where a store keeps the number itself: in no table, and behind all of them, since each write has this row (port.py)."""
 
 
 def beside(store: Path) -> Path:
