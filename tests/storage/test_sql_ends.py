@@ -11,6 +11,7 @@ import pytest
 
 from oncelog_service.storage.keys import AFTER_ANY, edit_key, generation_key, journal_key, pointer_key, row_id, topic_key
 from oncelog_service.storage.port import Store, StoreDamaged, Table
+from oncelog_service.storage.runs import IN_RUNS
 from tests.storage.stores import END, Place, delete, keys_of, opened, place_of, write
 
 A, B = (generation_key(topic_key("default", name), 1) for name in ("a", "b"))
