@@ -47,7 +47,11 @@ def test_a_log_whose_last_row_is_not_found_is_damaged(on_sql: Place, table: Tabl
     for scan in scans(store, table):
         with pytest.raises(StoreDamaged, match="end before the last one"):
             scan()
-    assert len(list(store.scan(table, log, key(5)))) == 5
+    if table in IN_RUNS:
+        with pytest.raises(StoreDamaged):  # the row that is hidden could be a run, with rows before it
+            list(store.scan(table, log, key(5)))
+    else:
+        assert len(list(store.scan(table, log, key(5)))) == 5
 
 
 @pytest.mark.parametrize("table", LOGS)

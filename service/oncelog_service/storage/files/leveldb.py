@@ -7,6 +7,7 @@ What was measured decides the settings (docs/guarantees.md has the figures):
 * ``paranoid_checks`` *and* ``verify_checksums`` on every read: with the former alone one flipped bit gave wrong or missing rows
   in 57 of 60 trials, with both it was caught in 60 of 60;
 * after any failed write the store is closed for good; to go on it is opened anew and read back;
+* nothing is compressed: Snappy took more processor time than all else that LevelDB does with a message (docs/decisions/0003);
 * the directory is fsynced after opening, and where it was made so is each above it: without it 79 of 342 crash states of a new
   database did not open;
 * nothing is opened that was not looked at before (leveldb_look.py): LevelDB makes a new database over one whose CURRENT is gone.
@@ -204,6 +205,7 @@ def _opened(path: Path, new: bool) -> plyvel.DB:
             max_open_files=_MAX_OPEN_FILES,
             max_file_size=_MAX_FILE_SIZE,
             bloom_filter_bits=10,
+            compression=None,
         )
     except plyvel.Error:
         for each in set(path.iterdir()) - before:
