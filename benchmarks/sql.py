@@ -90,7 +90,7 @@ def _load(store: str, connections: int, messages: int, seconds: int) -> Load:
 def _value_bytes(server: PostgresServer) -> int:
     """How long the rows of such messages are."""
     store = server.fresh_schema()
-    _load(store, 1, BATCH, 1)
+    _load(store, 1, 1, 1)  # requests of one: those of more are laid together
     table = f"{store.rpartition('%3D')[2]}.oncelog_row"
     with server.connect() as connection:
         found = connection.execute(f"SELECT avg(length(value))::int FROM {table} WHERE key BETWEEN 'M' AND 'N'").fetchone()
@@ -107,7 +107,7 @@ def _bare(server: PostgresServer, rows: int, value_bytes: int, seconds: int) -> 
         connection.execute(_BARE)
         end = time.perf_counter() + seconds
         for number in count():
-            keys = [b"mdefault:bench:\0\0\0\1" + (number * rows + at).to_bytes(10, "big") for at in range(rows)]
+            keys = [b"Mdefault:bench:\0\0\0\1" + (number * rows + at).to_bytes(10, "big") for at in range(rows)]
             began = time.perf_counter()
             connection.execute(_INSERT, (keys, values))
             spans.append(time.perf_counter() - began)
