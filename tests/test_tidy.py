@@ -16,12 +16,11 @@ MOST_PARAMETERS = 8
 """Of one function; keyword-only parameters do not count, and neither does ``self``."""
 
 PRIVATE: Mapping[str, set[str]] = {
-    "sdk/oncelog/http/connections.py": {"_dns_host"},
     "sdk/oncelog/process/errands.py": {"_lock"},
     "sdk/oncelog/process/forks.py": {"_at_fork_reinit", "_is_owned"},
     "sdk/oncelog/spark/connection.py": {"_at_fork_reinit"},
 }
-"""Modules that use private members of other modules or of libraries (urllib3, threading), and which. It only gets shorter."""
+"""Modules that use private members of other modules or of libraries (threading), and which. It only gets shorter."""
 
 
 class Function(NamedTuple):

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import requests
+from oncelog import Client
 
 _EXAMPLES = Path(__file__).parent.parent
 START_SECONDS = 60.0
@@ -178,10 +178,8 @@ class Crew:
         return child
 
     def _healthy(self) -> bool:
-        try:
-            return requests.get(self.url + "/healthz", timeout=1).status_code == 200
-        except requests.RequestException:
-            return False
+        with Client(self.url) as client:
+            return client.healthy()
 
 
 def _free_port() -> int:

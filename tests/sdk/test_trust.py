@@ -175,7 +175,7 @@ def test_encrypted_connections_are_not_shared_with_a_forked_child(
 
 
 @contextmanager
-def tunnelling_proxy() -> Iterator[tuple[str, list[str]]]:
+def tunnelling_proxy(tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[str]]]:
     """One that connects where it is told to (CONNECT), as for https; and what it was asked."""
     asked: list[str] = []
 
@@ -185,10 +185,10 @@ def tunnelling_proxy() -> Iterator[tuple[str, list[str]]]:
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
-    def talk(client: socket.socket) -> None:
-        with client, suppress(OSError):
+    def talk(plain: socket.socket) -> None:
+        with suppress(OSError), plain if tls is None else tls.wrap_socket(plain, server_side=True) as client:
             head = client.recv(65_536).decode()
-            asked.append(head.splitlines()[0])
+            asked.append(head)
             host, _, port = head.split()[1].rpartition(":")
             with socket.create_connection((host, int(port))) as server:
                 client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -204,7 +204,7 @@ def tunnelling_proxy() -> Iterator[tuple[str, list[str]]]:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}", asked
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(PATIENCE)
@@ -224,6 +224,20 @@ def test_a_proxy_is_gone_through_by_choice_only(certificates: Certificates, monk
     with listing() as proxy:  # a service without TLS is asked through it, too
         assert topics("http://service.example:7070", proxy=proxy.url) == ["t"]
         assert [request.path for request in proxy.requests] == ["http://service.example:7070/v1/namespaces/default/topics"]
+
+
+def test_a_proxy_may_itself_be_under_tls_and_ask_who_this_is(certificates: Certificates) -> None:
+    ca = certificates.path("ca.pem")
+    with tunnelling_proxy(certificates.server()) as (proxy, asked), listing(certificates.server()) as fake:
+        named = proxy.replace("://", "://user:pass%20word@")
+        assert topics(fake.url, verify=ca, proxy=named) == ["t"]
+        assert "proxy-authorization: Basic dXNlcjpwYXNzIHdvcmQ=" in asked[0]
+        with pytest.raises(CertificateRefused):
+            topics(fake.url, verify=certificates.path("other.pem"), proxy=named)
+        assert "authorization" not in fake.requests[0].headers
+    with listing() as plain:
+        topics("http://service.example:7070", proxy=plain.url.replace("://", "://user:x@"))
+        assert plain.requests[0].headers["proxy-authorization"] == "Basic dXNlcjp4"
 
 
 def test_a_proxy_that_cannot_be_reached_has_sent_nothing(certificates: Certificates) -> None:

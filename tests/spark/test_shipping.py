@@ -124,7 +124,7 @@ def test_where_a_package_is_missing_one_sentence_says_which_and_where(tmp_path: 
     assert len(said) == 3
     for sentence in said:
         assert "needs the package fastavro wherever Spark's Python runs" in sentence
-        assert "pip install requests fastavro pydantic pyarrow" in sentence
+        assert "pip install httptools certifi fastavro pydantic pyarrow" in sentence
 
 
 ARRIVE = """

@@ -1,107 +1,227 @@
-"""Sessions of requests whose connections keep a deadline, trust whom they are given, and heed nothing around them."""
+"""Connections that are kept between requests, keep a deadline, trust whom they are given, and heed nothing around them.
+
+No ~/.netrc (it would replace the token), no proxy and no cookie from anywhere, no redirect followed.
+"""
 
 from __future__ import annotations
 
-import socket
-from http.cookiejar import DefaultCookiePolicy
-from typing import Any
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from urllib.parse import SplitResult, urlsplit
 
-import requests
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
-
-from oncelog.http.deadline import TimedTlsSocket, connected
+from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError, ResponseTimeout
+from oncelog.http.deadline import CONNECT_SECONDS, Deadline
+from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
+from oncelog.http.sockets import Stream, Tls, connected
 from oncelog.http.trust import Trust
 
 _CONNECTIONS = 4
+_SEGMENT_BYTES = 1 << 17
+"""Up to here, head and body go in one piece: in two they would wake the service twice. Copying more costs more than that."""
+_PART_BYTES = 1 << 18
+_PORTS = {"http": 80, "https": 443}
+
+FAILURES = (OSError, UnicodeError)
+"""Whatever is raised when no proper answer comes."""
 
 
-def new_session(trust: Trust | None = None) -> requests.Session:
-    """Connections that read neither ~/.netrc (it would replace the token) nor a proxy or a cookie from anywhere."""
-    trust = Trust.chosen() if trust is None else trust
-    session = _Session()
-    session.trust_env = False
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-    session.mount("http://", _Adapter(None))
-    session.mount("https://", _Adapter(trust))
-    if trust.proxy is not None:
-        session.proxies = {"http": trust.proxy, "https": trust.proxy}
-    session.headers["user-agent"] = "oncelog"
-    session.headers["accept-encoding"] = "identity"
-    return session
+class NotSent(OSError):
+    """There is no connection, or no request that could be sent; ``__cause__`` says why."""
 
 
-class _Session(requests.Session):
-    """A session that looks at no redirect: requests would read all of its body and stumble over its address before we see it."""
+class Connection:
+    """A stream to a host, and the answers that come in on it."""
 
-    def get_redirect_target(self, resp: requests.Response) -> None:
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.incoming = Incoming()
+
+    def is_fresh(self) -> bool:
+        """Whether the next request may be sent on it, as far as can be seen from here."""
+        try:
+            return self.stream.is_quiet()
+        except (OSError, ValueError):  # closed meanwhile
+            return False
+
+    def close(self) -> None:
+        """Close it."""
+        self.stream.close()
+        self.incoming.close()
+
+
+class Response:
+    """An answer: its head, and its body as it comes. :meth:`let_go` of it, whatever happens."""
+
+    def __init__(self, url: str, connection: Connection, home: Connections, deadline: Deadline) -> None:
+        self.url = url
+        self.status = connection.incoming.status
+        self.headers: Mapping[str, str] = connection.incoming.headers
+        """Names in lower case."""
+        self._connection = connection
+        self._home = home
+        self._deadline = deadline
+        self._begun: list[bytes] = []
+
+    def read_head(self) -> None:
+        """Wait for the head; :attr:`status` and :attr:`headers` are known from then on. Raises OSError."""
+        incoming = self._connection.incoming
+        while not incoming.has_head:
+            self._begun += incoming.feed(self._connection.stream.receive(_PART_BYTES, self._deadline))
+        self.status, self.headers = incoming.status, incoming.headers
+
+    def parts(self) -> Iterator[bytes]:
+        """The body, to its end. Raises OSError."""
+        begun, self._begun = self._begun, []
+        yield from begun
+        incoming = self._connection.incoming
+        while not incoming.complete:
+            yield from incoming.feed(self._connection.stream.receive(_PART_BYTES, self._deadline))
+
+    def let_go(self) -> None:
+        """Keep the connection for the next request if all of the answer has come, else close it."""
+        incoming = self._connection.incoming
+        if incoming.complete and incoming.reusable:
+            self._home.keep(self.url, self._connection)
+        else:
+            self._connection.close()
+
+
+class Connections:
+    """Connections of one thread: at most one to a host is idle. One that is in use belongs to its response alone."""
+
+    def __init__(self, trust: Trust | None = None) -> None:
+        self._trust = Trust.chosen() if trust is None else trust
+        self._kept: dict[tuple[str, str], Connection] = {}
+        self._closed = False
+
+    def ask(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline) -> Response:
+        """The answer to a request, its body still to be read.
+
+        Raises OSError: none came; NotSent: the request cannot have arrived.
+        """
+        parts = urlsplit(url)
+        try:
+            head = self._head(method, parts, headers, body)
+            connection = self._idle(parts) or Connection(self._opened(parts, deadline))
+        except (OSError, ValueError) as error:
+            raise NotSent(f"{parts.hostname}: {error}") from error
+        response = Response(url, connection, self, deadline)
+        try:
+            connection.incoming.begin()
+            with suppress(BrokenPipeError):  # who refuses a body unread may have answered; urllib3 goes on so, too
+                _send(connection.stream, head, body, deadline)
+            response.read_head()
+        except BaseException:
+            connection.close()
+            raise
+        return response
+
+    def keep(self, url: str, connection: Connection) -> None:
+        """Have it ready for the next request to the same host."""
+        if self._closed:
+            connection.close()
+            return
+        before = self._kept.pop(_origin(urlsplit(url)), None)
+        self._kept[_origin(urlsplit(url))] = connection
+        if before is not None:
+            before.close()
+        while len(self._kept) > _CONNECTIONS:
+            self._kept.pop(next(iter(self._kept))).close()
+
+    def close(self) -> None:
+        """Close those that are idle, and each of the others when its answer has been read."""
+        self._closed = True
+        while self._kept:
+            with suppress(KeyError):  # its thread takes it at this moment
+                self._kept.popitem()[1].close()
+
+    def _idle(self, url: SplitResult) -> Connection | None:
+        connection = self._kept.pop(_origin(url), None)
+        if connection is None or connection.is_fresh():
+            return connection
+        connection.close()
         return None
 
+    def _head(self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        target = target_of(url)
+        if (user := basic(url)) is not None:
+            headers = {**headers, "authorization": user}
+        if self._trust.proxy is not None and url.scheme == "http":
+            target = f"http://{_host(url)}{target}"
+            if (user := basic(urlsplit(self._trust.proxy))) is not None:
+                headers = {**headers, "proxy-authorization": user}
+        return request_bytes(method, _host(url), target, headers, body)
 
-class _TimedConnection(HTTPConnection):
-    def _new_conn(self) -> socket.socket:
-        return _connected(self)
+    def _opened(self, url: SplitResult, deadline: Deadline) -> Stream:
+        """A new connection to the host, through the proxy if there is one.
 
-
-class _TimedTlsConnection(HTTPSConnection):
-    def _new_conn(self) -> socket.socket:
-        return _connected(self)
-
-
-def _connected(connection: HTTPConnection) -> socket.socket:
-    """Connect as urllib3 does, but with one time-out for all of a host's addresses together."""
-    try:
-        return connected(connection._dns_host.strip("[]"), connection.port, connection.timeout, connection.socket_options)
-    except socket.gaierror as error:
-        raise NameResolutionError(connection.host, connection, error) from error
-    except TimeoutError as error:
-        raise ConnectTimeoutError(connection, f"connecting to {connection.host} timed out") from error
-    except OSError as error:
-        raise NewConnectionError(connection, f"connecting to {connection.host} failed: {error}") from error
-
-
-class _TimedPool(HTTPConnectionPool):
-    ConnectionCls = _TimedConnection
-
-
-class _TimedTlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TimedTlsConnection
-
-
-_POOLS = {"http": _TimedPool, "https": _TimedTlsPool}
-
-
-class _Adapter(HTTPAdapter):
-    """``trust`` None: for connections without TLS, so that nobody's certificates need be there."""
-
-    def __init__(self, trust: Trust | None) -> None:
-        self._trust = trust
-        super().__init__(_CONNECTIONS, _CONNECTIONS)
-
-    def init_poolmanager(self, *given: Any, **named: Any) -> None:
-        super().init_poolmanager(*given, **named)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def get_connection_with_tls_context(self, *given: Any, **named: Any) -> Any:
-        self.poolmanager.connection_pool_kw.update(self._tls())
-        return super().get_connection_with_tls_context(*given, **named)
-
-    def proxy_manager_for(self, proxy: str, **named: Any) -> Any:
-        manager = super().proxy_manager_for(proxy, **named, **self._tls())
-        manager.pool_classes_by_scheme = _POOLS
-        return manager
-
-    def cert_verify(self, *_: object) -> None:
-        """Do nothing: whom to trust is in the context, and nobody else is; requests would add the public certificates."""
-
-    def _tls(self) -> dict[str, Any]:
-        if self._trust is None:
-            return {}
+        Raises OSError; ValueError: certificates cannot be read.
+        """
+        deadline = deadline.within(CONNECT_SECONDS)
+        proxy = None if self._trust.proxy is None else urlsplit(self._trust.proxy)
+        first = url if proxy is None else proxy
+        stream: Stream = connected(first.hostname or "", first.port or _PORTS[first.scheme], deadline)
         try:
-            context = self._trust.context
-        except ValueError as error:  # found here only where a redirect is the first to need it
-            raise requests.exceptions.SSLError(str(error)) from error
-        context.sslsocket_class = TimedTlsSocket
-        return {"ssl_context": context}
+            if first.scheme == "https":
+                stream = Tls(stream, self._trust.context, first.hostname or "", deadline)
+            if proxy is not None and url.scheme == "https":
+                _tunnel(stream, url, proxy, deadline)
+                stream = Tls(stream, self._trust.context, url.hostname or "", deadline)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+
+def connection_error(url: str, error: BaseException) -> OncelogError:
+    """The error that is raised where no answer came."""
+    unsent = isinstance(error, NotSent)
+    cause = error.__cause__ if unsent else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return CertificateRefused(f"the certificate of {url} is not trusted; name the CA that signed it: {error}")
+    if isinstance(cause, TimeoutError) and not unsent:
+        return ResponseTimeout(f"{url} did not answer in time: {error}")
+    return ConnectionFailed(f"{url} cannot be reached: {error}", definite=unsent)
+
+
+def _send(stream: Stream, head: bytes, body: bytes | None, deadline: Deadline) -> None:
+    if body is None:
+        stream.send(head, deadline)
+    elif len(body) <= _SEGMENT_BYTES:
+        stream.send(head + body, deadline)
+    else:
+        stream.send(head + body[:_SEGMENT_BYTES], deadline)
+        stream.send(memoryview(body)[_SEGMENT_BYTES:], deadline)
+
+
+def _tunnel(stream: Stream, url: SplitResult, proxy: SplitResult, deadline: Deadline) -> None:
+    """Have the proxy connect to the host (CONNECT). Raises OSError."""
+    there = f"{_bracketed(url.hostname or '')}:{url.port or _PORTS[url.scheme]}"
+    user = basic(proxy)
+    named = {} if user is None else {"proxy-authorization": user}
+    stream.send(request_bytes("CONNECT", there, there, named, None), deadline)
+    head = b""
+    while b"\r\n\r\n" not in head:
+        # Byte by byte: what is behind the head is the host's, and no parser of answers knows that this one has no body.
+        byte = stream.receive(1, deadline)
+        head += byte
+        if not byte or len(head) > 1 << 16:
+            raise OSError("the proxy does not answer CONNECT in HTTP")
+    status = head.partition(b"\r\n")[0].split(b" ", 2)
+    if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or not (status[1].isdigit() and 200 <= int(status[1]) < 300):
+        raise OSError(f"the proxy does not connect: {head.splitlines()[0][:200].decode('latin-1')!r}")
+
+
+def _origin(url: SplitResult) -> tuple[str, str]:
+    return url.scheme, url.netloc
+
+
+def _host(url: SplitResult) -> str:
+    """The host, and its port unless that is the usual one, as they stand in a URL."""
+    host = _bracketed((url.hostname or "").encode("idna").decode() if not url.netloc.isascii() else url.hostname or "")
+    return host if url.port in (None, _PORTS[url.scheme]) else f"{host}:{url.port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -7,32 +7,24 @@ remembered, and forgotten when it cannot be reached any more. Then the others ar
 from __future__ import annotations
 
 import os
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from http.client import HTTPException
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
 from weakref import WeakSet
 
-import requests
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ProxyError, ReadTimeoutError
-
 from oncelog.errors import (
-    CertificateRefused,
     ClientClosed,
     ConnectionFailed,
     GatewayUnavailable,
     InvalidResponse,
     NotServedHere,
-    OncelogError,
-    ResponseTimeout,
     StorageFailed,
     StorageUnavailable,
 )
 from oncelog.http.answers import problem_in, refusal
-from oncelog.http.connections import new_session
+from oncelog.http.connections import FAILURES, Connections, Response, connection_error
 from oncelog.http.deadline import Deadline
 from oncelog.http.trust import Trust
 from oncelog.process import forks
@@ -45,8 +37,6 @@ MAX_ANSWER_BYTES = 256 << 20
 MAX_JSON_BYTES = 64 << 20
 """The names of 250,000 topics, each as long as may be."""
 MAX_PROBLEM_BYTES = 1 << 20
-_PART_BYTES = 1 << 18
-_LINE_PART_BYTES = 512
 _MAX_LINE_BYTES = 1 << 20
 _ASK_ANOTHER = (StorageUnavailable, StorageFailed, GatewayUnavailable)
 """After these another instance may know better."""
@@ -82,7 +72,7 @@ class Transport:
         self._token = token or os.environ.get("ONCELOG_TOKEN")
         self._timeout = timeout
         self._local = threading.local()
-        self._sessions: WeakSet[requests.Session] = WeakSet()  # those of threads that have ended go with them
+        self._sessions: WeakSet[Connections] = WeakSet()  # those of threads that have ended go with them
         self._lock = threading.RLock()  # a signal handler may interrupt who holds it
         self._closed = False
         self._home = forks.here()
@@ -131,11 +121,12 @@ class Transport:
         with self._reading(response):
             _check_content(response)
             begun = b""
-            for part in response.raw.stream(_LINE_PART_BYTES, decode_content=False):
+            for part in response.parts():
                 *lines, begun = (begun + part).split(b"\n")
-                if lines:
+                for line in lines:
                     deadline.begin_anew()
-                yield from (line for line in lines if line)
+                    if line:
+                        yield line
                 if len(begun) > _MAX_LINE_BYTES:
                     raise InvalidResponse(f"{response.url} answers a line of more than {_MAX_LINE_BYTES} bytes")
             if begun:
@@ -160,25 +151,24 @@ class Transport:
         params: dict[str, str] | None,
         deadline: Deadline,
         accept: str | None,
-    ) -> requests.Response:
+    ) -> Response:
         """The 2xx answer, its body still to be read."""
         headers = {name: value for name, value in (("content-type", media), ("accept", accept)) if value is not None}
         part = _part(path)
         base = self._served.get(part) or self._bases[0]
-        url, trusted, named = base + path, True, False
+        url, trusted, named = base + path + (f"?{urlencode(params)}" if params else ""), True, False
         for _ in range(_MAX_REDIRECTS + 1):
             if self._token is not None and trusted:
                 headers["authorization"] = f"Bearer {self._token}"
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
-            response = self._ask(method, url, body, headers, params, deadline)
-            if 200 <= response.status_code < 300:
+            response = self._ask(method, url, body, headers, deadline)
+            if 200 <= response.status < 300:
                 return response
             with self._reading(response):
                 said = _beginning(response, MAX_PROBLEM_BYTES)
-            if response.status_code in (307, 308) and "location" in response.headers:
+            if response.status in (307, 308) and "location" in response.headers:
                 here, url = url, _joined(url, response.headers["location"])  # the same method, the same body
-                params = None  # they are in the new address
                 elsewhere = _elsewhere(response, said) if trusted else None
                 if elsewhere is not None and url.startswith(elsewhere + "/"):
                     self._serves(part, elsewhere)
@@ -186,7 +176,7 @@ class Transport:
                 else:
                     trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
                 continue
-            refused = refusal(_base(url), response.status_code, response.headers, said, datetime.now(UTC))
+            refused = refusal(_base(url), response.status, response.headers, said, datetime.now(UTC))
             if isinstance(refused, _ASK_ANOTHER) and getattr(refused, "http_status", None) != _TOO_OFTEN:
                 self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
             raise refused
@@ -201,26 +191,16 @@ class Transport:
         url: str,
         body: bytes | None,
         headers: dict[str, str],
-        params: dict[str, str] | None,
         deadline: Deadline,
-    ) -> requests.Response:
+    ) -> Response:
         try:
-            return self._session().request(
-                method,
-                url,
-                data=body,
-                headers=headers,
-                params=params,
-                timeout=deadline,  # type: ignore[arg-type]  # requests takes urllib3's
-                allow_redirects=False,
-                stream=True,
-            )
+            return self._session().ask(method, url, body, headers, deadline)
         except FAILURES as error:
             self._gone(_base(url))
             raise connection_error(_base(url), error) from error
 
     @contextmanager
-    def _reading(self, response: requests.Response) -> Iterator[None]:
+    def _reading(self, response: Response) -> Iterator[None]:
         """While its body is read: what fails is ours to name, and a connection with something left on it is not used again."""
         try:
             yield
@@ -228,9 +208,7 @@ class Transport:
             self._gone(_base(response.url))
             raise connection_error(_base(response.url), error) from error
         finally:
-            if response.raw.closed:  # all of it is read
-                response.raw.release_conn()
-            response.close()
+            response.let_go()
 
     def _serves(self, part: str, base: str) -> None:
         with self._lock:
@@ -265,15 +243,15 @@ class Transport:
         finally:
             local.depth = depth
 
-    def _session(self) -> requests.Session:
+    def _session(self) -> Connections:
         local = self._local
         depth = getattr(local, "depth", 0)
-        sessions: dict[int, requests.Session] = local.__dict__.setdefault("sessions", {})
+        sessions: dict[int, Connections] = local.__dict__.setdefault("sessions", {})
         if self._closed:
             raise ClientClosed
         session = sessions.get(depth)
         if session is None:
-            session = sessions[depth] = new_session(self._trust)
+            session = sessions[depth] = Connections(self._trust)
             with self._lock:
                 self._sessions.add(session)
         return session
@@ -313,7 +291,7 @@ def _joined(here: str, location: str) -> str:
     raise InvalidResponse(f"{here} redirects to {location[:200]!r}, which is no http(s) address")
 
 
-def _elsewhere(response: requests.Response, body: bytes) -> str | None:
+def _elsewhere(response: Response, body: bytes) -> str | None:
     """The instance that a refusal names as the one that serves this."""
     problem = problem_in(response.headers.get("content-type", ""), body)
     if problem is None or problem["code"] != NotServedHere.code or not isinstance(problem.get("url"), str):
@@ -336,7 +314,7 @@ def _is_http(parts: SplitResult) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-def _check_content(response: requests.Response) -> None:
+def _check_content(response: Response) -> None:
     """Refuse (InvalidResponse) what the service never answers: a page for people, packed bytes."""
     packed = response.headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity"):  # and unpacked, a little may be gigabytes
@@ -345,7 +323,7 @@ def _check_content(response: requests.Response) -> None:
         raise InvalidResponse(f"{response.url} answers a page of HTML, which is no oncelog service's answer")
 
 
-def _whole(response: requests.Response, limit: int) -> bytes:
+def _whole(response: Response, limit: int) -> bytes:
     """Its body. Raises InvalidResponse if it is larger."""
     claimed = response.headers.get("content-length", "")
     if claimed.isascii() and claimed.isdigit() and len(claimed) < 20 and int(claimed) <= limit:
@@ -353,7 +331,7 @@ def _whole(response: requests.Response, limit: int) -> bytes:
     elif claimed:
         raise InvalidResponse(f"{response.url} announces an answer of {claimed[:50]} bytes; {limit} are the most")
     parts, size = [], 0
-    for part in response.raw.stream(_PART_BYTES, decode_content=False):
+    for part in response.parts():
         parts.append(part)
         size += len(part)
         if size > limit:
@@ -361,40 +339,13 @@ def _whole(response: requests.Response, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _beginning(response: requests.Response, limit: int) -> bytes:
+def _beginning(response: Response, limit: int) -> bytes:
     """As much as can be had of the body of a refusal: its status says something even where the rest is missing."""
     parts, size = [], 0
     with suppress(*FAILURES):
-        for part in response.raw.stream(_LINE_PART_BYTES, decode_content=False):
+        for part in response.parts():
             parts.append(part)
             size += len(part)
             if size > limit:
                 break
     return b"".join(parts)
-
-
-FAILURES = (requests.RequestException, HTTPError, HTTPException, OSError, UnicodeError)
-"""Whatever requests, urllib3 and what lies below raise when no proper answer comes."""
-
-
-def connection_error(url: str, error: BaseException) -> OncelogError:
-    """The error that is raised where no answer came."""
-    causes = list(_causes(error))
-
-    def one_of(*kinds: type[BaseException]) -> bool:
-        return any(isinstance(cause, kinds) for cause in causes)
-
-    if one_of(ssl.SSLCertVerificationError):
-        return CertificateRefused(f"the certificate of {url} is not trusted; name the CA that signed it: {error}")
-    if one_of(ReadTimeoutError):
-        return ResponseTimeout(f"{url} did not answer in time: {error}")
-    never_arrived = one_of(NewConnectionError, ConnectTimeoutError, ProxyError, requests.exceptions.InvalidURL)
-    return ConnectionFailed(f"{url} cannot be reached: {error}", definite=never_arrived)
-
-
-def _causes(error: object) -> Iterator[BaseException]:
-    """The exception, and those that it was made of."""
-    while isinstance(error, BaseException):
-        yield error
-        inner = getattr(error, "original_error", None) or getattr(error, "reason", None)
-        error = inner if isinstance(inner, BaseException) else next(iter(error.args), None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
+import certifi
 
 CA_VARIABLES = ("ONCELOG_CA", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """The first one that is set names the certificates, a file or a directory, that are trusted instead of the public ones."""
@@ -72,7 +72,7 @@ class Trust:
     @cached_property
     def context(self) -> ssl.SSLContext:
         """For connections under TLS; made once, as reading all public certificates takes 20 ms. Raises ValueError."""
-        ca = DEFAULT_CA_BUNDLE_PATH if self.ca is None else self.ca
+        ca = certifi.where() if self.ca is None else self.ca
         file, directory = (None, ca) if os.path.isdir(ca) else (ca, None)
         try:
             context = self.given or ssl.create_default_context(cafile=file, capath=directory)

@@ -60,7 +60,8 @@ def register(spark: SparkSession, ship_code: bool = True) -> None:
     """Make ``format("oncelog")`` known to ``spark``, a classic session or one of Spark Connect.
 
     ``ship_code``: the executors, and a Connect server, need not have oncelog installed; it travels with the data source, and is
-    used where it is missing or of another version. They do need requests, fastavro, pydantic and pyarrow.
+    used where it is missing or of another version. They do need httptools, certifi, fastavro, pydantic and
+    pyarrow.
     """
     if ship_code:
         from oncelog.spark.shipping import shipped

@@ -102,7 +102,7 @@ class Arrival(Protocol):
 def _arrival(package: bytes, version: str) -> Arrival:
     """What has the package imported where it arrives, before anything of it is used."""
 
-    needed = ("requests", "fastavro", "pydantic", "pyarrow")
+    needed = ("httptools", "certifi", "fastavro", "pydantic", "pyarrow")
 
     def install() -> None:
         """Have ``import oncelog`` give this version; what is installed here will do if it is of the same."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from urllib.parse import urljoin, urlsplit
 
-import requests
-
 from oncelog.errors import ConnectionFailed, StorageUnavailable
-from oncelog.http.connections import new_session
+from oncelog.http.connections import FAILURES, Connections, connection_error
 from oncelog.http.deadline import Deadline
-from oncelog.http.transport import connection_error
 from oncelog_service.rest.answer import Answer
 
 ROUTE = b"oncelog-route"
@@ -46,29 +44,26 @@ class Forwarder:
         )
 
     def _send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Answer:
-        with new_session() as session:
+        with closing(Connections()) as connections:
             for _ in range(_HOPS):
                 try:
-                    answer = session.request(
-                        method,
-                        url,
-                        data=body,
-                        headers=headers,
-                        timeout=Deadline(self._longest),  # type: ignore[arg-type]  # requests takes urllib3's
-                        allow_redirects=False,
-                    )
-                except requests.RequestException as error:
+                    answer = connections.ask(method, url, body, headers, Deadline(self._longest))
+                    try:
+                        content = b"".join(answer.parts())
+                    finally:
+                        answer.let_go()
+                except FAILURES as error:
                     failure = connection_error(url, error)
                     raise StorageUnavailable(
                         f"{_base(url)} serves this and does not answer: {failure.detail}",
                         definite=isinstance(failure, ConnectionFailed) and failure.definite,
                     ) from error
-                if answer.status_code != 307 or "location" not in answer.headers:
+                if answer.status != 307 or "location" not in answer.headers:
                     break
                 url = urljoin(url, answer.headers["location"])
             else:
                 raise StorageUnavailable(f"who serves this is changing ({_base(url)} does not know either); nothing was done")
-        return Answer(answer.content, answer.headers.get("content-type", "application/octet-stream"), answer.status_code)
+        return Answer(content, answer.headers.get("content-type", "application/octet-stream"), answer.status)
 
 
 def _base(url: str) -> str:

@@ -1,0 +1,170 @@
+"""Bytes to a host and back, plain or under TLS: each operation is told until when it may take."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from oncelog.http.deadline import Deadline
+
+T = TypeVar("T")
+
+_RECORD_BYTES = 1 << 16
+
+
+class Stream(Protocol):
+    """A connection to a host. Whatever fails is an OSError; TimeoutError: the deadline is over."""
+
+    def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+        """Send all of it."""
+
+    def receive(self, most: int, deadline: Deadline) -> bytes:
+        """At most so many bytes, as soon as there are any; none at its end."""
+
+    def is_quiet(self) -> bool:
+        """Whether it stands and nothing has come that nobody waits for."""
+
+    def close(self) -> None:
+        """Let go of it without a word to the host: a forked child does so with its parent's."""
+
+
+class Plain:
+    """A connected socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+        self._socket.settimeout(deadline.left())
+        self._socket.sendall(data)  # all of it within that time
+
+    def receive(self, most: int, deadline: Deadline) -> bytes:
+        self._socket.settimeout(deadline.left())
+        return self._socket.recv(most)
+
+    def is_quiet(self) -> bool:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return not waiting.poll(0)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __del__(self) -> None:
+        self._socket.close()  # of a thread that has ended
+
+
+class Tls:
+    """A stream under TLS within another stream, which may be one under TLS: to a proxy."""
+
+    def __init__(self, inner: Stream, context: ssl.SSLContext, host: str, deadline: Deadline) -> None:
+        """Shake hands. Raises OSError, of which ssl.SSLCertVerificationError: the host is not trusted."""
+        self._inner = inner
+        self._come, self._to_go = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._come, self._to_go, server_hostname=host)
+        try:
+            self._drive(self._tls.do_handshake, deadline)
+        except ssl.SSLError:
+            with suppress(OSError):
+                self._flush(deadline)  # the host is told why
+            raise
+
+    def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+        view = memoryview(data)
+        for at in range(0, len(view), _RECORD_BYTES):
+            part = view[at : at + _RECORD_BYTES]
+            while part:
+                part = part[self._drive(lambda part=part: self._tls.write(part), deadline) :]  # type: ignore[misc]
+
+    def receive(self, most: int, deadline: Deadline) -> bytes:
+        try:
+            return self._drive(lambda: self._tls.read(most), deadline)
+        except ssl.SSLEOFError:  # closed without saying so under TLS: HTTP says itself where an answer ends
+            return b""
+
+    def is_quiet(self) -> bool:
+        return not self._tls.pending() and not self._come.pending and self._inner.is_quiet()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _drive(self, step: Callable[[], T], deadline: Deadline) -> T:
+        """Do it, with as much sent and received as it takes."""
+        while True:
+            try:
+                done = step()
+            except ssl.SSLWantReadError:
+                self._flush(deadline)
+                if data := self._inner.receive(_RECORD_BYTES, deadline):
+                    self._come.write(data)
+                else:
+                    self._come.write_eof()
+                continue
+            self._flush(deadline)
+            return done
+
+    def _flush(self, deadline: Deadline) -> None:
+        if data := self._to_go.read():
+            self._inner.send(data, deadline)
+
+
+def connected(host: str, port: int, deadline: Deadline) -> Plain:
+    """A connection to the first of the host's addresses that takes it.
+
+    The time is for all of them together, and for looking them up: an address that does not answer leaves as much to the others
+    as it was given itself. Raises OSError: what the last one met; TimeoutError.
+    """
+    failure: OSError | None = None
+    addresses = _addresses(host, port, deadline)
+    for at, (family, kind, protocol, _, address) in enumerate(addresses):
+        left = deadline.left()
+        opened = socket.socket(family, kind, protocol)
+        try:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened.settimeout(left / (len(addresses) - at))
+            opened.connect(address)
+            return Plain(opened)
+        except OSError as error:
+            opened.close()
+            failure = error
+        except BaseException:
+            opened.close()
+            raise
+    raise failure or OSError(f"{host} has no address")
+
+
+def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
+    """The addresses of the host.
+
+    Looking them up cannot be interrupted, so a thread does it; one that is waited for in vain ends by itself.
+    """
+    try:
+        return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except (socket.gaierror, UnicodeError):
+        pass  # it is a name
+    found: list[Any] = []
+
+    def look_up() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=look_up, name="oncelog-look-up", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter exits, and lets no thread begin any more (Python 3.12)
+        look_up()
+    else:
+        thread.join(deadline.left())
+    if not found:
+        raise TimeoutError(f"looking up {host} took too long")
+    if isinstance(found[0], Exception):
+        raise found[0] if isinstance(found[0], OSError) else OSError(f"{host!r} is no host's name")
+    addresses: list[Any] = found[0]
+    return addresses
