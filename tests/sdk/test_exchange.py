@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -87,15 +87,16 @@ def test_what_could_be_read_in_two_ways_is_refused(head: bytes) -> None:
         Incoming().feed(OK + head + b"\r\n")
 
 
-@pytest.mark.parametrize(
-    "begin", [b"", b"X: ", b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ", b"Transfer-Encoding: chunked\r\n\r\n5;"]
-)
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("begin", [b"", b"X: ", CHUNKED + b"0\r\nX: ", CHUNKED + b"5;"])
 def test_headers_trailers_and_extensions_end(begin: bytes) -> None:
     incoming = Incoming()
     with pytest.raises(BadAnswer, match="bytes of headers"):  # noqa: PT012
         incoming.feed(OK + begin)
         for _ in range(MAX_HEAD_BYTES // 100 + 2):
-            incoming.feed((b"x" * 98 + b"\r\n").replace(b"x\r", b"x:") if not begin else b"x" * 100)
+            incoming.feed(b"x" * 100 if begin else b"X: " + b"x" * 95 + b"\r\n")
 
 
 @pytest.mark.parametrize("more", [ONE, b"HTTP/1.1 200 OK\r\nConte", b"garbage", b"\r\nH"])
@@ -107,8 +108,8 @@ def test_behind_an_answer_nobody_asked_for_no_other_request_is_sent(more: bytes)
 
 def test_a_request_is_its_lines_and_no_value_makes_a_line_of_its_own() -> None:
     assert request_bytes("POST", "h:1", "/a?b", {"accept": "x", "authorization": "y"}, b"12") == (
-        b"POST /a?b HTTP/1.1\r\nhost: h:1\r\nuser-agent: oncelog\r\naccept-encoding: identity\r\naccept: x\r\nauthorization: y\r\n"
-        b"content-length: 2\r\n\r\n"
+        b"POST /a?b HTTP/1.1\r\nhost: h:1\r\nuser-agent: oncelog\r\naccept-encoding: identity\r\naccept: x\r\n"
+        b"authorization: y\r\ncontent-length: 2\r\n\r\n"
     )
     assert b"content-length" not in request_bytes("GET", "h", "/", {}, None)
     assert b"content-length: 0\r\n" in request_bytes("DELETE", "h", "/", {}, None)
@@ -190,7 +191,8 @@ def test_an_answer_that_comes_unasked_is_nobodys() -> None:
         late.wait(PATIENCE)
         connection.sendall(ONE.replace(b"one", b"bad"))
         sent.set()
-        connection.recv(1)
+        with suppress(OSError):  # closed with the answer unread
+            connection.recv(1)
 
     with talking(twice, answering(ONE)) as url:
         transport = Transport(url)

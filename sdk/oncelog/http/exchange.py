@@ -1,6 +1,8 @@
 """HTTP/1.1 as a client speaks it, in bytes: a request made whole, an answer read as its bytes come in. Pure: it opens no socket.
 
-A shell of threads or of asyncio sends what :func:`request_bytes` makes and feeds what arrives to :class:`Incoming`.
+A shell of threads or of asyncio sends what :func:`request_bytes` makes and feeds what arrives to :class:`Incoming`. However it
+arrives in pieces, the same bytes are the same answer; one that breaks off is none; and where anything came that was not asked
+for, no other request follows on the connection, since it would take that for its answer.
 
 Parsed by httptools (llhttp), which refuses what could be read in two ways: two lengths, a length beside chunks, a bare line feed.
 What it does not bound is bounded here: heads, trailers and extensions of chunks.
