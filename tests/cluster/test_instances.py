@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,8 @@ import requests
 
 from oncelog import Client, Producer, Reader
 from oncelog.errors import NotSupported, TopicNotFound
+from oncelog.http.connections import Connections, Response
+from oncelog.http.deadline import Deadline
 from oncelog.http.transport import Transport
 from oncelog.wire.models import NamespacePolicies, TopicAsked
 from oncelog.wire.requests import PublishRequest
@@ -53,13 +55,15 @@ def send(client: Client, topic: str, payload: bytes) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The base of every URL that this process asks, in order."""
     found: list[str] = []
-    request = requests.Session.request
+    ask = Connections.ask
 
-    def spied(session: requests.Session, method: str, url: str, **options: object) -> requests.Response:
+    def spied(
+        connections: Connections, method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline
+    ) -> Response:
         found.append(url.partition("/v1/")[0])
-        return request(session, method, url, **options)  # type: ignore[arg-type]
+        return ask(connections, method, url, body, headers, deadline)
 
-    monkeypatch.setattr(requests.Session, "request", spied)
+    monkeypatch.setattr(Connections, "ask", spied)
     return found
 
 
