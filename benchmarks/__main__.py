@@ -8,21 +8,23 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.atomic import atomic_rates
 from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
 from benchmarks.lag import lag
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
+from benchmarks.rivals import rival_rates
 from benchmarks.spark import spark_rates
 from benchmarks.sql import sql_rates
+from benchmarks.table import PAGE, page, terminal
 from benchmarks.transactions import transaction_rates
 
 RESULTS = Path(__file__).with_name("results")
@@ -35,6 +37,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
     """What can be measured: what is said meanwhile, and the measurement."""
     seconds, messages, large = args.seconds, args.messages, args.large
     return {
+        "rivals": ("oncelog and PostgreSQL in turns", lambda: rival_rates(seconds)),
         "publish": ("publishing with wrk, oncelog and bare in turns", lambda: publish_rates(seconds)),
         "sdk": (f"{messages:,} messages through the SDK", lambda: sdk_rates(messages)),
         "transactions": ("transactions", lambda: transaction_rates(seconds)),
@@ -49,20 +52,13 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
 
 
 def main() -> None:
-    """The whole, or what --only names."""
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=6, help="of load for each figure (default %(default)s)")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="through the SDK (default %(default)s)")
-    parser.add_argument("--large", type=int, default=10_000_000, help="messages of the large topic (default %(default)s)")
-    parser.add_argument(
-        "--only", action="append", metavar="KIND", help="publish, sdk, transactions, …: several times for several"
-    )
-    args = parser.parse_args()
-    console = Console()
-    kinds = _kinds(args)
+    """The whole, or what --only names; or the page, from what was measured before."""
+    args, kinds = _arguments()
+    if args.page is not None:
+        _write_page([Path(path) for path in args.page] or [max(RESULTS.glob("*.json"))])
+        return
+    console = Console(width=None if sys.stdout.isatty() else 200)
     chosen = args.only or list(kinds)
-    if unknown := set(chosen) - kinds.keys():
-        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(kinds)}")
     rows: list[Row] = []
     where = machine()
     if shutil.which("wrk") is None:
@@ -70,29 +66,47 @@ def main() -> None:
             "[yellow]wrk is not installed (Debian: apt-get install wrk); the rates of publish, sql and cluster are left out[/]"
         )
         chosen = [kind for kind in chosen if kind not in NEED_WRK]
-    for kind in chosen:
-        status, measure = kinds[kind]
-        with console.status(status):
-            rows += measure()
-    _print(console, rows, where)
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     path = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
-    path.write_text(json.dumps({"at": now.isoformat(), "machine": where, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    for number, kind in enumerate(chosen, 1):
+        status, measure = kinds[kind]
+        with console.status(f"{number} of {len(chosen)}: {status}"):
+            rows += measure()
+        # After each kind: one that is interrupted has what it measured until then, and --only goes on with the rest.
+        path.write_text(
+            json.dumps({"at": now.isoformat(), "machine": where, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+        )
+    console.print(terminal(rows, where))
     console.print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
-def _print(console: Console, rows: list[Row], where: dict[str, str]) -> None:
-    table = Table(title="oncelog", caption=", ".join(f"{name} {value}" for name, value in where.items()))
-    table.add_column("what")
-    table.add_column("figure", justify="right")
-    table.add_column("unit")
-    table.add_column("target")
-    for row in rows:
-        figure = f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:,.2f}"
-        mark = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}[row.met]
-        table.add_row(row.what, figure, row.unit, f"{row.target} {mark}".strip())
-    console.print(table)
+def _arguments() -> tuple[argparse.Namespace, dict[str, tuple[str, Callable[[], list[Row]]]]]:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=6, help="of load for each figure (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="through the SDK (default %(default)s)")
+    parser.add_argument("--large", type=int, default=10_000_000, help="messages of the large topic (default %(default)s)")
+    parser.add_argument(
+        "--only", action="append", metavar="KIND", help="rivals, publish, sdk, transactions, …: several times for several"
+    )
+    parser.add_argument(
+        "--page",
+        nargs="*",
+        metavar="RESULT",
+        help="measure nothing, write docs/benchmarks.md from these results (default: the newest)",
+    )
+    args = parser.parse_args()
+    kinds = _kinds(args)
+    if unknown := set(args.only or ()) - kinds.keys():
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(kinds)}")
+    return args, kinds
+
+
+def _write_page(paths: list[Path]) -> None:
+    """Rows of several results are those of the parts of one run."""
+    results = [json.loads(path.read_text()) for path in paths]
+    whole = {**results[0], "rows": [row for result in results for row in result["rows"]]}
+    PAGE.write_text(page(PAGE.read_text(), whole))
 
 
 if __name__ == "__main__":

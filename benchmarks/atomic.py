@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import time
 from collections.abc import Awaitable, Callable
-from typing import cast
-from urllib.parse import urlsplit
+from functools import partial
 
 import uvloop
 
-from benchmarks.measure import PAYLOADS, Row, Server, running
+from benchmarks.callers import Caller, calling, connected, request
+from benchmarks.measure import PAYLOADS, Row, running
 from benchmarks.turns import Turn, in_turns, repeat
 from oncelog import Client
 from oncelog.wire.codec import encode_commit_request, encode_publish_request
-from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 
 TOPICS = ("orders", "audit")
@@ -26,72 +24,14 @@ ATOMIC, PLAIN, BARE = "atomic commits", "two plain publishes", "one write of the
 _PUBLISH = "/v1/namespaces/default/topics/{}/publish"
 
 
-def atomic_rates(seconds: int) -> list[Row]:
+def atomic_rates(seconds: float) -> list[Row]:
     """Rates on fresh services."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        rows = _rates(runner, 1, 250, seconds) + _rates(runner, 16, 1_000, seconds)
+        rows = _rates(runner, 1, 250, seconds) + _rates(runner, 16, 1_200, seconds)
     return [*rows, _sdk_rate(seconds)]
 
 
 # --- rates
-
-
-class Caller(asyncio.Protocol):
-    """One connection and next to no client: a request, its answer, the next one."""
-
-    def __init__(self) -> None:
-        self._received = b""
-        self._answer: asyncio.Future[bytes] | None = None
-        self._transport: asyncio.Transport | None = None
-
-    @classmethod
-    async def connected(cls, url: str) -> Caller:
-        address = urlsplit(url)
-        assert address.hostname is not None
-        assert address.port is not None
-        _, caller = await asyncio.get_running_loop().create_connection(cls, address.hostname, address.port)
-        return caller
-
-    def call(self, request: bytes) -> asyncio.Future[bytes]:
-        """The body of the answer. The future raises RuntimeError for any but 200."""
-        assert self._transport is not None
-        self._received = b""
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        return self._answer
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        end = self._received.find(b"\r\n\r\n")
-        if end < 0 or self._answer is None:
-            return
-        head = self._received[:end].lower() + b"\r\n"
-        at = head.index(b"content-length:") + len(b"content-length:")
-        body = self._received[end + 4 :]
-        if len(body) < int(head[at : head.index(b"\r\n", at)]):
-            return
-        if b" 200 " in head[:20]:
-            self._answer.set_result(body)
-        else:
-            self._answer.set_exception(RuntimeError(f"{head!r} {body[:300]!r}"))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error or ConnectionResetError("the service closed the connection"))
-
-    def close(self) -> None:
-        assert self._transport is not None
-        self._transport.close()
-
-
-def _request(path: str, body: bytes) -> tuple[bytes, bytes]:
-    """A request in two parts: an id goes between them where ``path`` has a {}."""
-    before, _, after = path.partition("{}")
-    tail = f"{after} HTTP/1.1\r\nhost: a\r\ncontent-type: {ONCELOG_AVRO}\r\ncontent-length: {len(body)}\r\n\r\n"
-    return f"POST {before}".encode(), tail.encode() + body
 
 
 def _messages(number: int) -> PublishRequest:
@@ -104,7 +44,7 @@ def _commit(group: str) -> CommitRequest:
 
 
 def _atomically() -> Callable[[Caller], Awaitable[None]]:
-    head, tail = _request("/v1/atomic/{}/commit", encode_commit_request(_commit("bench")))
+    head, tail = request("/v1/atomic/{}/commit", encode_commit_request(_commit("bench")))
     numbers, run = itertools.count(), os.urandom(4).hex()
 
     async def once(caller: Caller) -> None:
@@ -117,25 +57,25 @@ def _atomically() -> Callable[[Caller], Awaitable[None]]:
 
 def _plainly() -> Callable[[Caller], Awaitable[None]]:
     bodies = [encode_publish_request(_messages(at)) for at in range(len(TOPICS))]
-    requests = [b"".join(_request(_PUBLISH.format(topic), body)) for topic, body in zip(TOPICS, bodies, strict=True)]
+    requests = [b"".join(request(_PUBLISH.format(topic), body)) for topic, body in zip(TOPICS, bodies, strict=True)]
 
     async def once(caller: Caller) -> None:
-        for request in requests:
-            await caller.call(request)
+        for each in requests:
+            await caller.call(each)
 
     return once
 
 
 def _barely() -> Callable[[Caller], Awaitable[None]]:
-    request = b"".join(_request("/publish", encode_publish_request(PublishRequest(PAYLOADS[: len(TOPICS) * MESSAGES]))))
+    write = b"".join(request("/publish", encode_publish_request(PublishRequest(PAYLOADS[: len(TOPICS) * MESSAGES]))))
 
     async def once(caller: Caller) -> None:
-        await caller.call(request)
+        await caller.call(write)
 
     return once
 
 
-def _rates(runner: asyncio.Runner, connections: int, target: int, seconds: int) -> list[Row]:
+def _rates(runner: asyncio.Runner, connections: int, target: int, seconds: float) -> list[Row]:
     with running("oncelog") as server, running("bare") as bare, Client(server.url) as client:
         for topic in TOPICS:
             client.create_topic(topic)
@@ -143,9 +83,9 @@ def _rates(runner: asyncio.Runner, connections: int, target: int, seconds: int) 
         turns: dict[str, Turn] = {}
         callers: list[Caller] = []
         for kind, (where, once) in kinds.items():
-            own = runner.run(_connect(where, connections))
+            own = runner.run(connected(where.url, connections))
             callers += own
-            turns[kind] = _turn(runner, own, once)
+            turns[kind] = calling(runner, [partial(once, caller) for caller in own])
         reached = in_turns(turns, {kind: where.processor_seconds for kind, (where, _) in kinds.items()}, seconds)
         for caller in callers:
             runner.get_loop().call_soon(caller.close)
@@ -158,25 +98,6 @@ def _rates(runner: asyncio.Runner, connections: int, target: int, seconds: int) 
     return rows + [Row(f"{what}: {ATOMIC}: share of {kind}", reached.share(ATOMIC, kind) * 100, "%") for kind in (PLAIN, BARE)]
 
 
-async def _connect(server: Server, connections: int) -> list[Caller]:
-    return [await Caller.connected(server.url) for _ in range(connections)]
-
-
-def _turn(runner: asyncio.Runner, callers: list[Caller], once: Callable[[Caller], Awaitable[None]]) -> Turn:
-    async def until(caller: Caller, end: float) -> int:
-        calls = 0
-        while time.perf_counter() < end:
-            await once(caller)
-            calls += 1
-        return calls
-
-    async def all_of_them(seconds: float) -> int:
-        end = time.perf_counter() + seconds
-        return sum(await asyncio.gather(*(until(caller, end) for caller in callers)))
-
-    return lambda seconds: runner.run(all_of_them(seconds))
-
-
 def _check(client: Client) -> None:
     """Both topics have got the same number of messages. Raises RuntimeError."""
     counts = [client.stats(topic).upcoming_offset for topic in TOPICS]
@@ -184,7 +105,7 @@ def _check(client: Client) -> None:
         raise RuntimeError(f"{counts} messages on {TOPICS}")
 
 
-def _sdk_rate(seconds: int) -> Row:
+def _sdk_rate(seconds: float) -> Row:
     with running("oncelog") as server, Client(server.url) as client:
         for topic in TOPICS:
             client.create_topic(topic)
@@ -195,7 +116,6 @@ def _sdk_rate(seconds: int) -> Row:
                     for payload in _messages(at).payloads:
                         batch.send(topic, payload)
 
-        began = time.perf_counter()
-        rate = repeat(once, seconds) / (time.perf_counter() - began)
+        rate = repeat(once, seconds).rate
         _check(client)
     return Row(f"2 × {MESSAGES} messages, 1 connection: {ATOMIC} through the SDK", rate, "a second")

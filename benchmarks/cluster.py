@@ -18,7 +18,7 @@ CONNECTIONS = 4
 KILLS = 3
 
 
-def cluster_rates(seconds: int) -> list[Row]:
+def cluster_rates(seconds: float) -> list[Row]:
     """Two busy topics on one instance, then each on one of its own; then an owner is killed."""
     server = PostgresServer()
     try:
@@ -35,7 +35,7 @@ def _instances(store: str, how_many: int) -> list[Server]:
     return started
 
 
-def _spread(server: PostgresServer, seconds: int) -> list[Row]:
+def _spread(server: PostgresServer, seconds: float) -> list[Row]:
     rates = {}
     for how_many in (1, 2):
         instances = _instances(server.fresh_database(), how_many)

@@ -27,7 +27,7 @@ Body = Callable[[int], bytes]
 """The next request, given the offset that its first message will have: whoever writes alone knows it."""
 
 
-def conditional_rates(seconds: int) -> list[Row]:
+def conditional_rates(seconds: float) -> list[Row]:
     """Every shape on one connection, each kind with a topic of its own."""
     with running("oncelog") as server, Client(server.url) as client:
         connection = Connection(server.url)
@@ -37,7 +37,7 @@ def conditional_rates(seconds: int) -> list[Row]:
     return rows
 
 
-def _shape(server: Server, connection: Connection, client: Client, what: str, messages: int, seconds: int) -> list[Row]:
+def _shape(server: Server, connection: Connection, client: Client, what: str, messages: int, seconds: float) -> list[Row]:
     kinds: dict[str, tuple[str, Body]] = {
         PLAIN_UNCHECKED: ("unchecked", _plain(messages)),
         PLAIN: ("checked", _plain(messages)),

@@ -22,7 +22,7 @@ _BARE = "CREATE TABLE bare (key bytea PRIMARY KEY, value bytea NOT NULL)"
 _INSERT = "INSERT INTO bare (key, value) SELECT * FROM unnest(%b::bytea[], %b::bytea[])"
 
 
-def sql_rates(seconds: int) -> list[Row]:
+def sql_rates(seconds: float) -> list[Row]:
     """Batched and single publishes, each kind in turns with the others; bare: psycopg, one connection, a statement a request."""
     server = PostgresServer()
     try:
@@ -31,7 +31,7 @@ def sql_rates(seconds: int) -> list[Row]:
         server.remove()
 
 
-def _batched(server: PostgresServer, seconds: int) -> list[Row]:
+def _batched(server: PostgresServer, seconds: float) -> list[Row]:
     rates: dict[str, list[float]] = {"bare": [], "postgresql": [], "leveldb": [], "sqlite": []}
     value_bytes = _value_bytes(server)
     for _ in range(ROUNDS):
@@ -50,7 +50,7 @@ def _batched(server: PostgresServer, seconds: int) -> list[Row]:
     ]
 
 
-def _single(server: PostgresServer, seconds: int) -> list[Row]:
+def _single(server: PostgresServer, seconds: float) -> list[Row]:
     p50s: dict[str, list[float]] = {"bare": [], "postgresql": [], "leveldb": [], "sqlite": []}
     value_bytes = _value_bytes(server)
     for _ in range(ROUNDS):
@@ -68,7 +68,7 @@ def _single(server: PostgresServer, seconds: int) -> list[Row]:
     ]
 
 
-def _published(server: PostgresServer, kind: str, connections: int, messages: int, seconds: int) -> Load:
+def _published(server: PostgresServer, kind: str, connections: int, messages: int, seconds: float) -> Load:
     home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
     try:
         store = server.fresh_schema() if kind == "postgresql" else f"{kind}://{home / 'data'}"
@@ -77,7 +77,7 @@ def _published(server: PostgresServer, kind: str, connections: int, messages: in
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _load(store: str, connections: int, messages: int, seconds: int) -> Load:
+def _load(store: str, connections: int, messages: int, seconds: float) -> Load:
     service = oncelog_server(store)
     try:
         service.start()
@@ -98,7 +98,7 @@ def _value_bytes(server: PostgresServer) -> int:
     return int(found[0])
 
 
-def _bare(server: PostgresServer, rows: int, value_bytes: int, seconds: int) -> float:
+def _bare(server: PostgresServer, rows: int, value_bytes: int, seconds: float) -> float:
     """The median of one synced statement that inserts so many rows, in seconds."""
     values = [os.urandom(value_bytes) for _ in range(rows)]
     spans = []

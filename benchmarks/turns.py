@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 TURN_SECONDS = 0.4
 """Long against a request and the 50 ms for which a snapshot may be put off, short against what else runs on the machine."""
 
-Turn = Callable[[float], int]
-"""Load for so many seconds; how many calls that were."""
+
+class Calls(NamedTuple):
+    """What was done in one turn."""
+
+    spans: Sequence[float]
+    """Seconds that each call took, from its beginning to its answer."""
+    seconds: float
+    """From the first beginning to the last answer."""
+
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return len(self.spans) / self.seconds
+
+
+Turn = Callable[[float], Calls]
+"""Load for about so many seconds."""
 
 
 class Reached(NamedTuple):
@@ -21,6 +38,10 @@ class Reached(NamedTuple):
     """Calls a second."""
     processor_ms: float
     """That the server took for each."""
+    client_ms: float
+    """That this process, and what it had do the calls, took for each."""
+    p50_ms: float
+    """Of a call."""
 
 
 class Turns:
@@ -37,10 +58,24 @@ class Turns:
         """The median for one call. Steadier than the rate where others use the machine."""
         return statistics.median(each.processor_ms for each in self._reached[kind])
 
+    def client_ms(self, kind: str) -> float:
+        """The same of the client."""
+        return statistics.median(each.client_ms for each in self._reached[kind])
+
+    def p50_ms(self, kind: str) -> float:
+        """The median of the turns' medians of one call."""
+        return statistics.median(each.p50_ms for each in self._reached[kind])
+
     def share(self, kind: str, base: str) -> float:
         """The median of the rates of ``kind``, each as a part of that of ``base`` in the same round."""
-        pairs = zip(self._reached[kind], self._reached[base], strict=True)
-        return statistics.median(one.rate / other.rate for one, other in pairs)
+        return statistics.median(one.rate / other.rate for one, other in self._pairs(kind, base))
+
+    def times_as_long(self, kind: str, base: str) -> float:
+        """The median of the times that a call of ``kind`` takes, each as a part of that of ``base`` in the same round."""
+        return statistics.median(one.p50_ms / other.p50_ms for one, other in self._pairs(kind, base))
+
+    def _pairs(self, kind: str, base: str) -> Iterator[tuple[Reached, Reached]]:
+        return zip(self._reached[kind], self._reached[base], strict=True)
 
 
 def in_turns(turns: Mapping[str, Turn], processor_seconds: Mapping[str, Callable[[], float]], seconds: float) -> Turns:
@@ -54,18 +89,40 @@ def in_turns(turns: Mapping[str, Turn], processor_seconds: Mapping[str, Callable
         turn(TURN_SECONDS)
     for _ in range(max(1, round(seconds / TURN_SECONDS))):
         for kind in kinds:
-            used, began = processor_seconds[kind](), time.perf_counter()
+            used, of_client = processor_seconds[kind](), _own_processor_seconds()
             calls = turns[kind](TURN_SECONDS)
-            span, used = time.perf_counter() - began, processor_seconds[kind]() - used
-            reached[kind].append(Reached(calls / span, used / calls * 1000))
+            of_client = _own_processor_seconds() - of_client
+            used, count = processor_seconds[kind]() - used, len(calls.spans)
+            p50_ms = statistics.median(calls.spans) * 1000
+            reached[kind].append(Reached(calls.rate, used / count * 1000, of_client / count * 1000, p50_ms))
         kinds.append(kinds.pop(0))  # nobody always follows on the same one
     return Turns(reached)
 
 
-def repeat(call: Callable[[], None], seconds: float) -> int:
-    """One call after the other; how many."""
-    calls, end = 0, time.perf_counter() + seconds
-    while time.perf_counter() < end:
+def _own_processor_seconds() -> float:
+    """Of this process and of those it has waited for."""
+    used = os.times()
+    return time.process_time() + used.children_user + used.children_system
+
+
+def repeat(call: Callable[[], object], seconds: float) -> Calls:
+    """One call after the other, one at least."""
+    spans = []
+    started = began = time.perf_counter()
+    while not spans or began < started + seconds:
         call()
-        calls += 1
-    return calls
+        spans.append(time.perf_counter() - began)
+        began = time.perf_counter()
+    return Calls(spans, began - started)
+
+
+def at_once(calls: Sequence[Callable[[], object]]) -> Turn:
+    """Each again and again on a thread of its own."""
+
+    def turn(seconds: float) -> Calls:
+        began = time.perf_counter()
+        with ThreadPoolExecutor(len(calls)) as pool:
+            done = list(pool.map(lambda call: repeat(call, seconds), calls))
+        return Calls([span for each in done for span in each.spans], time.perf_counter() - began)
+
+    return turn

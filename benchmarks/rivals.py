@@ -1,0 +1,364 @@
+"""oncelog beside PostgreSQL: the same work in the same run, in turns, and the processor time of both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import NamedTuple
+
+import uvloop
+
+from benchmarks.callers import Call, Caller, calling, connected, request
+from benchmarks.measure import Beside, Processor, Row, Server, raw_poll, running
+from benchmarks.postgres import Postgres
+from benchmarks.transactions import Connection
+from benchmarks.turns import TURN_SECONDS, Calls, Turn, Turns, at_once, in_turns, repeat
+from oncelog import Client, Producer, Reader
+from oncelog.wire.avro_parts import encode_long, encode_string
+from oncelog.wire.codec import encode_consume_request, encode_publish_request
+from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.requests import ConsumeRequest, PublishRequest
+
+BATCH = 1_000
+CONNECTIONS = 8
+READ = 100_000
+"""Messages of the topic, and rows of the table, that are read again and again."""
+P99_BYTES = 400 * 10**6
+SIZES = {"100 B": 100, "1 KiB": 1024}
+OWN, UNNAMED = "oncelog", "without names"
+INSERT, UNNEST, COPY, SELECT = "INSERT", "unnest with a unique key", "COPY", "SELECT in order"
+_PUBLISH = "/v1/namespaces/default/topics/{}/publish"
+_POLL = "/v1/namespaces/default/topics/{}/poll"
+
+
+class Aim(NamedTuple):
+    """What a row should reach."""
+
+    text: str
+    limit: float
+    most: bool = False
+    """Whether the limit is the most that it may be, and not the least."""
+
+    def met(self, value: float) -> bool:
+        return value <= self.limit if self.most else value >= self.limit
+
+
+def at_least(limit: float, unit: str = "×") -> Aim:
+    return Aim(f"≥ {limit:,} {unit}".strip(), limit)
+
+
+def at_most(limit: float, unit: str) -> Aim:
+    return Aim(f"≤ {limit:,} {unit}", limit, most=True)
+
+
+def rival_rates(seconds: float) -> list[Row]:
+    """Each piece of work on a fresh service and in fresh tables of one PostgreSQL."""
+    postgres = Postgres()
+    try:
+        rows: list[Row] = []
+        for payload_bytes in SIZES.items():
+            rows += _batches(postgres, *payload_bytes, seconds)
+        rows += [_p99(seconds), *_sdk_batches(postgres, seconds), *_one_at_a_time(postgres, seconds)]
+        for connections, rate in ((16, 6_500), (64, 10_000)):
+            rows += _singles(postgres, connections, rate, seconds)
+        return [*rows, *_threads(postgres, seconds), *_reading(postgres, seconds), _long_poll(seconds), *_resend(seconds)]
+    finally:
+        postgres.remove()
+
+
+# --- the work
+
+
+def _batches(postgres: Postgres, size: str, payload_bytes: int, seconds: float) -> list[Row]:
+    """Requests of 1,000 over 8 connections each."""
+    payloads = _payloads(payload_bytes)
+    with _world(postgres) as world:
+        names = [f"p{number}" for number in range(CONNECTIONS)]
+        turns = world.in_turns(
+            {
+                OWN: world.publishing(names, payloads),
+                UNNAMED: world.publishing([None] * CONNECTIONS, payloads),
+                COPY: at_once([postgres.copy(payloads) for _ in names]),
+                UNNEST: at_once([postgres.unnest(name, payloads) for name in names]),
+            },
+            seconds,
+        )
+    what = f"requests of {BATCH:,} × {size}, {CONNECTIONS} connections"
+    aims = {COPY: at_least(2), UNNEST: at_least(4), UNNAMED: at_least(0.95)} if payload_bytes == 100 else {COPY: at_least(1.2)}
+    return [_rate(turns, what, rival, BATCH, aims.get(rival)) for rival in (COPY, UNNEST, UNNAMED)]
+
+
+def _p99(seconds: float) -> Row:
+    """The slowest of 100 answers while more is written than the store holds in memory."""
+    payloads, size = _payloads(SIZES["1 KiB"]), SIZES["1 KiB"] * BATCH
+    with _world() as world:
+        turn = world.publishing([f"p{number}" for number in range(CONNECTIONS)], payloads)
+        spans: list[float] = []
+        while len(spans) * size < min(P99_BYTES, seconds * P99_BYTES / 5):
+            spans += turn(TURN_SECONDS).spans
+    what = f"requests of {BATCH:,} × 1 KiB, {CONNECTIONS} connections: p99 over {len(spans) * size / 1e6:,.0f} MB"
+    return _absolute(what, statistics.quantiles(spans, n=100)[-1] * 1000, "ms", at_most(150, "ms"))
+
+
+def _sdk_batches(postgres: Postgres, seconds: float) -> list[Row]:
+    """What a Python program gets on one connection."""
+    payloads = _payloads(100)
+    with (
+        _world(postgres) as world,
+        Producer("bench", name="batches", client=world.client) as one,
+        Producer("bench", name="asynchronous", client=world.client) as other,
+    ):
+
+        def asynchronous(seconds: float) -> Calls:
+            began = time.perf_counter()
+            calls = repeat(lambda: [other.send_async(payload) for payload in payloads], seconds)
+            other.flush()
+            return Calls(calls.spans, time.perf_counter() - began)
+
+        copy, unnest = postgres.copy(payloads), postgres.unnest("p", payloads)
+        kinds = {
+            "send_batch": lambda seconds: repeat(lambda: one.send_batch(payloads), seconds),
+            "send_async": asynchronous,
+            COPY: lambda seconds: repeat(copy, seconds),
+            UNNEST: lambda seconds: repeat(unnest, seconds),
+        }
+        turns = world.in_turns(kinds, seconds)
+    aims = {COPY: at_least(1.2), UNNEST: at_least(2.5)}
+    return [
+        _rate(turns, f"Producer.{kind}, {BATCH:,} × 100 B", rival, BATCH, aim, kind)
+        for kind in ("send_batch", "send_async")
+        for rival, aim in aims.items()
+    ]
+
+
+def _one_at_a_time(postgres: Postgres, seconds: float) -> list[Row]:
+    [payload] = _payloads(100, 1)
+    with _world(postgres) as world, Producer("bench", name="one", client=world.client) as producer:
+        insert = postgres.insert(payload)
+        kinds: dict[str, Turn] = {
+            OWN: lambda seconds: repeat(lambda: producer.send(payload), seconds),
+            "service": world.publishing(["p"], [payload]),
+            INSERT: lambda seconds: repeat(insert, seconds),
+        }
+        turns = world.in_turns(kinds, seconds)
+    return [
+        _p50(turns, "Producer.send, one at a time", INSERT, at_most(2, "×")),
+        _p50(turns, "one message at a time, 1 connection", INSERT, None, "service"),
+    ]
+
+
+def _singles(postgres: Postgres, connections: int, rate: float, seconds: float) -> list[Row]:
+    """One message at a time over many connections, from a client that is hardly there."""
+    [payload] = _payloads(100, 1)
+    with _world(postgres) as world:
+        program = postgres.pgbench(connections, payload)
+        rival = f"{INSERT} by pgbench" if program else f"{INSERT} by psycopg"
+        kinds = {
+            OWN: world.publishing([f"p{number}" for number in range(connections)], [payload]),
+            rival: program or at_once([postgres.insert(payload) for _ in range(connections)]),
+        }
+        turns = world.in_turns(kinds, seconds)
+    what = f"one message at a time, {connections} connections"
+    row = _rate(turns, what, rival, 1, at_least(1) if connections == 64 else None)
+    return [row, _absolute(f"{what}: rate", row.value, "messages/s", at_least(rate, "")), _p50(turns, what, rival, None)]
+
+
+def _threads(postgres: Postgres, seconds: float) -> list[Row]:
+    [payload], threads = _payloads(100, 1), 16
+    with _world(postgres) as world, ExitStack() as open_ones:
+        producers = [open_ones.enter_context(Producer("bench", name=f"p{at}", client=world.client)) for at in range(threads)]
+        kinds = {
+            OWN: at_once([lambda producer=producer: producer.send(payload) for producer in producers]),  # type: ignore[misc]
+            INSERT: at_once([postgres.insert(payload) for _ in producers]),
+        }
+        turns = world.in_turns(kinds, seconds)
+    what = f"Producer.send, {threads} threads"
+    row = _rate(turns, what, INSERT, 1, None)
+    return [row, _absolute(f"{what}: rate", row.value, "messages/s", at_least(3_000, ""))]
+
+
+def _reading(postgres: Postgres, seconds: float) -> list[Row]:
+    """Everything from the start."""
+    payloads = _payloads(100)
+    with _world(postgres) as world:
+        copy = postgres.copy(payloads)
+        with Producer("bench", name="p", client=world.client) as producer:
+            for _ in range(READ // BATCH):
+                copy()
+                producer.send_batch(payloads)
+
+        def objects() -> None:
+            with Reader("bench", client=world.client, timeout=0) as reader:
+                _expect(READ, sum(1 for _ in reader))
+
+        select = postgres.read(READ)
+        kinds: dict[str, Turn] = {
+            "Reader": lambda seconds: repeat(objects, seconds),
+            "raw poll": lambda seconds: repeat(lambda: _expect(READ, raw_poll(world.server.url)), seconds),
+            SELECT: lambda seconds: repeat(select, seconds),
+        }
+        turns = world.in_turns(kinds, seconds)
+    rows = [_rate(turns, f"{kind} from the start", SELECT, READ, None, kind) for kind in ("Reader", "raw poll")]
+    return [*rows, _absolute("Reader from the start: rate", rows[0].value, "messages/s", at_least(300_000, ""))]
+
+
+def _long_poll(seconds: float) -> Row:
+    """From the publisher's receipt to the delivery to one who waits; below 0: the delivery came first."""
+    [payload] = _payloads(100, 1)
+    with _world() as world:
+        delivered: list[float] = []
+        spans: list[float] = []
+        arrived, polls = threading.Event(), Connection(world.server.url)
+        rounds = max(20, round(seconds * 100))
+
+        def follow() -> None:
+            for offset in range(rounds):
+                body = encode_consume_request(ConsumeRequest(start_offset=offset, limit=1, wait=30_000))
+                polls.post(_POLL.format("bench"), body, ONCELOG_AVRO)
+                delivered.append(time.perf_counter())
+                arrived.set()
+
+        follower, publishes = threading.Thread(target=follow), Connection(world.server.url)
+        follower.start()
+        for _ in range(rounds):
+            time.sleep(0.005)  # until the next poll waits
+            publishes.post(_PUBLISH.format("bench"), encode_publish_request(PublishRequest([payload])), ONCELOG_AVRO)
+            received = time.perf_counter()
+            arrived.wait()
+            arrived.clear()
+            spans.append((delivered[-1] - received) * 1000)
+        follower.join()
+        polls.close()
+        publishes.close()
+    return _absolute("long poll: receipt to delivery, p50", statistics.median(spans), "ms", at_most(0.15, "ms"))
+
+
+def _resend(seconds: float) -> list[Row]:
+    """The same messages once more, which is answered with what the first time was."""
+    payloads = _payloads(100)
+    with _world() as world:
+        [caller] = world.runner.run(connected(world.server.url, 1))
+        first, sent = publish(caller, "bench", "p", payloads), 0
+        again = publish(caller, "bench", "p", payloads, lambda: next(repeated) % sent)
+        repeated = count()
+
+        async def store() -> None:
+            nonlocal sent
+            await first()
+            sent += 1
+
+        world.runner.run(store())
+        turns = world.in_turns({"again": calling(world.runner, [again]), OWN: calling(world.runner, [store])}, seconds)
+        _expect(sent * BATCH, world.client.stats("bench").upcoming_offset)
+    return [_rate(turns, f"resend of requests of {BATCH:,} × 100 B", "the first time", BATCH, at_least(1), "again", OWN)]
+
+
+# --- how it is done
+
+
+class _World:
+    """A fresh service with a topic, and perhaps fresh tables."""
+
+    def __init__(self, server: Server, client: Client, runner: asyncio.Runner, postgres: Postgres | None) -> None:
+        self.server, self.client, self.runner, self._postgres = server, client, runner, postgres
+
+    def publishing(self, names: Sequence[str | None], payloads: Sequence[bytes]) -> Turn:
+        """A connection for each named producer, and one request of these payloads after the other on each."""
+        callers = self.runner.run(connected(self.server.url, len(names)))
+        return calling(
+            self.runner, [publish(caller, "bench", name, payloads) for caller, name in zip(callers, names, strict=True)]
+        )
+
+    def in_turns(self, kinds: Mapping[str, Turn], seconds: float) -> Turns:
+        rivals = (INSERT, UNNEST, COPY, SELECT)
+        used: dict[str, Callable[[], float]] = {}
+        for kind in kinds:
+            if kind.startswith(rivals):
+                assert self._postgres is not None
+                used[kind] = self._postgres.processor_seconds
+            else:
+                used[kind] = self.server.processor_seconds
+        return in_turns(kinds, used, seconds)
+
+
+@contextmanager
+def _world(postgres: Postgres | None = None) -> Iterator[_World]:
+    if postgres is not None:
+        postgres.fresh()
+    with (
+        running("oncelog") as server,
+        Client(server.url) as client,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        client.create_topic("bench")
+        yield _World(server, client, runner, postgres)
+
+
+def publish(
+    caller: Caller, topic: str, name: str | None, payloads: Sequence[bytes], number: Callable[[], int] | None = None
+) -> Call:
+    """A request of these payloads. Those of a producer have the ids that follow on those of the call before; what stays the same
+    is encoded once.
+
+    ``number``: which request of the producer comes next; without it the next one.
+    """
+    nothing = b"\x00" * 4  # write pointer, producer, epoch, sequence ids
+    plain = encode_publish_request(PublishRequest(payloads))
+    assert plain.startswith(nothing)
+    if name is None:
+        unnamed = b"".join(request(_PUBLISH.format(topic), plain))
+        return lambda: caller.call(unnamed)
+    chosen = number or count().__next__
+
+    def call() -> asyncio.Future[bytes]:
+        # Branch 2 of the sequence ids: the first of ids that rise by one, as the SDK sends them.
+        head = b"\x00\x02" + encode_string(name) + b"\x00\x04" + encode_long(chosen() * len(payloads))
+        return caller.call(b"".join(request(_PUBLISH.format(topic), head + plain[len(nothing) :])))
+
+    return call
+
+
+def _payloads(payload_bytes: int, how_many: int = BATCH) -> list[bytes]:
+    """Random, so that compression flatters nobody."""
+    return [os.urandom(payload_bytes) for _ in range(how_many)]
+
+
+def _expect(wanted: int, found: int) -> None:
+    if wanted != found:
+        raise RuntimeError(f"{found:,} messages instead of {wanted:,}")
+
+
+# --- rows
+
+
+def _rate(turns: Turns, what: str, rival: str, messages: int, aim: Aim | None, kind: str = OWN, base: str = "") -> Row:
+    """Messages a second. ``base``: the rival's turns, if it is not called as they are."""
+    base = base or rival
+    share = turns.share(kind, base)
+    beside = Beside(rival, turns.rate(base) * messages, share, _processor(turns, base, messages))
+    return _row(what, turns.rate(kind) * messages, "messages/s", aim, share, _processor(turns, kind, messages), beside)
+
+
+def _p50(turns: Turns, what: str, rival: str, aim: Aim | None, kind: str = OWN) -> Row:
+    """Of one message."""
+    ratio = turns.times_as_long(kind, rival)
+    beside = Beside(rival, turns.p50_ms(rival), ratio, _processor(turns, rival, 1))
+    return _row(f"{what}: p50", turns.p50_ms(kind), "ms", aim, ratio, _processor(turns, kind, 1), beside)
+
+
+def _absolute(what: str, value: float, unit: str, aim: Aim) -> Row:
+    return Row(what, value, unit, aim.text, aim.met(value))
+
+
+def _row(what: str, value: float, unit: str, aim: Aim | None, ratio: float, processor: Processor, beside: Beside) -> Row:
+    return Row(what, value, unit, aim.text if aim else "", aim.met(ratio) if aim else None, processor, beside)
+
+
+def _processor(turns: Turns, kind: str, messages: int) -> Processor:
+    return Processor(turns.processor_ms(kind) * 1000 / messages, turns.client_ms(kind) * 1000 / messages)
