@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
 
 import oncelog
+from oncelog import Consumer, Producer, Reader
+from oncelog.api.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
 
@@ -101,6 +104,8 @@ assert_type(Producer("t", codec=Times()), Producer[datetime])
 assert_type(Producer("t", codec="json"), Producer[Any])
 assert_type(next(iter(Reader("t", codec=Flight, timeout=0))).value, Flight)
 assert_type(Reader("t", codec="str").read(), list[Message[str]])
+assert_type(Reader("t", generation=1, on_expired="skip"), Reader[bytes])
+Reader("t", on_expired="wait")  # type: ignore[call-overload]
 assert_type(Consumer("t", "s", codec=Times(), ack_interval=2).receive()[0].value, datetime)
 with Producer("t", codec=Flight) as producer:
     producer.send(Flight(number="UA 1545"))
@@ -114,6 +119,12 @@ with Client() as client, client.atomic(group="g") as batch:
 assert_type(client.atomic_outcome(batch.id).messages, int | None)
 assert_type(session(master="local[2]"), SparkSession)
 """
+
+
+def test_a_type_checker_knows_every_option_that_there_is() -> None:
+    for kind, options in ((Producer, ProducerOptions), (Reader, ReaderOptions), (Consumer, ConsumerOptions)):
+        taken = {each.name for each in signature(kind).parameters.values() if each.kind is Parameter.KEYWORD_ONLY}
+        assert options.__annotations__.keys() == taken - {"codec"}
 
 
 def test_mypy_strict_knows_the_values_and_accepts_the_first_pages(tmp_path: Path) -> None:

@@ -96,6 +96,8 @@ class ReaderOptions(StreamOptions, total=False):
     """What a Reader may be given beside topic and codec."""
 
     transaction: BegunTransaction | Transaction | bytes | None
+    generation: int | None
+    on_expired: Literal["raise", "skip"]
 
 
 class ConsumerOptions(StreamOptions, total=False):
