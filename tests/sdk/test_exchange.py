@@ -130,16 +130,21 @@ def talking(*conversations: Callable[[socket.socket], None]) -> Iterator[str]:
     """A server that talks so on its first connection, so on its second, and hangs up when it has."""
 
     def serve() -> None:
-        for talk in conversations:
-            with listener.accept()[0] as connection:
-                connection.settimeout(PATIENCE)
-                talk(connection)
+        with suppress(OSError):  # the test has ended before
+            for talk in conversations:
+                with listener.accept()[0] as connection:
+                    connection.settimeout(PATIENCE)
+                    talk(connection)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread.join(PATIENCE)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
 
 
 def answering(*answers: bytes) -> Callable[[socket.socket], None]:
