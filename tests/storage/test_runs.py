@@ -201,3 +201,16 @@ def test_a_run_whose_head_is_damaged_is_one_damaged_row_and_never_missing_ones(p
     runs.inner.write([batch])
     assert list(store.scan(Table.MESSAGE, LOG, LOG + AFTER_ANY)) == [(key, damaged)]
     assert {store.get(Table.MESSAGE, LOG + each) for each in ids} == {damaged}
+
+
+def test_rows_by_themselves_that_are_changed_together_are_laid_together_and_nowhere_twice(place: Place) -> None:
+    store, ids = place.open(), ids_from(row_id(1_000, 0), 3)
+    for each in ids:
+        written_as_run(store, LOG, [each], [b"row"])
+    assert len(below(store)) == 3
+    batch = Batch()
+    for each in ids:
+        batch.put(Table.MESSAGE, LOG + each, b"new")
+    store.write([batch])
+    assert [key for key, _ in below(store)] == [LOG + ids[-1]]
+    assert list(store.scan(Table.MESSAGE, LOG, LOG + AFTER_ANY)) == [(LOG + each, b"new") for each in ids]
