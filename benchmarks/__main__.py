@@ -21,10 +21,10 @@ from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
 from benchmarks.lag import lag
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
+from benchmarks.page import PAGE, page, pictures, rows_from, terminal
 from benchmarks.rivals import rival_rates
 from benchmarks.spark import spark_rates
 from benchmarks.sql import sql_rates
-from benchmarks.table import PAGE, page, terminal
 from benchmarks.transactions import transaction_rates
 
 RESULTS = Path(__file__).with_name("results")
@@ -93,7 +93,7 @@ def _arguments() -> tuple[argparse.Namespace, dict[str, tuple[str, Callable[[], 
         "--page",
         nargs="*",
         metavar="RESULT",
-        help="measure nothing, write docs/benchmarks.md from these results (default: the newest)",
+        help="measure nothing, write docs/benchmarks.md and its pictures from these results (default: the newest)",
     )
     args = parser.parse_args()
     kinds = _kinds(args)
@@ -107,6 +107,10 @@ def _write_page(paths: list[Path]) -> None:
     results = [json.loads(path.read_text()) for path in paths]
     whole = {**results[0], "rows": [row for result in results for row in result["rows"]]}
     PAGE.write_text(page(PAGE.read_text(), whole))
+    folder = PAGE.parent / "pictures"
+    folder.mkdir(exist_ok=True)
+    for name, svg in pictures(rows_from(whole)).items():
+        (folder / name).write_text(svg)
 
 
 if __name__ == "__main__":

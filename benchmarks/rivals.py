@@ -62,10 +62,12 @@ def rival_rates(seconds: float) -> list[Row]:
     postgres = Postgres()
     try:
         rows: list[Row] = []
-        for payload_bytes in SIZES.items():
-            rows += _batches(postgres, *payload_bytes, seconds)
-        rows += [_p99(seconds), *_sdk_batches(postgres, seconds), *_one_at_a_time(postgres, seconds)]
-        for connections, rate in ((16, 6_500), (64, 10_000)):
+        for size, payload_bytes in SIZES.items():
+            rows += _batches(postgres, size, payload_bytes, BATCH, seconds)
+        for messages in (10, 100):
+            rows += _batches(postgres, "100 B", SIZES["100 B"], messages, seconds)
+        rows += [_p99(seconds), *_sdk_batches(postgres, seconds), _one_at_a_time(postgres, seconds)]
+        for connections, rate in ((1, None), (4, None), (16, 6_500), (64, 10_000)):
             rows += _singles(postgres, connections, rate, seconds)
         return [*rows, *_threads(postgres, seconds), *_reading(postgres, seconds), _long_poll(seconds), *_resend(seconds)]
     finally:
@@ -75,9 +77,9 @@ def rival_rates(seconds: float) -> list[Row]:
 # --- the work
 
 
-def _batches(postgres: Postgres, size: str, payload_bytes: int, seconds: float) -> list[Row]:
-    """Requests of 1,000 over 8 connections each."""
-    payloads = _payloads(payload_bytes)
+def _batches(postgres: Postgres, size: str, payload_bytes: int, messages: int, seconds: float) -> list[Row]:
+    """Requests of so many over 8 connections each."""
+    payloads = _payloads(payload_bytes, messages)
     with _world(postgres) as world:
         names = [f"p{number}" for number in range(CONNECTIONS)]
         turns = world.in_turns(
@@ -89,9 +91,11 @@ def _batches(postgres: Postgres, size: str, payload_bytes: int, seconds: float) 
             },
             seconds,
         )
-    what = f"requests of {BATCH:,} × {size}, {CONNECTIONS} connections"
-    aims = {COPY: at_least(2), UNNEST: at_least(4), UNNAMED: at_least(0.95)} if payload_bytes == 100 else {COPY: at_least(1.2)}
-    return [_rate(turns, what, rival, BATCH, aims.get(rival)) for rival in (COPY, UNNEST, UNNAMED)]
+    what = f"requests of {messages:,} × {size}, {CONNECTIONS} connections"
+    aims: Mapping[str, Aim] = {}
+    if messages == BATCH:
+        aims = {COPY: at_least(1.2)} if payload_bytes > 100 else {COPY: at_least(2), UNNEST: at_least(4), UNNAMED: at_least(0.95)}
+    return [_rate(turns, what, rival, messages, aims.get(rival)) for rival in (COPY, UNNEST, UNNAMED)]
 
 
 def _p99(seconds: float) -> Row:
@@ -137,23 +141,19 @@ def _sdk_batches(postgres: Postgres, seconds: float) -> list[Row]:
     ]
 
 
-def _one_at_a_time(postgres: Postgres, seconds: float) -> list[Row]:
+def _one_at_a_time(postgres: Postgres, seconds: float) -> Row:
     [payload] = _payloads(100, 1)
     with _world(postgres) as world, Producer("bench", name="one", client=world.client) as producer:
         insert = postgres.insert(payload)
         kinds: dict[str, Turn] = {
             OWN: lambda seconds: repeat(lambda: producer.send(payload), seconds),
-            "service": world.publishing(["p"], [payload]),
             INSERT: lambda seconds: repeat(insert, seconds),
         }
         turns = world.in_turns(kinds, seconds)
-    return [
-        _p50(turns, "Producer.send, one at a time", INSERT, at_most(2, "×")),
-        _p50(turns, "one message at a time, 1 connection", INSERT, None, "service"),
-    ]
+    return _p50(turns, "Producer.send, one at a time", INSERT, at_most(2, "×"))
 
 
-def _singles(postgres: Postgres, connections: int, rate: float, seconds: float) -> list[Row]:
+def _singles(postgres: Postgres, connections: int, rate: float | None, seconds: float) -> list[Row]:
     """One message at a time over many connections, from a client that is hardly there."""
     [payload] = _payloads(100, 1)
     with _world(postgres) as world:
@@ -164,9 +164,10 @@ def _singles(postgres: Postgres, connections: int, rate: float, seconds: float) 
             rival: program or at_once([postgres.insert(payload) for _ in range(connections)]),
         }
         turns = world.in_turns(kinds, seconds)
-    what = f"one message at a time, {connections} connections"
+    what = f"one message at a time, {connections} connection" + ("s" if connections > 1 else "")
     row = _rate(turns, what, rival, 1, at_least(1) if connections == 64 else None)
-    return [row, _absolute(f"{what}: rate", row.value, "messages/s", at_least(rate, "")), _p50(turns, what, rival, None)]
+    absolute = [] if rate is None else [_absolute(f"{what}: rate", row.value, "messages/s", at_least(rate, ""))]
+    return [row, *absolute, _p50(turns, what, rival, None)]
 
 
 def _threads(postgres: Postgres, seconds: float) -> list[Row]:
@@ -345,11 +346,11 @@ def _rate(turns: Turns, what: str, rival: str, messages: int, aim: Aim | None, k
     return _row(what, turns.rate(kind) * messages, "messages/s", aim, share, _processor(turns, kind, messages), beside)
 
 
-def _p50(turns: Turns, what: str, rival: str, aim: Aim | None, kind: str = OWN) -> Row:
+def _p50(turns: Turns, what: str, rival: str, aim: Aim | None) -> Row:
     """Of one message."""
-    ratio = turns.times_as_long(kind, rival)
+    ratio = turns.times_as_long(OWN, rival)
     beside = Beside(rival, turns.p50_ms(rival), ratio, _processor(turns, rival, 1))
-    return _row(f"{what}: p50", turns.p50_ms(kind), "ms", aim, ratio, _processor(turns, kind, 1), beside)
+    return _row(f"{what}: p50", turns.p50_ms(OWN), "ms", aim, ratio, _processor(turns, OWN, 1), beside)
 
 
 def _absolute(what: str, value: float, unit: str, aim: Aim) -> Row:
