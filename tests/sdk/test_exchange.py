@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.errors import ConnectionFailed
+from oncelog.errors import ConnectionFailed, InvalidResponse
 from oncelog.http.exchange import MAX_HEAD_BYTES, BadAnswer, Incoming, request_bytes, target_of
 from oncelog.http.transport import Transport
 from tests.patience import PATIENCE
@@ -184,6 +184,19 @@ def test_a_connection_that_was_closed_meanwhile_is_not_asked() -> None:
         assert transport.call("GET", "/") == b"one"
         assert closed.wait(PATIENCE)
         assert [transport.call("POST", "/", b"x") for _ in range(2)] == [b"one", b"one"]
+        transport.close()
+
+
+def test_where_an_answer_is_still_to_come_no_other_request_is_sent() -> None:
+    def half(connection: socket.socket) -> None:
+        answering(OK + b"Content-Length: 3\r\n\r\n")(connection)
+        connection.recv(1)
+
+    with talking(half, answering(ONE)) as url:
+        transport = Transport(url)
+        with pytest.raises(InvalidResponse):
+            transport.call("GET", "/", most=2)
+        assert transport.call("GET", "/") == b"one"
         transport.close()
 
 
