@@ -12,8 +12,10 @@ What holds of every run:
 * it has at most RUN_BYTES of rows, or one row: whoever wants one message does not read a whole request;
 * its rows are as they would be by themselves, checksums and all. Its head has a checksum of its own, of the key too. A run whose
   head is damaged is read as one row, under the run's key, that matches no checksum;
-* a row within it can be changed, or deleted: the run is written anew, what is left of it in as many runs as it takes. What
-  retention deletes is gone from the rows at once, and a run is gone when all its rows are.
+* a row within it can be changed, or deleted: the run is written anew by itself, what is left of it in as many runs as it takes.
+  What retention deletes is gone from the rows at once, and a run is gone when all its rows are. A change that leaves its rows as
+  large as they were, and its last row there, leaves it under its key: so a scan that reads twice (:meth:`RunStore._falling`)
+  finds each row, whatever roll-back or retention does in between.
 
 A run, big-endian::
 
@@ -251,11 +253,11 @@ class RunStore:
         made, last = [_without_runs(batch) for batch in batches], Batch()
         for table in IN_RUNS:
             changes = _changes(table, batches)
-            loose = dict(changes)
             for key, value in self._changed(table, sorted(changes)):
                 last.delete(table, key)
-                loose.update((each, row) for each, row in rows_of(key, value) if each not in changes)
-            _put_all(last, table, loose)
+                rows = ((each, changes.pop(each, row)) for each, row in rows_of(key, value))
+                _put_all(last, table, {each: row for each, row in rows if row is not _GONE})
+            _put_all(last, table, changes)
         return [*made, last]
 
     def _changed(self, table: Table, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -338,7 +340,7 @@ def _changes(table: Table, batches: Iterable[Batch]) -> dict[bytes, object]:
 
 
 def _put_all(batch: Batch, table: Table, changes: Mapping[bytes, object]) -> None:
-    """Adds changes to a batch that has deleted the runs they are in: rows laid together where they can be."""
+    """Adds rows to a batch that has deleted the run they were in, or new ones: laid together where they can be."""
     logs: dict[bytes, dict[bytes, bytes]] = {}
     for key in sorted(changes):
         row, log = changes[key], log_of_key(table, key)
