@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
 from oncelog_dedup import LastEntry
-from oncelog_service.log.append.history import Further, History, Original, requests_of, walk
+from oncelog_service.log.append.history import Further, History, Original, OriginalRun, read_where_expected, requests_of, walk
+from oncelog_service.log.append.receipts import duplicate_runs, repeated_runs
+from oncelog_service.storage.checksum import with_checksum
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Rows, Table
-from oncelog_service.storage.rows import message_id_of
+from oncelog_service.storage.rows import message_id_of, rolled_back
 from tests.service.house import PREFIX, flip
 from tests.service.written import Message, Request, WrittenLog, requests, written
 
@@ -168,3 +171,85 @@ def test_messages_from_before_a_producer_was_forgotten_are_no_originals() -> Non
     newest = LastEntry(6, message_id_of(log.row_ids[-1]), 5)
     assert History(log.store, PREFIX).originals("a", newest, [1, 2, 3], 0).keys() == {1, 2}, "they would be found"
     assert History(log.store, PREFIX).originals("a", newest, [1, 2, 3], 4) == {}
+
+
+# --- a request that comes again as it was is compared with its rows as they lie
+
+NAMED = [b"%d" % each * (1 + each * 30 % 97) for each in range(12)]
+"""Payloads of several lengths, and lengths of lengths."""
+
+
+def side_by_side(pointer: int | None = None) -> WrittenLog:
+    """A producer's messages 5 to 16 at offsets 1 to 12: of several requests, in one millisecond and in others, with and without
+    keys, ttls and a write pointer."""
+    log = WrittenLog()
+    log.publish(Columns([b"before"], "b", [5]))
+    kinds: list[dict[str, Any]] = [{}, {"keys": [b"k", None, b""]}, {"ttls": [10**6] * 3}, {"write_pointer": pointer}]
+    for number, kind in enumerate(kinds):
+        at = 3 * number
+        log.publish(Columns(NAMED[at : at + 3], "a", range(at + 5, at + 8), **kind), step_ms=number % 2)
+    log.publish(Columns([b"behind"], "b", [6]))
+    return log
+
+
+def found_in(log: WrittenLog, first: int, upto: int) -> Mapping[int, Original]:
+    return read_where_expected(log.store, PREFIX, "a", range(first, upto), range(first - 4, upto - 4))
+
+
+@pytest.mark.parametrize("pointer", [None, 7])
+def test_messages_side_by_side_are_one_run_whatever_requests_they_came_with(pointer: int | None) -> None:
+    log = side_by_side(pointer)
+    living = originals(messages_of(log)["a"].values())
+    for first in range(5, 17):
+        for upto in range(first + 1, 18):
+            found = found_in(log, first, upto)
+            assert isinstance(found, OriginalRun)
+            assert found == {each: living[each] for each in range(first, upto)}
+            assert found.has_payloads(NAMED[first - 5 : upto - 5])
+            ids = range(first, upto)
+            assert sum(run.count for run in repeated_runs(found)) == len(ids)
+            assert len(repeated_runs(found)) <= 3, "one for each millisecond"
+            one_by_one = duplicate_runs(ids, {each: found[each] for each in ids})
+            assert repeated_runs(found) == one_by_one
+
+
+def test_a_run_with_another_payload_anywhere_is_none_of_the_request() -> None:
+    found = found_in(side_by_side(), 5, 17)
+    assert isinstance(found, OriginalRun)
+    for at, payload in enumerate(NAMED):
+        for other in (b"", payload + b"x", payload[:-1], payload[:-1] + b"x", payload[1:] + b"x"):
+            assert not found.has_payloads([*NAMED[:at], other, *NAMED[at + 1 :]])
+    assert not found.has_payloads(NAMED[:-1])
+
+
+@pytest.mark.parametrize("at", [1, 5, 12])
+def test_what_is_no_run_is_looked_at_message_by_message(at: int) -> None:
+    log = side_by_side(7)
+    living = originals(messages_of(log)["a"].values())
+    assert 17 not in found_in(log, 5, 18), "another producer's message lies there"
+    assert found_in(log, 4, 17) == living, "and there"
+    assert not found_in(log, 105, 117), "of other numbers"
+    messages = log.disk.tables[Table.MESSAGE]
+    key = PREFIX + log.row_ids[at]
+    whole = messages[key]
+    flip(log.disk, Table.MESSAGE, key)
+    with pytest.raises(TopicDamaged, match="checksum"):
+        found_in(log, 5, 17)
+    messages[key] = messages[PREFIX + log.row_ids[at - 1]]
+    with pytest.raises(TopicDamaged, match="follows on"):
+        found_in(log, 5, 17)
+    messages[key] = with_checksum(b"\x02" + whole[1:-4])
+    with pytest.raises(TopicDamaged, match="version"):
+        found_in(log, 5, 17)
+    del messages[key]
+    if at < 12:
+        with pytest.raises(TopicDamaged, match="missing"):
+            found_in(log, 5, 17)
+
+
+def test_of_what_was_rolled_back_between_them_nothing_is_an_original() -> None:
+    log = side_by_side(7)
+    messages = log.disk.tables[Table.MESSAGE]
+    key = PREFIX + log.row_ids[11]
+    messages[key] = rolled_back(messages[key])
+    assert found_in(log, 5, 17).keys() == {*range(5, 17)} - {15}

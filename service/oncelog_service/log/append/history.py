@@ -3,7 +3,8 @@
 They are looked for in two ways:
 
 * *where they should be*: sequence ids and offsets rise together, so where nobody else publishes beside the producer a message
-  lies as far before its newest one as its sequence id does. Reading there costs less than storing did, however old it is;
+  lies as far before its newest one as its sequence id does. Reading there costs less than storing did, however old it is: a
+  request that comes again as it was is compared with its rows, and no object is made for each message;
 * along *the chain* that the producer's requests form (rows.py: PREVIOUS), from its newest message back. The walk over the newest
   request is always whole, so that an exact retry gets its original ids also after a restart; how much further it goes is bounded.
   What it has not found it does not look for again while the producer stores nothing new.
@@ -11,23 +12,28 @@ They are looked for in two ways:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import islice, repeat
+from operator import itemgetter
 from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
-from oncelog.wire.avro_parts import VALUE_BRANCH, decode_long, encode_string
+from oncelog.wire.avro_parts import VALUE_BRANCH, decode_long, encode_length, encode_long_run, encode_string
 from oncelog_dedup import LastEntry
 from oncelog_service.log.groups.stored import latest_stored
 from oncelog_service.log.scan import OFFSET_AT, after, checked, find_offset, read_back, unchecked_from
-from oncelog_service.storage.fields import GROUP, T
-from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, pointer_key
+from oncelog_service.storage.checksum import all_match
+from oncelog_service.storage.fields import GROUP, ID_LENGTH, VERSION, T
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, pointer_key
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import MESSAGE_AT, GroupProducer, Row, decode_row, message_id_of, payload_of, write_pointer_of
 
 _CONTINUES = 0x80
 """Of a byte of a number: another one follows."""
+_CHECKSUM = -4
+_POINTER_SIGN = 6
+"""Which byte of a row with a write pointer holds its sign."""
 
 
 class Further(NamedTuple):
@@ -56,6 +62,36 @@ class Original(NamedTuple):
     offset: int
     payload: bytes
     write_pointer: int | None
+
+
+class OriginalRun(Mapping[int, Original]):
+    """Stored messages of one producer side by side: their sequence ids and their offsets rise by one. Each is decoded when it is
+    looked at."""
+
+    def __init__(self, first_sequence_id: int, first_offset: int, row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
+        """``rows``: checked, and neither rolled back nor of stored groups."""
+        self.sequence_ids = range(first_sequence_id, first_sequence_id + len(rows))
+        self._rows = rows
+        self.first_offset = first_offset
+        self.row_ids = row_ids
+
+    def __getitem__(self, sequence_id: int) -> Original:
+        if sequence_id not in self.sequence_ids:
+            raise KeyError(sequence_id)
+        index = sequence_id - self.sequence_ids[0]
+        return _original(decode_row(self.row_ids[index], self._rows[index]))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sequence_ids)
+
+    def __len__(self) -> int:
+        return len(self.sequence_ids)
+
+    def has_payloads(self, payloads: Sequence[bytes]) -> bool:
+        """Whether these are the payloads, all of them."""
+        return [row[MESSAGE_AT[row[1]] + int.from_bytes(row[2:6], "big") : _CHECKSUM] for row in self._rows] == [
+            encode_length(len(payload)) + payload for payload in payloads
+        ]
 
 
 def requests_of(store: Store, prefix: bytes, producer: str, newest: bytes) -> Iterator[list[Original]]:
@@ -144,9 +180,9 @@ def walk(
 
 
 def read_where_expected(
-    store: Store, prefix: bytes, producer: str, first_offset: int, count: int, begin: bytes | None = None
-) -> list[Original]:
-    """The producer's messages among those of ``count`` offsets, as far as they are there and in no stored group.
+    store: Store, prefix: bytes, producer: str, sequence_ids: Sequence[int], offsets: range, begin: bytes | None = None
+) -> Mapping[int, Original]:
+    """sequence id → the producer's message, for those of the rising ``sequence_ids`` that lie at ``offsets``, in no stored group.
 
     Args:
         begin: The key to begin at, if it is known; else it is looked for.
@@ -154,27 +190,57 @@ def read_where_expected(
     Raises TopicDamaged.
     """
     if begin is None:
-        begin = find_offset(store, prefix, first_offset)
+        begin = find_offset(store, prefix, offsets[0])
     if begin is None or len(begin) > ROW_ID_SIZE + 1:
-        return []  # in a stored group
+        return {}  # in a stored group
     named = VALUE_BRANCH + encode_string(producer) + VALUE_BRANCH
-    offset, rows = unchecked_from(store, prefix, begin)
-    found: list[Original] = []
-    with closing(rows):
-        if offset == first_offset:
-            for row_id, row in islice(checked(rows, prefix, offset), count):
-                flags = row[1]
-                at = MESSAGE_AT[flags] + OFFSET_AT
-                while row[at] & _CONTINUES:  # the offset is checked: step over it
-                    at += 1
-                if flags & GROUP:
-                    break
-                if row.startswith(named, at + 1):
-                    pointer = write_pointer_of(row) if flags & T else None
-                    if pointer is None or pointer > 0:
-                        sequence_id, _ = decode_long(row, at + 1 + len(named))
-                        found.append(Original(sequence_id, message_id_of(row_id), offset, payload_of(row), pointer))
-                offset += 1
+    offset, found = unchecked_from(store, prefix, begin)
+    with closing(found):
+        rows = [*islice(found, len(offsets))] if offset == offsets[0] else []
+    return _as_a_run(prefix, named, sequence_ids, offset, rows) or _one_by_one(prefix, named, sequence_ids, offset, rows)
+
+
+def _as_a_run(
+    prefix: bytes, named: bytes, sequence_ids: Sequence[int], first_offset: int, found: Sequence[tuple[bytes, bytes]]
+) -> OriginalRun | None:
+    """What was found, if each row is the one that it should be: checked all at once. None: some row is not, or is damaged."""
+    count = len(sequence_ids)
+    if not count or len(found) != count or sequence_ids[-1] - sequence_ids[0] != count - 1:
+        return None
+    rows = [row for _, row in found]
+    if not all_match(rows) or {*map(itemgetter(0), rows)} != {VERSION}:
+        return None
+    flags = [*map(itemgetter(1), rows)]
+    kinds = {*flags}
+    if max(kinds) >= GROUP or (any(kind & T for kind in kinds) and any(row[1] & T and row[_POINTER_SIGN] > 127 for row in rows)):
+        return None
+    row_ids = [key[len(prefix) :] for key, _ in found]
+    offsets, numbers = encode_long_run(first_offset, count), encode_long_run(sequence_ids[0], count)
+    each = zip(repeat(ID_LENGTH), row_ids, repeat(FIRST_PAYLOAD_ID), offsets, repeat(named), numbers, strict=False)
+    if not all(map(bytes.startswith, rows, map(b"".join, each), map(MESSAGE_AT.__getitem__, flags))):
+        return None
+    return OriginalRun(sequence_ids[0], first_offset, row_ids, rows)
+
+
+def _one_by_one(
+    prefix: bytes, named: bytes, sequence_ids: Sequence[int], offset: int, rows: Sequence[tuple[bytes, bytes]]
+) -> dict[int, Original]:
+    wanted = set(sequence_ids)
+    found: dict[int, Original] = {}
+    for row_id, row in checked(rows, prefix, offset):
+        flags = row[1]
+        at = MESSAGE_AT[flags] + OFFSET_AT
+        while row[at] & _CONTINUES:  # the offset is checked: step over it
+            at += 1
+        if flags & GROUP:
+            break
+        if row.startswith(named, at + 1):
+            pointer = write_pointer_of(row) if flags & T else None
+            if pointer is None or pointer > 0:
+                sequence_id, _ = decode_long(row, at + 1 + len(named))
+                if sequence_id in wanted:
+                    found[sequence_id] = Original(sequence_id, message_id_of(row_id), offset, payload_of(row), pointer)
+        offset += 1
     return found
 
 
@@ -202,7 +268,9 @@ class History:
         self._prefix = prefix
         self._looked: dict[str, _Looked] = {}
 
-    def originals(self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int) -> dict[int, Original]:
+    def originals(
+        self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int
+    ) -> Mapping[int, Original]:
         """sequence id → stored message, for those of the rising ``sequence_ids`` that are cheaply found.
 
         All that an exact retry of the most recent request repeats are. An operator may have forgotten the producer: what lies
@@ -211,7 +279,7 @@ class History:
         row_id = newest.message_id[:ROW_ID_SIZE]
         # Up to the newest message: this may be the most recent request again, which always gets its original ids.
         recent = sequence_ids[-1] == newest.sequence_id
-        found: dict[int, Original] = {}
+        found: Mapping[int, Original] = {}
         if recent or not self._looked_for(producer, row_id).elsewhere:
             found = self._where_expected(producer, newest, sequence_ids, counts_from)
         looked = self._looked_for(producer, row_id)
@@ -225,18 +293,17 @@ class History:
 
     def _where_expected(
         self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int
-    ) -> dict[int, Original]:
+    ) -> Mapping[int, Original]:
         end = newest.offset + 1 - (newest.sequence_id - sequence_ids[-1])
         first = max(end - len(sequence_ids), counts_from)
         if end <= first or any(newest.message_id[ROW_ID_SIZE:]):
             return {}
         looked = self._looked_for(producer, newest.message_id[:ROW_ID_SIZE])
         begin = looked.behind if looked.next_offset == first else None
-        rows = read_where_expected(self._store, self._prefix, producer, first, end - first, begin)
-        wanted = set(sequence_ids)
-        found = {row.sequence_id: row for row in rows if row.sequence_id is not None and row.sequence_id in wanted}
-        if rows and rows[-1].offset == end - 1:
-            looked = looked._replace(next_offset=end, behind=after(rows[-1].message_id[:ROW_ID_SIZE]))
+        found = read_where_expected(self._store, self._prefix, producer, sequence_ids, range(first, end), begin)
+        last = found.get(sequence_ids[-1])
+        if last is not None and last.offset == end - 1:
+            looked = looked._replace(next_offset=end, behind=after(last.message_id[:ROW_ID_SIZE]))
         self._remember(producer, looked._replace(elsewhere=not found))
         return found
 

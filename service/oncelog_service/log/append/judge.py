@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from oncelog.errors import ProducerInTransaction, SequenceGap, SequenceReused
 from oncelog.wire.requests import PublishRequest, ReceiptRun
-from oncelog_service.log.append.history import History, Original
+from oncelog_service.log.append.history import History, Original, OriginalRun
 from oncelog_service.log.append.producers import Producers
-from oncelog_service.log.append.receipts import duplicate_runs
+from oncelog_service.log.append.receipts import duplicate_runs, repeated_runs
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.settling import Settling
 from oncelog_service.reading import read
@@ -125,6 +125,8 @@ class Judge:
         if last_entry is None or not sequence_ids:
             return NOTHING  # rolled back while this waited
         originals = await read(self._history.originals, producer, last_entry, sequence_ids, self._producers.counts_from(producer))
+        if isinstance(originals, OriginalRun) and originals.has_payloads(payloads[: len(originals)]):
+            return Known(len(sequence_ids), repeated_runs(originals), originals)
         for sequence_id, payload in zip(sequence_ids, payloads, strict=False):
             original = originals.get(sequence_id)
             if original is not None and original.payload != payload:

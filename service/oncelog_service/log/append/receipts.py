@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from oncelog.wire.requests import DUPLICATE, STORED, PublishResponse, ReceiptRun
-from oncelog_service.log.append.history import Original
+from oncelog_service.log.append.history import Original, OriginalRun
 from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
 from oncelog_service.storage.rows import message_id_of
 
@@ -37,6 +37,14 @@ def duplicate_runs(sequence_ids: Sequence[int], originals: Mapping[int, Original
             message_id, offset = (None, None) if original is None else (original.message_id, original.offset)
             runs.append(ReceiptRun(DUPLICATE, 1, sequence_id, message_id, offset))
     return runs
+
+
+def repeated_runs(originals: OriginalRun) -> list[ReceiptRun]:
+    """Receipts of messages that are there already, side by side. Those of a millisecond have no seq_id between them: offsets are
+    dense."""
+    return [
+        run._replace(status=DUPLICATE) for run in stored_runs(originals.sequence_ids, originals.row_ids, originals.first_offset)
+    ]
 
 
 def _one_run(sequence_ids: Sequence[int], originals: Mapping[int, Original]) -> ReceiptRun | None:
