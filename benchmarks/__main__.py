@@ -37,7 +37,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
     """What can be measured: what is said meanwhile, and the measurement."""
     seconds, messages, large = args.seconds, args.messages, args.large
     return {
-        "rivals": ("oncelog and PostgreSQL in turns", lambda: rival_rates(seconds)),
+        "rivals": ("oncelog, PostgreSQL, Redis and NATS in turns", lambda: rival_rates(seconds)),
         "publish": ("publishing with wrk, oncelog and bare in turns", lambda: publish_rates(seconds)),
         "sdk": (f"{messages:,} messages through the SDK", lambda: sdk_rates(messages)),
         "transactions": ("transactions", lambda: transaction_rates(seconds)),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
+from typing import Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from benchmarks.turns import Calls, Turn
 from oncelog.wire.media import ONCELOG_AVRO
 
 Call = Callable[[], Awaitable[object]]
+C = TypeVar("C", bound="Caller")
 
 
 class Caller(asyncio.Protocol):
@@ -23,7 +24,7 @@ class Caller(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def connected(cls, url: str) -> Caller:
+    async def connected(cls, url: str) -> Self:
         address = urlsplit(url)
         assert address.hostname is not None
         assert address.port is not None
@@ -31,30 +32,45 @@ class Caller(asyncio.Protocol):
         return caller
 
     def call(self, request: bytes) -> asyncio.Future[bytes]:
-        """The body of the answer. The future raises RuntimeError for any but 200."""
-        assert self._transport is not None
+        """Its answer. The future raises RuntimeError where it is a refusal."""
         self._received = b""
         self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
+        self.say(request)
         return self._answer
+
+    def say(self, data: bytes) -> None:
+        """Send this; nothing is waited for."""
+        assert self._transport is not None
+        self._transport.write(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        end = self._received.find(b"\r\n\r\n")
-        if end < 0 or self._answer is None:
+        if self._answer is None or self._answer.done():
             return
-        head = self._received[:end].lower() + b"\r\n"
+        try:
+            answer = self.answer(self._received)
+        except RuntimeError as error:
+            self._answer.set_exception(error)
+            return
+        if answer is not None:
+            self._answer.set_result(answer)
+
+    def answer(self, received: bytes) -> bytes | None:
+        """The body of what has been received since the call; None as long as it is not whole."""
+        end = received.find(b"\r\n\r\n")
+        if end < 0:
+            return None
+        head = received[:end].lower() + b"\r\n"
         at = head.index(b"content-length:") + len(b"content-length:")
-        body = self._received[end + 4 :]
+        body = received[end + 4 :]
         if len(body) < int(head[at : head.index(b"\r\n", at)]):
-            return
-        if b" 200 " in head[:20]:
-            self._answer.set_result(body)
-        else:
-            self._answer.set_exception(RuntimeError(f"{head!r} {body[:300]!r}"))
+            return None
+        if b" 200 " not in head[:20]:
+            raise RuntimeError(f"{head!r} {body[:300]!r}")
+        return body
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -72,9 +88,9 @@ def request(path: str, body: bytes) -> tuple[bytes, bytes]:
     return f"POST {before}".encode(), tail.encode() + body
 
 
-async def connected(url: str, connections: int) -> list[Caller]:
+async def connected(url: str, connections: int, kind: type[C] = Caller) -> list[C]:  # type: ignore[assignment]
     """So many connections to the server at this address."""
-    return [await Caller.connected(url) for _ in range(connections)]
+    return [await kind.connected(url) for _ in range(connections)]
 
 
 def calling(runner: asyncio.Runner, calls: Sequence[Call]) -> Turn:

@@ -1,4 +1,5 @@
-"""oncelog beside PostgreSQL: the same work in the same run, in turns, and the processor time of both sides."""
+"""oncelog beside PostgreSQL, and beside Redis and NATS where they are installed: the same work in the same run, in turns, and the
+processor time of both sides."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import uvloop
 
 from benchmarks.callers import Call, Caller, calling, connected, request
 from benchmarks.measure import Beside, Processor, Row, Server, raw_poll, running
+from benchmarks.peers import Peer, running_peers
 from benchmarks.postgres import Postgres
 from benchmarks.transactions import Connection
 from benchmarks.turns import TURN_SECONDS, Calls, Turn, Turns, at_once, in_turns, repeat
@@ -82,12 +84,14 @@ def _batches(postgres: Postgres, size: str, payload_bytes: int, messages: int, s
     payloads = _payloads(payload_bytes, messages)
     with _world(postgres) as world:
         names = [f"p{number}" for number in range(CONNECTIONS)]
+        peers = world.peers_publishing(names, payloads)
         turns = world.in_turns(
             {
                 OWN: world.publishing(names, payloads),
                 UNNAMED: world.publishing([None] * CONNECTIONS, payloads),
                 COPY: at_once([postgres.copy(payloads) for _ in names]),
                 UNNEST: at_once([postgres.unnest(name, payloads) for name in names]),
+                **peers,
             },
             seconds,
         )
@@ -95,7 +99,7 @@ def _batches(postgres: Postgres, size: str, payload_bytes: int, messages: int, s
     aims: Mapping[str, Aim] = {}
     if messages == BATCH:
         aims = {COPY: at_least(1.2)} if payload_bytes > 100 else {COPY: at_least(2), UNNEST: at_least(4), UNNAMED: at_least(0.95)}
-    return [_rate(turns, what, rival, messages, aims.get(rival)) for rival in (COPY, UNNEST, UNNAMED)]
+    return [_rate(turns, what, rival, messages, aims.get(rival)) for rival in (COPY, UNNEST, UNNAMED, *peers)]
 
 
 def _p99(seconds: float) -> Row:
@@ -159,15 +163,19 @@ def _singles(postgres: Postgres, connections: int, rate: float | None, seconds: 
     with _world(postgres) as world:
         program = postgres.pgbench(connections, payload)
         rival = f"{INSERT} by pgbench" if program else f"{INSERT} by psycopg"
+        names = [f"p{number}" for number in range(connections)]
+        peers = world.peers_publishing(names, [payload])
         kinds = {
-            OWN: world.publishing([f"p{number}" for number in range(connections)], [payload]),
+            OWN: world.publishing(names, [payload]),
             rival: program or at_once([postgres.insert(payload) for _ in range(connections)]),
+            **peers,
         }
         turns = world.in_turns(kinds, seconds)
     what = f"one message at a time, {connections} connection" + ("s" if connections > 1 else "")
     row = _rate(turns, what, rival, 1, at_least(1) if connections == 64 else None)
     absolute = [] if rate is None else [_absolute(f"{what}: rate", row.value, "messages/s", at_least(rate, ""))]
-    return [row, *absolute, _p50(turns, what, rival, None)]
+    beside = [each for peer in peers for each in (_rate(turns, what, peer, 1, None), _p50(turns, what, peer, None))]
+    return [row, *absolute, _p50(turns, what, rival, None), *beside]
 
 
 def _threads(postgres: Postgres, seconds: float) -> list[Row]:
@@ -266,8 +274,11 @@ def _resend(seconds: float) -> list[Row]:
 class _World:
     """A fresh service with a topic, and perhaps fresh tables."""
 
-    def __init__(self, server: Server, client: Client, runner: asyncio.Runner, postgres: Postgres | None) -> None:
+    def __init__(
+        self, server: Server, client: Client, runner: asyncio.Runner, postgres: Postgres | None, peers: Sequence[Peer]
+    ) -> None:
         self.server, self.client, self.runner, self._postgres = server, client, runner, postgres
+        self._peers = {peer.name: peer for peer in peers}
 
     def publishing(self, names: Sequence[str | None], payloads: Sequence[bytes]) -> Turn:
         """A connection for each named producer, and one request of these payloads after the other on each."""
@@ -275,6 +286,10 @@ class _World:
         return calling(
             self.runner, [publish(caller, "bench", name, payloads) for caller, name in zip(callers, names, strict=True)]
         )
+
+    def peers_publishing(self, names: Sequence[str], payloads: Sequence[bytes]) -> dict[str, Turn]:
+        """The same on each of the others that are installed."""
+        return {name: peer.publishing(self.runner, names, payloads) for name, peer in self._peers.items()}
 
     def in_turns(self, kinds: Mapping[str, Turn], seconds: float) -> Turns:
         rivals = (INSERT, UNNEST, COPY, SELECT)
@@ -284,7 +299,7 @@ class _World:
                 assert self._postgres is not None
                 used[kind] = self._postgres.processor_seconds
             else:
-                used[kind] = self.server.processor_seconds
+                used[kind] = self._peers.get(kind, self.server).processor_seconds
         return in_turns(kinds, used, seconds)
 
 
@@ -296,9 +311,10 @@ def _world(postgres: Postgres | None = None) -> Iterator[_World]:
         running("oncelog") as server,
         Client(server.url) as client,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        running_peers() as peers,
     ):
         client.create_topic("bench")
-        yield _World(server, client, runner, postgres)
+        yield _World(server, client, runner, postgres, peers)
 
 
 def publish(
