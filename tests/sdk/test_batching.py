@@ -5,22 +5,23 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.errors import OffsetMismatch
+from oncelog.errors import InvalidRequest, OffsetMismatch, SequenceIdNotRising
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Core
 from oncelog.producing.cutting import Bounds, Messages
-from oncelog.producing.numbering import TakenIds
+from oncelog.producing.numbering import Numbers, TakenIds
 from oncelog.reading.position import ConsumerPosition, ReaderPosition
 from oncelog.transactions import chunks as module
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
 from oncelog.values.expectation import Expectation
-from oncelog.values.outgoing import Outgoing, outgoing
+from oncelog.values.outgoing import MAX_SEQUENCE_ID, Outgoing, outgoing
 from oncelog.wire.requests import PublishRequest
 
 MESSAGES = st.lists(
@@ -39,7 +40,6 @@ def filled(messages: list[tuple[bytes, bytes | None, dict[str, str] | None, int 
     if messages:
         payloads, keys, properties, ttls = zip(*messages, strict=True)
         batch.extend(payloads, range(0, 3 * len(messages), 3), keys, properties, ttls)
-    batch.waiters = [f"waiter {number}" for number in range(len(messages))]
     return batch
 
 
@@ -86,6 +86,53 @@ def test_beyond_its_room_it_forgets_the_oldest_and_never_refuses_what_was_taken(
             assert number not in model
             assert number < max(model)
         assert len(taken.ranges) <= 3
+
+
+@given(
+    st.integers(-1, 9),
+    st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True).map(sorted), max_size=6),
+    st.booleans(),
+)
+def test_ids_that_are_taken_together_are_taken_as_one_by_one(last: int, batches: list[list[int]], by_caller: bool) -> None:
+    def state(numbers: Numbers) -> list[object]:
+        return [numbers.by_caller, numbers.next, numbers.taken.ranges, numbers.taken.highest]
+
+    numbers, model = Numbers(last), Numbers(last)
+    for ids in batches:
+        given: list[int | None] = list(ids) if by_caller else [None] * len(ids)
+        before, one_by_one = state(numbers), model.copy()
+        try:
+            for each in given:
+                _, one_by_one = one_by_one.all([each])
+        except SequenceIdNotRising:
+            with pytest.raises(SequenceIdNotRising):
+                numbers.all(given)
+            assert state(numbers) == before
+            continue
+        _, after = numbers.all(given)
+        assert state(numbers) == before, "it changes nothing"
+        numbers, model = after, one_by_one
+        assert state(numbers) == state(model)
+    assert numbers.opened_at == last
+
+
+def test_the_last_sequence_id_there_is_ends_a_batch() -> None:
+    numbers = Numbers(None, MAX_SEQUENCE_ID - 1)
+    assert numbers.all([None] * 2)[0] == [MAX_SEQUENCE_ID - 1, MAX_SEQUENCE_ID]
+    with pytest.raises(InvalidRequest):
+        numbers.all([None] * 3)
+
+
+@given(st.lists(st.integers(0, 5), max_size=12))
+def test_a_batch_is_cut_where_its_ids_do_not_rise(ids: list[int]) -> None:
+    batch = Batch()
+    batch.extend([b"%d" % at for at in range(len(ids))], ids)
+    parts = list(batch.rising())
+    assert [number for part in parts for number in part.sequence_ids] == ids
+    assert [part.begin for part in parts] == [sum(len(each) for each in parts[:at]) for at in range(len(parts))]
+    of = [part.sequence_ids for part in parts]
+    assert all(each == sorted(set(each)) for each in of)  # type: ignore[type-var]  # no None among them
+    assert not any(one[-1] < other[0] for one, other in pairwise(of)), "as few as can be"  # type: ignore[operator]
 
 
 def test_a_dense_series_costs_one_range() -> None:
@@ -136,7 +183,7 @@ def test_the_size_covers_what_travels() -> None:
 def following_on(messages: int, offset: int, whole: bool = False) -> Batch:
     batch = Batch(whole=whole)
     batch.extend([b"%d" % at for at in range(messages)], range(0, 2 * messages, 2))
-    batch.waiters, batch.expected = list(range(messages)), Expectation(offset, None, None, None)
+    batch.expected = Expectation(offset, None, None, None)
     return batch
 
 
@@ -164,8 +211,7 @@ def test_a_request_takes_what_follows_on_and_nothing_else_beside_an_expectation(
 ) -> None:
     batch = Batch()
     assert batch.accepts(1, before)
-    batch.extend([b""], [1])
-    batch.expected = before
+    batch.rows, batch.last, batch.expected = [outgoing(b"", sequence_id=1)], 1, before
     assert batch.accepts(2, after) is accepted
     assert not batch.accepts(1, after)
 
@@ -198,7 +244,7 @@ def one_step(function: Callable[..., object], begin: str, lines_long: int) -> li
         (Core.put, "if self.version != version:", 33),
         (Core.number, "if self.version == version:", 100),
         (Core.end_batch, "self.due = None", 6),
-        (Core.put_whole, "if self.version != version:", 100),
+        (Core.put_batch, "if self.version != version:", 100),
         (ReaderPosition.answered, "self._next, self._begun = following", 2),
         (ConsumerPosition.answered, "self._after = after", 2),
     ],

@@ -23,13 +23,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 import oncelog
-from oncelog import AtomicBatch, Client, Message, Producer, Reader, SqlParticipant
+from oncelog import AtomicBatch, Client, Message, Producer, Reader, SqlParticipant, errors
 from oncelog.api.api import Api
 from oncelog.errors import ProducerStopped, TransactionClosed, TransactionInDoubt
 from oncelog.process.turns import Turn
-from oncelog.producing.outcome import LOCK, Condition, Outcome, complete
+from oncelog.producing.outcome import LOCK, Outcome, Outcomes
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
 from oncelog.reading.stream import Stream
+from oncelog.values.receipt import Receipts
 from oncelog.wire.requests import ConsumeRequest
 from tests.sdk.databases import change, effects, with_effects
 from tests.sdk.memory_service import MemoryClient
@@ -199,13 +200,14 @@ def test_wherever_ctrl_c_comes_nobody_waits_for_the_turn_of_who_was_interrupted(
 
 
 def test_wherever_ctrl_c_comes_no_producer_waits_for_the_outcome_of_who_was_interrupted() -> None:
-    def ask(outcome: Outcome) -> None:
-        outcome.done()
-        complete([outcome], [None])
+    def ask(outcomes: Outcomes) -> None:
+        outcome = Outcome(outcomes, 0)
+        outcome.add_done_callback(lambda _: None)
+        outcomes.complete(0, 1, Receipts([]), errors.ProducerClosed())
         outcome.exception()
 
     for at in count(1):
-        place = ctrl_c(at, partial(ask, Outcome(Condition())), ("producing/outcome.py", threading.__file__))
+        place = ctrl_c(at, partial(ask, Outcomes()), ("producing/outcome.py", threading.__file__))
         assert not LOCK._is_owned(), f"interrupted at {place}"  # type: ignore[attr-defined]
         if place is None:
             break

@@ -29,6 +29,7 @@ from oncelog.errors import (
     ProducerClosed,
     ProducerStopped,
     RequestTooLarge,
+    SequenceIdNotRising,
     SequenceReused,
 )
 from oncelog.wire.requests import PublishRequest, ReceiptRun
@@ -340,13 +341,19 @@ def test_a_failure_is_told_once_by_send_by_flush_or_at_the_end_of_the_block(
         producer.send_batch([b"0", b"1"], sequence_ids=[0, 1])
         with pytest.raises(SequenceReused):
             producer.send(b"other", sequence_id=0)
+        with pytest.raises(SequenceReused):
+            producer.send_batch([b"0", b"other"], sequence_ids=[0, 1])
         producer.flush()
         with monkeypatch.context() as patched:
             patched.setattr(producer._sender, "wait", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                producer.send(b"other", sequence_id=0)
-        with pytest.raises(SequenceReused):
-            producer.flush()
+            for send in (
+                lambda: producer.send(b"other", sequence_id=0),
+                lambda: producer.send_batch([b"other", b"1"], sequence_ids=[0, 1]),
+            ):
+                with pytest.raises(KeyboardInterrupt):
+                    send()
+                with pytest.raises(SequenceReused):
+                    producer.flush()
         producer.send_async(b"first", sequence_id=0)
         producer.send_async(b"second", sequence_id=1)
         with pytest.raises(SequenceReused) as caught:
@@ -465,6 +472,25 @@ def test_messages_of_a_batch_have_their_own_keys_and_properties_and_where_one_ca
     with Reader(checked, client=client, timeout=0) as reader:
         found = [(each.payload, each.key, each.properties) for each in reader]
     assert found == [(b"0", b"a", {}), (b"1", None, {"n": "1"})] * 2
+
+
+def test_a_batch_takes_as_many_requests_as_it_needs_and_waits_for_room(watched: Watched, topic: str) -> None:
+    with Producer[bytes](topic, client=watched, name="p", batch_max_messages=7, max_pending=5, linger=5) as producer:
+        first = producer.send_async(b"0")
+        receipts = producer.send_batch([b"%d" % number for number in range(1, 18)])
+        assert [len(request.payloads) for request in watched.seen] == [1, 5, 5, 5, 2]
+        assert first.result().sequence_id == 0
+        assert [(each.status, each.sequence_id, each.offset) for each in receipts] == [("stored", at, at) for at in range(1, 18)]
+        assert len({each.message_id for each in receipts}) == 17
+        assert producer.last_message_id == receipts[-1].message_id
+    assert stored(watched, topic) == numbered(18)
+    with Producer[bytes](topic, client=watched, name="q") as producer:
+        again = producer.send_batch([b"a", b"b", b"a", b"b", b"c"], sequence_ids=[5, 6, 5, 6, 7])
+        assert [each.status for each in again] == ["stored"] * 2 + ["duplicate"] * 2 + ["stored"]
+        with pytest.raises(SequenceIdNotRising):
+            producer.send_batch([b"d", b"x"], sequence_ids=[9, 8])
+        producer.flush()
+        assert producer.last_sequence_id == 9, "what was queued before is sent"
 
 
 # --- expectations

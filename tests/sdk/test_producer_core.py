@@ -16,7 +16,7 @@ from oncelog.producing.core import Complete, Core, Open, Opened, Policy, Publish
 from oncelog.producing.cutting import Bounds
 from oncelog.values.expectation import Expectation
 from oncelog.values.outgoing import ROW_BYTES, outgoing
-from oncelog.values.receipt import Receipt
+from oncelog.values.receipt import Receipt, Receipts
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, ReceiptRun
 
 Answer = Callable[[PublishRequest], Sequence[ReceiptRun]]
@@ -40,10 +40,11 @@ def lost(definite: bool = False) -> OncelogError:
 
 
 class Shell:
-    """The least that a core needs: it obeys, and remembers. A message's waiter is its position in the order of sending."""
+    """The least that a core needs: it obeys, and remembers. A message is known by its position in the order of sending."""
 
     def __init__(self, policy: Policy = NAMED, last: int | None = None, initial: int | None = None, **more: Any) -> None:
-        self.core = Core(policy, Opened("p", 1, last), initial, **more)
+        kind = more.pop("batch", Batch)
+        self.core = Core(policy, Opened("p", 1, last), initial, lambda: kind({}))
         self.now = 0.0
         self.sent = 0
         self.told: dict[int, Receipt | OncelogError] = {}
@@ -53,19 +54,25 @@ class Shell:
 
     def put(self, payload: bytes = b"", **options: Any) -> int:
         message = outgoing(payload, **options)
-        while self.core.put(message, self.core.open, self.sent) is None:
+        while (at := self.core.put(message, batch := self.core.open)) is None:
             self.core.end_batch(self.now)
         self.core.linger(self.now)
+        batch.shared[at] = self.sent
         self.sent += 1
         return self.sent - 1
 
     def whole(self, payloads: Sequence[bytes], offset: int, numbers: Sequence[int | None] | None = None) -> None:
-        messages = [
-            outgoing(each, expected_offset=offset, sequence_id=number)
-            for each, number in zip(payloads, numbers or [None] * len(payloads), strict=True)
-        ]
-        waiters = iter(range(self.sent, self.sent + len(payloads)))
-        assert self.core.put_whole(messages, lambda _: next(waiters), self.now) is not None
+        batch = Batch(dict(enumerate(range(self.sent, self.sent + len(payloads)))), whole=True)
+        batch.extend(payloads, numbers)
+        batch.expected = Expectation(offset, None, None, None)
+        assert self.core.put_batch(batch, self.now)
+        self.sent += len(payloads)
+
+    def batch(self, payloads: Sequence[bytes], numbers: Sequence[int] | None = None) -> None:
+        batch = Batch(dict(enumerate(range(self.sent, self.sent + len(payloads)))))
+        batch.extend(payloads, numbers)
+        for part in (part for rising in batch.rising() for part in rising.parts(self.core.policy.bounds)):
+            assert self.core.put_batch(part, self.now)
         self.sent += len(payloads)
 
     def run(self, *answers: Answer | OncelogError) -> list[Any]:
@@ -74,7 +81,7 @@ class Shell:
         left = list(answers)
         while self.step(lambda: left.pop(0) if left else stored):
             pass
-        return [self.told.get(waiter) for waiter in range(self.sent)]
+        return [self.told.get(message) for message in range(self.sent)]
 
     def step(self, answer: Callable[[], Answer | OncelogError]) -> bool:
         action = self.core.next(self.now)
@@ -102,13 +109,16 @@ class Shell:
         return action is not None
 
     def tell(self, result: Complete) -> None:
-        results: Sequence[Any] = [Receipt(run, at) for run in result.runs for at in range(run.count)]
+        part = result.part
+        results: Sequence[Any] = Receipts(result.runs)
         if result.error is not None:
-            results = [result.error] * len(result.waiters)
+            results = [result.error] * len(part)
             self.core.untold(result.error)
-        for waiter, each in zip(result.waiters, results, strict=True):
-            assert waiter not in self.told, "told twice"
-            self.told[waiter] = each
+        for at, each in enumerate(results):
+            message = part.shared[part.begin + at]
+            assert message not in self.told, "told twice"
+            self.told[message] = each
+        assert len(results) == len(part)
 
     @property
     def sizes(self) -> list[int]:
@@ -339,6 +349,46 @@ def test_at_the_end_of_the_process_nothing_is_tried_beyond_the_last_moment() -> 
     assert shell.now <= 2.0
 
 
+SENT = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 12), min_size=1, max_size=6)), max_size=6)
+
+
+@given(SENT, st.booleans())
+def test_messages_of_a_batch_are_numbered_sent_and_answered_as_if_they_came_one_by_one(
+    sent: list[tuple[bool, list[int]]], by_caller: bool
+) -> None:
+    together, apart = Shell(NAMED._replace(bounds=Bounds(3, 1 << 20))), Shell()
+    for as_batch, numbers in sent:
+        refused = False
+        for number in numbers:
+            try:
+                apart.put(b"%d" % number, sequence_id=number if by_caller else None)
+            except errors.SequenceIdNotRising:
+                refused = True
+                break
+        payloads = [b"%d" % number for number in numbers]
+        try:
+            if as_batch:
+                together.batch(payloads, numbers if by_caller else None)
+            else:
+                for at, payload in enumerate(payloads):
+                    together.put(payload, sequence_id=numbers[at] if by_caller else None)
+        except errors.SequenceIdNotRising:
+            assert refused
+            return  # of a request that is refused, none is sent
+        assert not refused
+    assert together.core.numbers.next == apart.core.numbers.next
+    assert together.core.numbers.taken.ranges == apart.core.numbers.taken.ranges
+    assert [(each.status, each.sequence_id) for each in together.run()] == [
+        (each.status, each.sequence_id) for each in apart.run()
+    ]
+    of = [
+        [row for _, request in each.requests for row in zip(request.payloads, request.sequence_ids or (), strict=True)]
+        for each in (together, apart)
+    ]
+    assert of[0] == of[1]
+    assert all(len(request.payloads) <= 3 for _, request in together.requests)
+
+
 # --- one message's fault
 
 
@@ -351,10 +401,14 @@ def faulty(*bad: bytes) -> Answer:
     return answer
 
 
-@given(st.integers(1, 300), st.sets(st.integers(0, 299), max_size=3))
-def test_faulty_messages_among_many_are_found_with_few_requests_and_the_others_stored_in_order(n: int, bad: set[int]) -> None:
+@given(st.integers(1, 300), st.sets(st.integers(0, 299), max_size=3), st.booleans())
+def test_faulty_messages_among_many_are_found_with_few_requests_and_the_others_stored_in_order(
+    n: int, bad: set[int], together: bool
+) -> None:
     shell = Shell()
-    for at in range(n):
+    if together:
+        shell.batch([b"%d" % at for at in range(n)])
+    for at in range(n * (not together)):
         shell.put(b"%d" % at)
     told = shell.run(*[faulty(*(b"%d" % at for at in bad))] * 10_000)
     assert kinds(told) == ["InvalidRequest" if at in bad else "stored" for at in range(n)]
@@ -565,7 +619,7 @@ def test_what_is_rolled_back_gives_its_numbers_back_and_what_is_committed_keeps_
             shell.put()
         assert (caught.value.producer, caught.value.write_pointer) == ("p", 17)
         with pytest.raises(errors.ProducerInTransaction):
-            shell.core.put_whole([], lambda _: None, 0.0)
+            shell.whole([b"x"], 0)
         shell.core.roll_back()
         shell.core.roll_back()
         shell.core.enlist("atomic")
@@ -639,16 +693,20 @@ def test_a_message_that_a_transaction_interrupts_is_refused_and_takes_no_number_
     assert [(each.status, each.sequence_id) for each in shell.run()] == [(STORED, 0)]
 
 
-def test_what_comes_between_a_whole_batch_and_its_numbers_makes_it_look_again() -> None:
-    def waiter(_: Batch) -> int:
+def test_what_comes_between_a_whole_batch_and_its_numbers_makes_it_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell, batch = Shell(), Batch({0: 1})
+    batch.extend([b"x"])
+    numbered = type(shell.core.numbers).all
+
+    def interrupted(self: Any, given: Any) -> Any:
+        answer = numbered(self, given)
         if not shell.sent:
             shell.put(b"handler")
-        return shell.sent
+        return answer
 
-    shell = Shell()
-    message = outgoing(b"x", expected_offset=0)
-    assert shell.core.put_whole([message], waiter, 0.0) is None
-    assert shell.core.put_whole([message], waiter, 0.0) == [1]
+    monkeypatch.setattr(type(shell.core.numbers), "all", interrupted)
+    assert not shell.core.put_batch(batch, 0.0)
+    assert shell.core.put_batch(batch, 0.0)
     shell.sent += 1
     assert [each.sequence_id for each in shell.run()] == [0, 1]
 

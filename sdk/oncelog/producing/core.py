@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from oncelog.api.plausible import check_names_all
 from oncelog.api.retry import Tries, ends_a_producer, is_one_messages_fault
@@ -111,7 +111,8 @@ class Wait(NamedTuple):
 class Complete(NamedTuple):
     """Give messages their results: the receipts in these runs, or all of them one error."""
 
-    waiters: Sequence[Any]
+    part: Batch
+    """The messages: those of ``part.shared`` from ``part.begin`` on, ``len(part)`` of them."""
     runs: Sequence[ReceiptRun]
     error: OncelogError | None
 
@@ -143,7 +144,7 @@ class Core:
     )  # fmt: skip
 
     def __init__(self, policy: Policy, opened: Opened, initial: int | None = None, batch: Callable[[], Batch] = Batch) -> None:
-        """``initial``: sequence id of the first message; ``batch``: makes an empty one, with what its waiters share."""
+        """``initial``: sequence id of the first message; ``batch``: makes an empty one, with what its results are given to."""
         self.policy = policy
         self._max_messages, self._max_bytes = policy.bounds
         self._max_pending, self._max_pending_bytes = policy.max_pending, policy.max_pending_bytes
@@ -178,23 +179,25 @@ class Core:
 
     # --- messages come in
 
-    def put(self, message: Outgoing, batch: Batch, waiter: Any) -> bool | None:
-        """Number and queue one message; ``batch``: the open one, that the waiter was made for.
+    def put(self, message: Outgoing, batch: Batch) -> int | None:
+        """Number and queue one message in ``batch``, the open one; let it :meth:`linger` then.
 
-        Return whether :meth:`linger` has something to do. None: not queued, since it does not go with those before it, or
-        something has come between; end the batch and look again.
+        Return its index there. None: not queued, since it does not go with those before it, or something has come between; end
+        the batch and look again.
 
         Raises ProducerStopped, ProducerClosed, ProducerInTransaction, MixedSequenceIds, SequenceIdNotRising, InvalidRequest.
         """
         if self.stopped is not None or self.is_closed or self.enlisted is not None:
             raise self.unusable()
         version, numbers, taken = self.version, self.numbers, self.numbers.taken
-        payload, given, key, properties, ttl, expected, size = message
+        _, given, _, _, _, expected, size = message
         number, newest = numbers.one(given)
-        is_too_large = batch.size + size > self._max_bytes and batch.payloads
+        rows = batch.rows
+        at = len(rows)
+        is_too_large = at and batch.size + size > self._max_bytes
         if is_too_large or batch is not self.open or not batch.accepts(number, expected):
             return None
-        # One step from here to the last column.
+        # One step from here to the row.
         if self.version != version:
             return None
         self.version = version + 1
@@ -209,58 +212,57 @@ class Core:
                     taken.ranges += (newest,)
                 else:
                     taken.ranges[-1] = newest
-        if not batch.payloads:
+        if not at:
             batch.expected = expected
         batch.size += size
+        batch.last = number
         self.pending_bytes += size
         self.pending += 1
-        batch.payloads += (payload,)
-        batch.sequence_ids += (number,)
-        batch.waiters += (waiter,)
-        batch.keys += (key,)
-        batch.properties += (properties,)
-        batch.ttls += (ttl,)
+        rows += (message,)
         if newest is not None and newest[0] == number:
             taken.forget()
-        return self.due is None or batch.size >= self._max_bytes or len(batch.payloads) >= self._max_messages
+        return at
+
+    def lingers(self) -> bool:
+        """Tell whether the open batch has been given its time, and is not full."""
+        batch = self.open
+        return self.due is not None and batch.size < self._max_bytes and len(batch.rows) < self._max_messages
 
     def linger(self, now: float) -> None:
         """Complete the open batch if it is full; else give it its time to wait for company."""
         batch = self.open
-        if batch.size >= self._max_bytes or len(batch.payloads) >= self._max_messages:
+        if batch.size >= self._max_bytes or len(batch.rows) >= self._max_messages:
             self.end_batch(now)
         elif self.due is None:
             self.due = now + self.policy.linger
 
-    def put_whole(self, messages: Sequence[Outgoing], waiter: Callable[[Batch], Any], now: float) -> Sequence[Any] | None:
-        """Queue messages as one request that is stored as a whole or not at all. Return their waiters; None: look again.
+    def put_batch(self, batch: Batch, now: float) -> bool:
+        """Number and queue messages that come together, as columns, and are one request. False: not queued, look again.
 
-        What they expect is what the first one expects. Raises as :meth:`put` does, and takes no number then.
+        Raises as :meth:`put` does, and takes no number then.
         """
         if self.stopped is not None or self.is_closed or self.enlisted is not None:
             raise self.unusable()
         self.end_batch(now)
         version = self.version
-        payloads, given, keys, properties, ttls, expected, _ = zip(*messages, strict=True)
-        numbers, after = self.numbers.all(given)
-        batch = self._new_batch()
-        batch.extend(payloads, numbers, keys, properties, ttls)
-        batch.whole, batch.expected, batch.queued_at = True, expected[0], now
-        batch.waiters = waiters = [waiter(batch) for _ in messages]
-        count, queue = len(waiters), self.queue
+        numbers, after = self.numbers.all(batch.sequence_ids)
+        count, queue = len(numbers), self.queue
         # One step from here to the end.
         if self.version != version:
-            return None
+            return False
         self.version = version + 1
         self.numbers = after
         self.pending += count
         self.pending_bytes += batch.size
+        batch.sequence_ids = numbers  # type: ignore[assignment]  # the same list, of what is never None
+        batch.queued_at = now
         queue.append(batch)
-        return waiters
+        return True
 
-    def has_room(self, size: int) -> bool:
-        """Tell whether a message of this size may be queued; one alone always may."""
-        return not self.pending or (self.pending < self._max_pending and self.pending_bytes + size <= self._max_pending_bytes)
+    def has_room(self, size: int, count: int = 1) -> bool:
+        """Tell whether so many messages of this size together may be queued; what comes alone always may."""
+        pending, pending_bytes = self.pending + count, self.pending_bytes + size
+        return not self.pending or (pending <= self._max_pending and pending_bytes <= self._max_pending_bytes)
 
     def tick(self, now: float) -> float | None:
         """Complete the open batch if its time to linger is over. Return the seconds until it is; None: nothing lingers."""
@@ -276,7 +278,7 @@ class Core:
         # One step. Also where nothing lingers: a handler may have ended the batch before its message was given a time, and the
         # time would be over for ever then.
         self.due = None
-        if batch.payloads:
+        if batch.rows:
             self.version += 1
             self.open = fresh
             batch.queued_at = now
@@ -313,7 +315,7 @@ class Core:
             if not self.queue:
                 return None
             if self._parts is None:
-                self._parts = [self.queue[0]]
+                self._parts = [self.queue[0].settled()]
             if self.stopped is not None:
                 detail = f"producer {self.name!r} stopped before this was sent: {self.stopped}"
                 self._fail(self._parts[0], ProducerStopped(detail))
@@ -336,7 +338,7 @@ class Core:
     def _finish(self) -> None:
         """The first batch has all its results, and its callbacks have run."""
         batch = self.queue[0]
-        count, size = len(batch.waiters), batch.size
+        count, size = len(batch), batch.size
         self._parts = None
         batch.done = True
         self.queue.popleft()
@@ -344,7 +346,7 @@ class Core:
         self.pending_bytes -= size
 
     def completed(self) -> None:
-        """The waiters of the result that :meth:`next` returned are notified."""
+        """The messages of the result that :meth:`next` returned have it."""
         if len(self._results) == 1 and not self._parts:
             self._finish()
         self._results.popleft()
@@ -361,7 +363,7 @@ class Core:
             self.failed(error, now, 0.0)
             return
         self.advance(Receipt(runs[-1], runs[-1].count - 1))
-        self._results.append(Complete(part.waiters, runs, None))
+        self._results.append(Complete(part, runs, None))
         self._replace([])
 
     def failed(self, error: OncelogError, now: float, fraction: float) -> None:
@@ -400,7 +402,7 @@ class Core:
             self._replace(self._refuse(part, error))
             return
         if self.policy.goes_on_after(error):
-            self._give_back(part)
+            self._give_back(part, self._is_newest())
         elif self.stopped is None:
             self.stopped = error
         self._fail(part, error)
@@ -416,37 +418,41 @@ class Core:
         """Fail the messages whose fault it is; return those that are still to be sent."""
         if isinstance(error, OffsetMismatch):
             known, refused, rest = part.parted(error)
-            self._give_back(refused)
+            self._give_back(refused, not rest.payloads and self._is_newest())
             self._fail_each(refused, error)
             return [each for each in (known, rest) if each.payloads]
         if len(part) > 1 and not part.whole and isinstance(error, _CAN_BE_ONE_OF_MANY):
             return part.halves()
-        self._give_back(part)
+        self._give_back(part, self._is_newest())
         self._fail(part, error)
         return []
 
-    def _give_back(self, refused: Batch) -> None:
-        """These messages are refused for good: their sequence ids are unused, unless they were stored before."""
+    def _is_newest(self) -> bool:
+        """Tell whether nothing is queued behind the first part."""
+        return not self.open.rows and len(self.queue) == 1 and self._parts is not None and len(self._parts) == 1
+
+    def _give_back(self, refused: Batch, newest: bool) -> None:
+        """These messages are refused for good: their sequence ids are unused, unless they were stored before. ``newest``: nothing
+        was queued behind them."""
         last = -1 if self.last_sequence_id is None else self.last_sequence_id
         unused = [each for each in refused.sequence_ids if each is not None and each > last]
-        newest = (self.open if self.open.payloads else self.queue[-1]).waiters[-1] is refused.waiters[-1]
         if unused:
             self.version += 1
             self.numbers.give_back(unused, newest)
 
     def _fail(self, part: Batch, error: OncelogError) -> None:
-        self._results.append(Complete(part.waiters, (), error))
+        self._results.append(Complete(part, (), error))
 
     def _fail_each(self, part: Batch, error: OffsetMismatch) -> None:
         """Fail each message with the offset that it expected itself."""
         if part.whole or len(part) == 1 or part.expected is None:
             self._fail(part, error)
             return
-        for at, waiter in enumerate(part.waiters):
+        for at in range(len(part)):
             offset = part.expected.moved(at).offset
             detail = f"offset {offset} was expected of {error.topic}, in one request with those before it: {error.detail}"
             own = OffsetMismatch(detail, condition="offset", expected=offset, actual=error.actual, topic=error.topic)
-            self._results.append(Complete((waiter,), (), own))
+            self._fail(part.part(at, at + 1), own)
 
     def interrupted(self, error: BaseException) -> None:
         """Sending broke off, nobody knows where: the producer stops, and what has no result yet fails."""
@@ -480,10 +486,10 @@ class Core:
             self.stopped = OncelogError("the producer was closed before this was answered", definite=False)
         self.is_abandoned = True
         unsent = ProducerStopped("the producer was closed before this was sent")
-        queued = list(self.queue)
+        queued = [batch.settled() for batch in self.queue]
         left = queued if self._parts is None else [*self._parts, *queued[1:]]
         ids = [each for part in left for each in part.sequence_ids if each is not None]
-        results = [Complete(part.waiters, (), unsent if at else self.stopped) for at, part in enumerate(queued)]
+        results = [Complete(batch, (), unsent if at else self.stopped) for at, batch in enumerate(queued)]
         return ids, [*self._results, *results]  # only the first can be under way
 
     # --- in a transaction

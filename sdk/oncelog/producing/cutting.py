@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Self, TypeVar
 
 from oncelog.values.outgoing import ROW_BYTES, size_of
@@ -65,15 +67,20 @@ class Messages:
 
     def fitting(self, bounds: Bounds) -> int:
         """Return how many of the first messages are one request: at least one, if there is any."""
-        count = min(len(self.payloads), bounds.messages)
-        if self.size <= bounds.bytes:
-            return count
-        size = 0
-        for at, row in enumerate(zip(self.payloads, self.keys, self.properties, strict=True)):
-            size += size_of(*row)
-            if at == count or (at and size > bounds.bytes):
-                return at
-        return count
+        return next(self.ends(bounds), 0)
+
+    def ends(self, bounds: Bounds) -> Iterator[int]:
+        """Yield where each request ends into which they are cut, as few as can be."""
+        begin, count = 0, len(self)
+        # Each message's size is looked at only where they might be too large together.
+        sizes = [] if self.size <= bounds.bytes else [*accumulate(map(size_of, self.payloads, self.keys, self.properties))]
+        while begin < count:
+            end = min(begin + bounds.messages, count)
+            if sizes:
+                before = sizes[begin - 1] if begin else 0
+                end = max(begin + 1, bisect_right(sizes, before + bounds.bytes, begin, end))
+            yield end
+            begin = end
 
     def part(self, begin: int, end: int) -> Self:
         """Copy some of the messages that stand side by side."""
@@ -97,8 +104,14 @@ class Messages:
 
     def cut(self, bounds: Bounds) -> Iterator[Self]:
         """Remove all messages and yield them in parts, each of which is one request."""
-        while self.payloads:
-            yield self.take(self.fitting(bounds))
+        yield from self.take(len(self)).parts(bounds)
+
+    def parts(self, bounds: Bounds) -> Iterator[Self]:
+        """Yield copies of the parts into which all are cut, each of which is one request."""
+        begin = 0
+        for end in self.ends(bounds):
+            yield self if end - begin == len(self) else self.part(begin, end)
+            begin = end
 
     def request(self, producer: str | None = None, epoch: int | None = None) -> PublishRequest:
         """Make the request that carries them. A column of nothing but None is left out."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import lt
 
 from oncelog.errors import InvalidRequest, MixedSequenceIds, SequenceIdNotRising
 from oncelog.values.outgoing import MAX_SEQUENCE_ID
@@ -56,11 +57,29 @@ class Numbers:
     def all(self, given: Sequence[int | None]) -> tuple[list[int], Numbers]:
         """Return the sequence ids of messages that are one request, and the numbering behind them. Changes nothing."""
         after = self.copy()
-        numbers = [after._take(each) for each in given]
+        numbers = after._take_run(given) or [after._take(each) for each in given]
         for last, received in pairwise(numbers):
             if received <= last:
                 raise SequenceIdNotRising(f"{received} does not follow {last}; nothing was sent", last=last, received=received)
         return numbers, after
+
+    def _take_run(self, given: Sequence[int | None]) -> list[int] | None:
+        """Take the ids at once that follow on each other, as most do, all of them new. None: each has to be looked at."""
+        count = len(given)
+        if given.count(None) == count > 0:
+            first, _ = self.one(None)
+            if first + count - 1 > MAX_SEQUENCE_ID:
+                return None
+            self.by_caller, self.next = False, first + count
+            return list(range(first, first + count))
+        if None in given or given[-1] - given[0] != count - 1 or not all(map(lt, given, islice(given, 1, None))):  # type: ignore[operator, arg-type]  # no None among them
+            return None
+        first, newest = self.one(given[0])
+        if newest is None:
+            return None
+        self.by_caller = True
+        self.taken.take(first, first + count - 1)
+        return list(given)  # type: ignore[arg-type]  # as above
 
     def _take(self, given: int | None) -> int:
         number, newest = self.one(given)
@@ -105,17 +124,17 @@ class TakenIds:
         copied.ranges, copied.highest, copied._forgotten = self.ranges.copy(), self.highest, self._forgotten
         return copied
 
-    def take(self, sequence_id: int) -> bool:
-        """Note the id. Return False if it lies at or below the highest one and is unused."""
+    def take(self, sequence_id: int, last: int | None = None) -> bool:
+        """Note the id, and all that follow up to ``last``. Return False if it lies at or below the highest one and is unused."""
         newest = self.newest_with(sequence_id)
         if newest is None:
             return self.may_repeat(sequence_id)
-        self.highest = sequence_id
+        self.highest = sequence_id if last is None else last
         if newest[0] == sequence_id:
-            self.ranges.append(newest)
+            self.ranges.append((sequence_id, self.highest))
             self.forget()
         else:
-            self.ranges[-1] = newest
+            self.ranges[-1] = newest[0], self.highest
         return True
 
     def newest_with(self, sequence_id: int) -> tuple[int, int] | None:

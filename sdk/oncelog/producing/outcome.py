@@ -1,20 +1,24 @@
-"""The futures that send_async hands out: concurrent.futures.Future, but a batch of them shares one condition.
+"""What becomes of messages: results for those that are answered together, and the futures that send_async hands out.
 
 A plain Future builds a condition of its own, five objects and 2 µs to make and set one; with 150,000 messages a second that and
-the garbage collector's work on them would be most of what the SDK does. The messages of a batch are completed together anyway.
+the garbage collector's work on them would be most of what the SDK does. The messages of a request are completed together anyway:
+a future here is a view of what became of them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, LOGGER, PENDING
 from copy import copy
+from operator import itemgetter
+from typing import Any, NamedTuple, NoReturn
 
 from oncelog.errors import OncelogError
 from oncelog.process import forks
-from oncelog.values.receipt import Receipt
+from oncelog.values.receipt import Receipt, Receipts
 
 
 class _Shared:
@@ -48,21 +52,146 @@ class Condition(threading.Condition):
         super().__init__(LOCK)
 
 
+class _Result(NamedTuple):
+    """What messages that stand side by side have become."""
+
+    begin: int
+    end: int
+    first: int
+    """The message that the first of the receipts is of."""
+    receipts: Receipts
+    error: OncelogError | None
+    """None: they have receipts."""
+
+
+_BEGIN = itemgetter(0)
+_ALL = 2**62
+
+
+class Outcomes:
+    """What becomes of messages that have something in common: of those in one batch, or of all that one call sends.
+
+    It has an entry for each request that was answered, not for each message. What is of a single message – its receipt, its
+    future, that future's waiters and callbacks – is made when somebody asks for it.
+    """
+
+    __slots__ = ("_results", "awaited", "condition", "count", "watched")
+
+    def __init__(self, count: int = 0) -> None:
+        """``count``: of the messages, where one call sends them all and waits for them."""
+        self.condition = Condition()
+        self.count = count
+        self.awaited: Collection[int] = range(count)
+        """The messages whose sender waits for them, and so hears of their failure."""
+        self.watched: dict[int, Outcome] = {}
+        """The futures that somebody waits for, or that call somebody, by the message. With the condition held."""
+        self._results: list[_Result] = []
+        """By their begin. None overlaps another."""
+
+    def of(self, index: int) -> _Result | None:
+        """Find the result of a message; None: it has none yet."""
+        results = self._results
+        at = bisect_right(results, index, key=_BEGIN) - 1
+        return results[at] if at >= 0 and index < results[at].end else None
+
+    def wait_for(self, index: int, timeout: float | None) -> _Result:
+        """Wait for the result of a message. Raises TimeoutError."""
+        result = self.of(index)
+        if result is None:
+            with self.condition:
+                self.condition.wait_for(lambda: self.of(index) is not None, timeout)
+                result = self.of(index)
+        if result is None:
+            raise TimeoutError(f"the message has no outcome after {timeout} s")
+        return result
+
+    def done(self) -> bool:
+        """Tell whether all of them have a result."""
+        return sum(result.end - result.begin for result in self._results) == self.count
+
+    def wait(self) -> None:
+        """Return when all of them have a result."""
+        with self.condition:
+            self.condition.wait_for(self.done)
+
+    def receipts(self) -> Receipts:
+        """Return the receipts of all, which have results. Raises the error of the first that met one."""
+        for result in self._results:
+            if result.error is not None:
+                raise_copy(result.error)
+        if len(self._results) == 1:
+            return self._results[0].receipts
+        return Receipts([run for result in self._results for run in result.receipts.runs])
+
+    def is_untold(self, begin: int, count: int) -> bool:
+        """Tell whether one that has no result yet belongs to a message whose sender does not wait for it."""
+        return any(index not in self.awaited and self.of(index) is None for index in range(begin, begin + count))
+
+    def complete(self, begin: int, count: int, receipts: Receipts, error: OncelogError | None = None) -> None:
+        """Give the messages from ``begin`` on their receipts, or all of them the error; wake their waiters, run their callbacks.
+
+        What is complete already stays as it is, so that an interrupted call can be made again.
+        """
+        done: list[Outcome] = []
+        with self.condition:
+            self._note(begin, begin + count, receipts, error)
+            if self.watched:
+                done += [self.watched[at] for at in range(begin, begin + count) if at in self.watched]
+            for outcome in done:
+                outcome.wake()
+            self.condition.notify_all()
+        # Without the lock: a callback may send, fork, or wait for a thread that wants the lock.
+        for outcome in done:
+            outcome.call()
+            self.watched.pop(outcome.index, None)
+
+    def disown(self, error: OncelogError) -> None:
+        """In a forked child: nobody here will complete them. Calls nobody, and takes no lock: who holds it may not exist here."""
+        self._note(0, _ALL, Receipts(()), error)
+        self.watched = {}
+
+    def _note(self, begin: int, end: int, receipts: Receipts, error: OncelogError | None) -> None:
+        """Note the result of those that have none."""
+        first, results = begin, self._results
+        while begin < end:
+            at = bisect_right(results, begin, key=_BEGIN)
+            if at and begin < results[at - 1].end:
+                begin = results[at - 1].end
+                continue
+            upto = end if at == len(results) else min(end, results[at].begin)
+            results.insert(at, _Result(begin, upto, first, receipts, error))
+            begin = upto
+
+
 class Outcome(Future[Receipt]):
-    """What becomes of one message: its receipt, or the OncelogError that it met."""
+    """The future of one message: its receipt, or the OncelogError that it met. It knows where to look, and nothing else."""
 
-    awaited = False
-    """Whether the call that sent the message waits for it and so hears of its failure."""
+    _is_told = False
+    """Whether those who wait for several futures know of it."""
 
-    def __init__(self, condition: threading.Condition) -> None:
-        # All attributes of Future.__init__, with the batch's condition for its own. Its docstring forbids calling it from
-        # outside, not subclassing; the names have been the same since Python 3.2.
-        self._condition = condition
-        self._state = PENDING
-        self._result = None
-        self._exception = None
-        self._waiters = []
-        self._done_callbacks: list[Callable[[Future[Receipt]], object]] = []
+    def __init__(self, of: Outcomes, index: int) -> None:
+        self._of = of
+        self.index = index
+
+    def __getattr__(self, name: str) -> Any:
+        # The attributes that Future.__init__ sets, which is not called; the names have been the same since Python 3.2. Its own
+        # methods, and the functions of concurrent.futures, look at them with the condition held.
+        match name:
+            case "_condition":
+                return self._of.condition
+            case "_state":
+                return FINISHED if self.done() else PENDING
+            case "_result":
+                return self.result() if self.done() and self.exception() is None else None
+            case "_exception":
+                return self.exception() if self.done() else None
+            case "_waiters" | "_done_callbacks":
+                made: list[Any] = []
+                setattr(self, name, made)
+                if not self.done():
+                    self._of.watched[self.index] = self
+                return made
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def cancel(self) -> bool:
         """False: a message that is queued cannot be taken back; what was sent may be on disk already."""
@@ -70,73 +199,50 @@ class Outcome(Future[Receipt]):
 
     def done(self) -> bool:
         """Whether it has its receipt or its error."""
-        return self._state == FINISHED  # without the lock: senders ask under theirs
+        return self._of.of(self.index) is not None  # without the lock: senders ask under theirs
 
     def result(self, timeout: float | None = None) -> Receipt:
         """The receipt. Raises the message's OncelogError, or TimeoutError."""
-        error = self.exception(timeout)
-        if error is not None:
-            # A copy: raising the batch's one error for each of its messages would make its traceback longer every time.
-            raised = copy(error).with_traceback(None)
-            raised.__cause__ = error.__cause__
-            try:
-                raise raised
-            finally:
-                del error, raised
-        assert self._result is not None
-        return self._result
+        result = self._of.wait_for(self.index, timeout)
+        if result.error is not None:
+            raise_copy(result.error)
+        return result.receipts[self.index - result.first]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None when the message is on disk. Raises TimeoutError."""
-        if self._state == FINISHED:
-            return self._exception
-        with self._condition:
-            if not self._condition.wait_for(lambda: self._state == FINISHED, timeout):
-                raise TimeoutError(f"the message has no outcome after {timeout} s")
-            return self._exception
+        return self._of.wait_for(self.index, timeout).error
+
+    def wait(self) -> None:
+        """Return when it has its result."""
+        self._of.wait_for(self.index, None)
+
+    def disregard(self) -> None:
+        """Its sender does not wait for it any more."""
+        self._of.awaited = [index for index in self._of.awaited if index != self.index]
+
+    def wake(self) -> None:
+        """Tell those who wait for several futures that this one is done."""
+        if not self._is_told:
+            tell = "add_result" if self.exception() is None else "add_exception"
+            for waiter in self._waiters:
+                getattr(waiter, tell)(self)
+            self._is_told = True
+
+    def call(self) -> None:
+        """Run the callbacks, each once."""
+        callbacks: list[Callable[[Future[Receipt]], object]] = vars(self).pop("_done_callbacks", [])
+        for callback in callbacks:
+            try:
+                callback(self)
+            except Exception:  # as Future does: the sender's thread must go on
+                LOGGER.exception("exception calling callback for %r", self)
 
 
-def complete(outcomes: Sequence[Outcome], receipts: Iterable[Receipt | None], error: OncelogError | None = None) -> None:
-    """Give each outcome its receipt, or all of them the error, and wake its waiters. All share one condition.
-
-    An outcome that is complete already stays as it is, so that an interrupted call can be made again.
-    """
-    condition = outcomes[0]._condition
-    with condition:
-        for outcome, receipt in zip(outcomes, receipts, strict=False):
-            if outcome._state == FINISHED:
-                continue
-            outcome._result = receipt
-            outcome._exception = error
-            outcome._state = FINISHED
-            if outcome._waiters:
-                for waiter in outcome._waiters:
-                    (waiter.add_result if error is None else waiter.add_exception)(outcome)
-        condition.notify_all()
-    # Without the lock: a callback may send, fork, or wait for a thread that wants the lock.
-    for outcome in outcomes:
-        if outcome._done_callbacks:
-            callbacks, outcome._done_callbacks = outcome._done_callbacks, []
-            for callback in callbacks:
-                _call(callback, outcome)
-
-
-def _call(callback: Callable[[Future[Receipt]], object], outcome: Outcome) -> None:
+def raise_copy(error: OncelogError) -> NoReturn:
+    """Raise a copy: raising the one error of many messages for each of them would make its traceback longer every time."""
+    raised = copy(error).with_traceback(None)
+    raised.__cause__ = error.__cause__
     try:
-        callback(outcome)
-    except Exception:  # as Future does: the sender's thread must go on
-        LOGGER.exception("exception calling callback for %r", outcome)
-
-
-def is_untold(outcomes: Sequence[Outcome]) -> bool:
-    """Tell whether one that has no result yet belongs to a message whose sender does not wait for it."""
-    return any(outcome._state != FINISHED and not outcome.awaited for outcome in outcomes)
-
-
-def disown(outcomes: Sequence[Outcome], error: OncelogError) -> None:
-    """In a forked child: nobody here will complete them. Takes no lock, since who holds it may not exist here; calls nobody."""
-    for outcome in outcomes:
-        if outcome._state != FINISHED:
-            outcome._exception = error
-            outcome._done_callbacks.clear()
-            outcome._state = FINISHED
+        raise raised
+    finally:
+        del error, raised

@@ -16,13 +16,12 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.exits import EXIT_SECONDS
-from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES
+from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch
 from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BYTES, Policy
 from oncelog.producing.cutting import Bounds
-from oncelog.producing.outcome import Outcome
 from oncelog.producing.sending import Address, Sender
 from oncelog.values.expectation import UNCHECKED, expectation
-from oncelog.values.outgoing import check_seconds, check_sequence_id, one_each, outgoing
+from oncelog.values.outgoing import check_seconds, check_sequence_id, outgoing, outgoing_columns
 from oncelog.values.receipt import Receipt
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps
@@ -198,7 +197,7 @@ class Producer(Generic[R]):
         try:
             self._sender.wait(future)
         except BaseException:
-            future.awaited = False  # its caller was interrupted and does not hear of it here
+            future.disregard()  # its caller was interrupted and does not hear of it here
             raise
         return future.result()
 
@@ -223,8 +222,8 @@ class Producer(Generic[R]):
         properties: Sequence[Mapping[str, str] | None] | None = None,
         expected_offset: int | None = None,
         expected_last_id: MessageId | None = None,
-    ) -> list[Receipt]:
-        """Send many messages and return when all are on disk; their receipts in the same order.
+    ) -> Sequence[Receipt]:
+        """Send many messages and return when all are on disk; their receipts in the same order, each made when it is looked at.
 
         ``sequence_ids``, ``keys``, ``properties``: one for each message.
 
@@ -235,34 +234,20 @@ class Producer(Generic[R]):
             OncelogError: as :meth:`send` does. RequestTooLarge: with an expectation, more than the service takes at once.
         """
         self._sender.check_may_wait()
-        columns = (
-            one_each(sequence_ids, len(values), "sequence ids"),
-            one_each(keys, len(values), "keys"),
-            one_each(properties, len(values), "properties"),
-        )
         # All of them before the first is queued: where one cannot be sent none is, and sending the rest again doubles nothing.
-        if not (sequence_ids or keys or properties):
-            messages = [outgoing(value, self._codec) for value in values]
-        else:
-            messages = [
-                outgoing(value, self._codec, sequence_id=number, key=key, properties=each)
-                for value, number, key, each in zip(values, *columns, strict=True)
-            ]
-        expected = expectation(expected_offset, expected_last_id, UNCHECKED, None)
-        if not messages:
+        batch = Batch()
+        batch.extend(*outgoing_columns(values, self._codec, sequence_ids, keys, properties))
+        batch.expected = expectation(expected_offset, expected_last_id, UNCHECKED, None)
+        batch.whole = batch.expected is not None
+        if not batch.payloads:
             return []
-        if expected is None:
-            futures: Sequence[Outcome] = [self._sender.put(message, False) for message in messages]
-            self._sender.end_batch()
-        else:
-            futures = self._sender.put_whole([messages[0]._replace(expected=expected), *messages[1:]])
+        outcomes = self._sender.put_batch(batch)
         try:
-            self._sender.wait(futures[-1])
+            self._sender.wait(outcomes)
         except BaseException:
-            for future in futures:
-                future.awaited = False
+            outcomes.awaited = ()
             raise
-        return [future.result() for future in futures]
+        return outcomes.receipts()
 
     def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
         """Yield those of ``rows`` whose sequence id is above what is already persisted. One-shot iterators are fine."""
@@ -273,7 +258,7 @@ class Producer(Generic[R]):
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent so far has its result; raise the first failure since the last flush.
 
-        A failure that :meth:`send` raised is not raised again.
+        A failure that :meth:`send` or :meth:`send_batch` raised is not raised again.
 
         Raises:
             OncelogError: that failure. TimeoutError: ``timeout`` seconds were not enough.

@@ -10,9 +10,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import repeat
 from typing import NamedTuple
 
 from oncelog.api.api import Api
@@ -20,9 +19,10 @@ from oncelog.errors import InitialSequenceIdTaken, OncelogError, ProducerClosed
 from oncelog.process import exits, forks
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Complete, Core, Opened, Policy, Publish, Wait
-from oncelog.producing.outcome import Condition, Outcome, complete, disown, is_untold
+from oncelog.producing.cutting import Bounds
+from oncelog.producing.outcome import Outcome, Outcomes
 from oncelog.values.outgoing import Outgoing
-from oncelog.values.receipt import Receipt
+from oncelog.values.receipt import Receipt, Receipts
 from oncelog.wire.models import Gaps
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 
@@ -104,7 +104,7 @@ class Sender:
         self._note_use()
 
     def _new_batch(self) -> Batch:
-        return Batch(Condition())
+        return Batch(Outcomes())
 
     def _note_use(self) -> None:
         self._used_at = time.monotonic(), time.time()
@@ -121,56 +121,68 @@ class Sender:
         if forks.here() != self._home:
             self._come_over()
         with self._lock:
+            core = self.core
             while True:
-                core = self.core
                 if not core.has_room(message.size):
                     self._wait_for_room(message.size)
                 batch = core.open
-                outcome = Outcome(batch.shared)
-                if is_awaited:
-                    outcome.awaited = True
-                has_news = core.put(message, batch, outcome)
-                if has_news is not None:
+                at = core.put(message, batch)
+                if self.core is not core:
+                    raise self._disowned()
+                if at is not None:
                     break
                 core.end_batch(time.monotonic())
             if is_awaited:
+                batch.shared.awaited = {*batch.shared.awaited, at}
                 core.end_batch(time.monotonic())
-            elif has_news:
+            elif not core.lingers():
                 core.linger(time.monotonic())
                 self._wake()
         if exits.over and not is_awaited:
             exits.late(self)  # everything that waits was sent already: nothing else would send this
-        return outcome
+        return Outcome(batch.shared, at)
 
-    def put_whole(self, messages: Sequence[Outgoing]) -> Sequence[Outcome]:
-        """Queue messages as one request that is stored as a whole or not at all."""
+    def put_batch(self, batch: Batch) -> Outcomes:
+        """Queue messages, as columns, in as few requests as can be; one if it is ``whole``. Its caller waits for them."""
+        outcomes = batch.shared = Outcomes(len(batch))
+        messages, most = self._policy.bounds
+        bounds = Bounds(min(messages, self._policy.max_pending), min(most, self._policy.max_pending_bytes))
         if self.is_elsewhere():
             self._come_over()
-        with self._lock:
-            while True:
-                self._wait_for_room(sum(message.size for message in messages))
-                outcomes = self.core.put_whole(messages, _awaited, time.monotonic())
-                if outcomes is not None:
-                    return outcomes
+        core = self.core
+        try:
+            for part in [batch] if batch.whole else [part for rising in batch.rising() for part in rising.parts(bounds)]:
+                with self._lock:
+                    while True:
+                        self._wait_for_room(part.size, len(part))
+                        is_queued = core.put_batch(part, time.monotonic())
+                        if self.core is not core:
+                            raise self._disowned()
+                        if is_queued:
+                            break
+        except BaseException:
+            outcomes.awaited = ()  # its caller does not hear of those that are queued
+            raise
+        return outcomes
 
-    def _wait_for_room(self, size: int) -> None:
+    def _wait_for_room(self, size: int, count: int = 1) -> None:
         """Return when there is room, or none is needed any more. The thread that makes the room cannot wait for it."""
         if self._sends == threading.get_ident():
             return
-        if not self.core.has_room(size):
+        if not self.core.has_room(size, count):
             self.core.end_batch(time.monotonic())  # what lingers would take room until its time is up
             self._wake()
-        self._changed.wait_for(lambda: self.core.has_room(size) or self.core.stopped is not None or self.core.is_closed)
+        self._changed.wait_for(lambda: self.core.has_room(size, count) or self.core.stopped is not None or self.core.is_closed)
 
-    def wait(self, outcome: Outcome) -> None:
-        """Return when the message has its result."""
+    def wait(self, outcome: Outcome | Outcomes) -> None:
+        """Return when the message has its result, or all of them have."""
         if threading.current_thread() is threading.main_thread():
             with self._lock:
                 if self._wake():
                     self._changed.wait_for(outcome.done)
                     return
         self._drain(until=outcome.done)
-        outcome.exception()
+        outcome.wait()
 
     def check_may_wait(self) -> None:
         """Raises RuntimeError in a future's callback: it runs on the thread that sends, which would wait for itself."""
@@ -240,7 +252,7 @@ class Sender:
             self._abandoned.set()
             self._changed.notify_all()
         for each in results:
-            complete(each.waiters, _receipts(each), each.error)
+            _complete(each)
         self.core.take_failure()  # the caller who gave up hears of it now
         return f"{self}: {len(ids)} messages have no outcome and are given up" + (
             f", sequence ids {ids[0]} to {ids[-1]}" if ids else ""
@@ -292,17 +304,21 @@ class Sender:
             forks.renew(self._sending)
         forks.renew(self._opening)
         forks.renew(self._lock)
-        old = self.core
-        error = forks.forked(f"the message was queued, and producer {old.name!r}")
-        error.definite = False
+        old, error = self.core, self._disowned()
         for batch in (*old.queue, old.open):
-            disown(batch.waiters, error)
+            batch.shared.disown(error)
         opened = Opened(old.name, old.epoch, old.last_sequence_id, old.last_message_id)
         self.core = Core(self._policy, opened, None, self._new_batch)
         self.core.is_closed = old.is_closed
         self._abandoned = threading.Event()
         self._thread = self._sends = None
         self._has_ended = False
+
+    def _disowned(self) -> OncelogError:
+        """Make the error of a message that the other side of a fork has, also where a signal handler forks in the midst of it."""
+        error = forks.forked(f"the message was queued, and producer {self.core.name!r}")
+        error.definite = False
+        return error
 
     # --- in a transaction
 
@@ -393,7 +409,7 @@ class Sender:
                 while not self.core.queue:
                     if self._thread is not me:
                         return  # another one was started instead
-                    if self.core.is_closed and not self.core.open.payloads:
+                    if self.core.is_closed and not self.core.open.rows:
                         self._thread = None
                         self._changed.notify_all()
                         return
@@ -468,21 +484,15 @@ class Sender:
 
     def _complete(self, result: Complete) -> None:
         core = self.core  # a callback may fork: then there is another one here, and this is the parent's
-        if result.error is not None and is_untold(result.waiters):
+        part = result.part
+        if result.error is not None and part.shared.is_untold(part.begin, len(part)):
             core.untold(result.error)
-        complete(result.waiters, _receipts(result), result.error)
+        _complete(result)
         with self._lock:
             core.completed()
             self._changed.notify_all()
 
 
-def _awaited(batch: Batch) -> Outcome:
-    outcome = Outcome(batch.shared)
-    outcome.awaited = True
-    return outcome
-
-
-def _receipts(result: Complete) -> Iterable[Receipt | None]:
-    if result.error is not None:
-        return repeat(None)
-    return [Receipt(run, at) for run in result.runs for at in range(run.count)]
+def _complete(result: Complete) -> None:
+    part = result.part
+    part.shared.complete(part.begin, len(part), Receipts(result.runs), result.error)

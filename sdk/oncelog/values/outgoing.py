@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from oncelog.codecs import Codec
 from oncelog.errors import InvalidRequest
@@ -15,8 +15,6 @@ LONGEST_SECONDS = 365 * 86_400.0
 MAX_SEQUENCE_ID = 2**63 - 1
 ROW_BYTES = 128
 """What a message costs in memory beside payload, key and properties, roughly. On the wire it is less."""
-
-X = TypeVar("X")
 
 
 class Outgoing(NamedTuple):
@@ -107,11 +105,37 @@ def checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None
     return key
 
 
-def one_each(given: Sequence[X] | None, count: int, what: str) -> Sequence[X | None]:
-    """Return one for each of ``count`` messages: None where none is given. Raises InvalidRequest for another number."""
-    if given is not None and len(given) != count:
-        raise InvalidRequest(f"{len(given)} {what} for {count} messages")
-    return [None] * count if given is None else given
+def outgoing_columns(
+    values: Sequence[Any],
+    codec: Codec[Any] | None = None,
+    sequence_ids: Sequence[int | None] | None = None,
+    keys: Sequence[bytes | str | None] | None = None,
+    properties: Sequence[Mapping[str, str] | None] | None = None,
+) -> tuple[list[bytes], list[int | None] | None, list[bytes | None] | None, list[Mapping[str, str] | None] | None]:
+    """Make many messages: payloads, sequence ids, keys and properties. A column that is None has nothing for any of them.
+
+    Raises as :func:`outgoing` does; InvalidRequest for a column of another length.
+    """
+    count = len(values)
+    for column, what in ((sequence_ids, "sequence ids"), (keys, "keys"), (properties, "properties")):
+        if column is not None and len(column) != count:
+            raise InvalidRequest(f"{len(column)} {what} for {count} messages")
+    are_bytes = codec is None and set(map(type, values)) <= {bytes}
+    payloads: list[bytes] = [*values] if are_bytes else [encode_value(value, codec) for value in values]
+    for number in sequence_ids or ():
+        if number is not None and not (type(number) is int and 0 <= number <= MAX_SEQUENCE_ID):
+            check_sequence_id(number)
+    numbers = [*sequence_ids] if sequence_ids else None
+    if not keys and not properties:
+        return payloads, numbers, None, None
+    nothing = [None] * count
+    given = zip(keys or nothing, properties or nothing, strict=True)
+    return (
+        payloads,
+        numbers,
+        [checked_extras(key, each, None) for key, each in given],
+        [each and dict(each) for each in properties] if properties else None,  # the caller's may change before it is sent
+    )
 
 
 def check_seconds(**given: float) -> None:

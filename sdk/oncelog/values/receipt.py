@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import Literal
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import eq
+from typing import Literal, overload
 
 from oncelog.message_id import MessageId
 from oncelog.wire.requests import ReceiptRun
@@ -63,3 +67,48 @@ class Receipt:
 
     def _values(self) -> tuple[str, int, int | None, MessageId | None]:
         return self.status, self.sequence_id, self.offset, self.message_id
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of many messages, in their order: a sequence that makes each when it is looked at. Immutable.
+
+    It equals a list of the same receipts, and is shown as that is; a slice is a list.
+    """
+
+    __slots__ = ("_ends", "runs")
+
+    def __init__(self, runs: Sequence[ReceiptRun]) -> None:
+        self.runs = runs
+        """Of each, sequence ids, offsets and message ids follow on each other."""
+        self._ends = [*accumulate(run.count for run in runs)]
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError("there is no receipt of that index")
+        number = bisect_right(self._ends, at)
+        return Receipt(self.runs[number], at - self._ends[number] + self.runs[number].count)
+
+    def __iter__(self) -> Iterator[Receipt]:
+        return (Receipt(run, at) for run in self.runs for at in range(run.count))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Receipts | list):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]  # as a list has none
+
+    def __repr__(self) -> str:
+        return repr([*self])
