@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
-from oncelog.client import Client
+from oncelog.client import AsyncClient, Client
 from oncelog.errors import OncelogError
 from oncelog.message_id import MessageId
 from oncelog.producing.producer import Producer
@@ -32,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCHECKED",
+    "AsyncClient",
     "AtomicBatch",
     "AtomicBranch",
     "Checkpoint",

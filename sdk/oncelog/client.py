@@ -10,6 +10,7 @@ from typing import TypeVar
 from oncelog.api.api import Api
 from oncelog.api.atomic import DEFAULT_GROUP
 from oncelog.api.retry import pause
+from oncelog.api.topics import AsyncApi
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.errors import TransactionConflict
 from oncelog.transactions.atomic import AtomicBatch, AtomicBranch
@@ -18,6 +19,16 @@ from oncelog.transactions.transaction import TransactionContext
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 T = TypeVar("T")
+
+
+class AsyncClient(AsyncApi):
+    """The twin of :class:`oncelog.Client` for asyncio: every call is awaited. An asynchronous context manager.
+
+    It belongs to the event loop on which it is used first; on another one it raises RuntimeError, in a forked child
+    :class:`~oncelog.errors.Forked`. Any number of tasks may call at once; each request under way has a connection of its own.
+    Where a call is cancelled its connection is closed, so that its answer reaches nobody else; whether it was done is not known
+    then, as after a time-out.
+    """
 
 
 class Client(Api):

@@ -57,11 +57,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     ask = Connections.ask
 
-    def spied(
+    async def spied(
         connections: Connections, method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline
     ) -> Response:
         found.append(url.partition("/v1/")[0])
-        return ask(connections, method, url, body, headers, deadline)
+        return await ask(connections, method, url, body, headers, deadline)
 
     monkeypatch.setattr(Connections, "ask", spied)
     return found

@@ -9,13 +9,36 @@ from uuid import uuid4
 
 import pytest
 
-from oncelog import Client, Producer
+from oncelog import AsyncClient, Client, Producer
+from oncelog.http.transport import AsyncTransport
+from tests.world.awaits import Maker, event_loop
 from tests.world.service import RunningService, running_service
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from tests.postgres import PostgresServer
+
+
+class _AsyncTransport(AsyncTransport):
+    call = AsyncTransport.ask
+
+
+TWINS = {"Client": AsyncClient, "Transport": _AsyncTransport}
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Has a module's tests run on both twins: under the names of the one stands the other, whose calls block."""
+    if request.param == "threads":
+        yield request.param
+        return
+    with event_loop() as loop:
+        for name, kind in TWINS.items():
+            if hasattr(request.module, name):
+                monkeypatch.setattr(request.module, name, Maker(loop, kind))
+        monkeypatch.setattr(request.module, "drive_all", iter, raising=False)
+        yield request.param
 
 
 @pytest.fixture(scope="module")

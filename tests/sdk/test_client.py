@@ -16,13 +16,17 @@ from oncelog.errors import (
     StorageUnavailable,
     TopicNotFound,
 )
+from oncelog.process.procedures import drive
 from oncelog.wire.models import NamespacePolicies
 from tests.sdk.fakes import Answer, fake_server, problem
 from tests.world.service import free_port
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 # --- several instances
 
 
+@pytest.mark.parametrize("twin", ["threads"], indirect=True)
 def test_one_that_hangs_takes_no_call_with_it_that_others_can_answer() -> None:
     """It takes all the time there was: then each of the others is asked once. The first time-out used to be the answer."""
     urls = [f"http://127.0.0.{number}:1" for number in (1, 2, 3)]
@@ -31,12 +35,12 @@ def test_one_that_hangs_takes_no_call_with_it_that_others_can_answer() -> None:
         hung: list[str] = []
 
         def hangs(client: Client = client, hung: list[str] = hung) -> None:
-            hung.append(client._transport._bases[0])
-            client._transport._gone(hung[-1])
+            hung.append(client._calls._transport._bases[0])
+            client._calls._transport._gone(hung[-1])
             raise ResponseTimeout("planted")
 
         with pytest.raises(ResponseTimeout):
-            client._trying(hangs, True)
+            drive(client._calls._trying(hangs, True))
         assert hung == asked
 
 

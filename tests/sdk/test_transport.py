@@ -22,10 +22,13 @@ from oncelog.errors import (
     TopicNotFound,
 )
 from oncelog.http.transport import Transport
+from oncelog.process.procedures import drive_all
 from oncelog.wire.media import DEFAULT_URL
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, problem
 from tests.world.service import free_port
+
+pytestmark = pytest.mark.usefixtures("twin")
 
 
 def redirect(status: int, location: str) -> Callable[[Request], Answer]:
@@ -129,9 +132,9 @@ def test_a_connection_cut_after_sending_is_not_definite(answer: Answer | None) -
 def test_an_error_of_a_streamed_answer_is_one_of_ours_even_if_it_breaks_off() -> None:
     half = Answer(500, b"{", {"content-type": "application/problem+json"}, claimed_length=100)
     with fake_server(lambda _: half) as fake, pytest.raises(OncelogError):
-        list(Transport(fake.url).lines("POST", "/"))
+        list(drive_all(Transport(fake.url).ask_lines("POST", "/")))
     with fake_server(lambda _: problem(404, "topic_not_found")) as fake, pytest.raises(TopicNotFound):
-        list(Transport(fake.url).lines("POST", "/"))
+        list(drive_all(Transport(fake.url).ask_lines("POST", "/")))
 
 
 def test_what_is_no_url_of_a_service_is_refused() -> None:
@@ -163,6 +166,7 @@ def test_url_and_token_come_from_the_environment_unless_they_are_given(monkeypat
         Client()
 
 
+@pytest.mark.parametrize("twin", ["threads"], indirect=True)
 def test_threads_that_have_ended_leave_no_connection_behind() -> None:
     with fake_server(lambda _: Answer(200)) as fake:
         transport = Transport(fake.url)
@@ -263,7 +267,7 @@ def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes) -> N
 def test_a_line_that_drips_ends_with_its_time() -> None:
     with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\n{}\n{\r\nffff\r\n", b"x") as server:
         transport = Transport(server.url, timeout=0.3)
-        lines = transport.lines("POST", "/")
+        lines = drive_all(transport.ask_lines("POST", "/"))
         assert next(lines) == b"{}"
         with pytest.raises(ResponseTimeout):
             next(lines)
@@ -276,7 +280,7 @@ def test_lines_that_come_one_by_one_may_take_longer_than_one_of_them(monkeypatch
     monkeypatch.setattr("oncelog.http.deadline.time.monotonic", lambda real=time.monotonic: real() + later)
     with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nline\n\r\n") as server:
         transport = Transport(server.url, timeout=60)
-        lines = transport.lines("POST", "/")
+        lines = drive_all(transport.ask_lines("POST", "/"))
         for _ in range(4):
             assert next(lines) == b"line"
             later += 40

@@ -25,6 +25,8 @@ from tests.sdk.test_process import run
 from tests.sdk.test_transport import DRIPS, dripping
 from tests.world.service import RunningService, free_port
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="the test makes its certificates with openssl")
 
 

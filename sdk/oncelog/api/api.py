@@ -1,214 +1,133 @@
-"""All calls of the REST interface, one method a call: here those on topics, producers, policies and status."""
+"""Every call of the service, for callers who wait in their thread: the procedures of the asyncio twin, driven."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, Self
-from uuid import uuid4
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import update_wrapper
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from pydantic import TypeAdapter
+from oncelog.api import calls
+from oncelog.api.calls import RETRY_SECONDS
+from oncelog.api.topics import AsyncApi
+from oncelog.errors import OncelogError, TransactionNotFound, TransactionNotInProgress
+from oncelog.http.transport import READ_SECONDS, Transport
+from oncelog.http.trust import Certificate, Verify
+from oncelog.process.procedures import Procedure, drive, drive_all, got
 
-from oncelog.api.calls import as_request, parse, quoted, topic_path
-from oncelog.api.plausible import MAX_LONG, check_page
-from oncelog.api.subscriptions import SubscriptionCalls
-from oncelog.errors import InvalidResponse, OncelogError, TopicExists
-from oncelog.wire.codec import (
-    encode_consume_request,
-)
-from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
-from oncelog.wire.models import (
-    Cluster,
-    Gaps,
-    NamespacePolicies,
-    OpenedProducer,
-    OpenProducer,
-    Producer,
-    Resource,
-    Topic,
-    TopicStats,
-    Verification,
-    Why,
-)
-from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
-
-_NAMES: TypeAdapter[list[str]] = TypeAdapter(list[str])
-_PRODUCERS: TypeAdapter[list[Producer]] = TypeAdapter(list[Producer])
-_TOPIC = TypeAdapter(Topic)
-_STATS = TypeAdapter(TopicStats)
-_OPENED = TypeAdapter(OpenedProducer)
-_PRODUCER = TypeAdapter(Producer)
-_WHY = TypeAdapter(Why)
-_POLICIES = TypeAdapter(NamespacePolicies)
-_VERIFICATION = TypeAdapter(Verification)
-_CLUSTER = TypeAdapter(Cluster)
-_LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class _Progress(Resource):
-    messages: int
-    of: int
+class _Driven(AsyncApi):
+    """The calls over a transport that blocks."""
+
+    _shell = Transport
 
 
-_PROGRESS = TypeAdapter(_Progress)
+def _waits(call: Callable[Concatenate[AsyncApi, P], Procedure[T]]) -> Callable[Concatenate[Api, P], T]:
+    """Make the method that waits for a call."""
 
-PropertyValue = str | int | bool
+    def method(self: Api, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return drive(call(self._calls, *args, **kwargs))
+
+    update_wrapper(method, call)
+    return method
 
 
-class Api(SubscriptionCalls):
+def _each(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callable[Concatenate[Api, P], Iterator[T]]:
+    """Make the method that waits for each item of a call."""
+
+    def method(self: Api, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return drive_all(call(self._calls, *args, **kwargs))
+
+    update_wrapper(method, call)
+    return method
+
+
+class Api:
     """Every call of the service's REST interface, one method a call; :class:`oncelog.Client` adds what is made of several."""
 
-    # --- topics
-
-    def create_topic(
+    def __init__(
         self,
-        topic: str,
-        properties: Mapping[str, PropertyValue] | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
         *,
-        exist_ok: bool = False,
+        token: str | None = None,
+        timeout: float = READ_SECONDS,
+        retry: float = RETRY_SECONDS,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
     ) -> None:
-        """Create a topic. Raises TopicExists unless ``exist_ok`` (an existing topic's properties are left alone)."""
-        try:
-            self._put(topic_path(namespace, topic), _as_strings(properties))
-        except TopicExists:
-            if not exist_ok:
-                raise
+        """The arguments are those of :class:`oncelog.api.calls.Calls`."""
+        self._calls = _Driven(url, token=token, timeout=timeout, retry=retry, verify=verify, cert=cert, proxy=proxy)
+        self._unconfirmed = self._calls._unconfirmed
 
-    def update_topic(self, topic: str, properties: Mapping[str, PropertyValue], namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Replace all properties. Raises TopicNotFound."""
-        self._put(topic_path(namespace, topic) + "/properties", _as_strings(properties))
+    @property
+    def url(self) -> str:
+        """URL of the service."""
+        return self._calls.url
 
-    def topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Topic:
-        """Name and properties. Raises TopicNotFound."""
-        return parse(_TOPIC, self._get(topic_path(namespace, topic)))
+    create_topic = _waits(AsyncApi.create_topic)
+    update_topic = _waits(AsyncApi.update_topic)
+    topic = _waits(AsyncApi.topic)
+    topics = _waits(AsyncApi.topics)
+    delete_topic = _waits(AsyncApi.delete_topic)
+    stats = _waits(AsyncApi.stats)
+    verify = _each(AsyncApi.verify)
+    cluster = _waits(AsyncApi.cluster)
+    namespaces = _waits(AsyncApi.namespaces)
+    policies = _waits(AsyncApi.policies)
+    set_policies = _waits(AsyncApi.set_policies)
+    open_producer = _waits(AsyncApi.open_producer)
+    producers = _each(AsyncApi.producers)
+    producer = _waits(AsyncApi.producer)
+    forget_producer = _waits(AsyncApi.forget_producer)
+    end_producer = _waits(AsyncApi.end_producer)
+    why = _waits(AsyncApi.why)
+    publish = _waits(AsyncApi.publish)
+    poll = _waits(AsyncApi.poll)
+    healthy = _waits(AsyncApi.healthy)
+    close = _waits(AsyncApi.close)
 
-    def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-        """Names, sorted."""
-        return parse(_NAMES, self._get(f"/v1/namespaces/{quoted(namespace)}/topics"))
+    open_subscription = _waits(AsyncApi.open_subscription)
+    subscriptions = _each(AsyncApi.subscriptions)
+    subscription = _waits(AsyncApi.subscription)
+    receive = _waits(AsyncApi.receive)
+    acknowledge = _waits(AsyncApi.acknowledge)
+    seek_subscription = _waits(AsyncApi.seek_subscription)
+    delete_subscription = _waits(AsyncApi.delete_subscription)
 
-    def delete_topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Delete topic, messages and producers. Raises TopicNotFound."""
-        self._delete(topic_path(namespace, topic))
+    offsets = _waits(AsyncApi.offsets)
+    read_columns = _waits(AsyncApi.read_columns)
+    inspect_rows = _waits(AsyncApi.inspect_rows)
+    inspect_groups = _waits(AsyncApi.inspect_groups)
+    inspect_payloads = _waits(AsyncApi.inspect_payloads)
 
-    def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:
-        """The ends of the log, and what is in hand. Raises TopicNotFound."""
-        return parse(_STATS, self._get(topic_path(namespace, topic) + "/stats"))
+    begin_atomic = _waits(AsyncApi.begin_atomic)
+    stage = _waits(AsyncApi.stage)
+    commit_atomic = _waits(AsyncApi.commit_atomic)
+    abort_atomic = _waits(AsyncApi.abort_atomic)
+    atomic_outcome = _waits(AsyncApi.atomic_outcome)
+    atomic_transactions = _each(AsyncApi.atomic_transactions)
+    group_producer = _waits(AsyncApi.group_producer)
+    forget_group_producer = _waits(AsyncApi.forget_group_producer)
 
-    def verify(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[tuple[int, int] | Verification]:
-        """Refold the log and compare it with the live maps: (messages, of) while it goes on, the Verification last.
-
-        Raises InvalidResponse if the answer ends before it.
-        """
-        line = b"{}"
-        for line in self._transport.lines("POST", topic_path(namespace, topic) + "/verify"):
-            if "of" in parse(_LINE, line):
-                progress = parse(_PROGRESS, line)
-                yield progress.messages, progress.of
-        yield parse(_VERIFICATION, line)
-
-    # --- instances
-
-    def cluster(self) -> Cluster:
-        """The instances over the service's store, and who serves what. Raises NotSupported: it has its store for itself."""
-        return parse(_CLUSTER, self._get("/v1/cluster"))
-
-    # --- namespaces
-
-    def namespaces(self) -> list[str]:
-        """Every namespace that has a topic or a policy."""
-        return parse(_NAMES, self._get("/v1/namespaces"))
-
-    def policies(self, namespace: str = DEFAULT_NAMESPACE) -> NamespacePolicies:
-        """The policies of a namespace: they hold for topics that do not say otherwise."""
-        return parse(_POLICIES, self._get(f"/v1/namespaces/{quoted(namespace)}/policies"))
-
-    def set_policies(self, policies: NamespacePolicies, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Replace the policies of a namespace."""
-        self._put(f"/v1/namespaces/{quoted(namespace)}/policies", policies.to_wire())
-
-    # --- producers
-
-    def open_producer(
-        self, topic: str, name: str | None = None, *, gaps: Gaps = "allow", namespace: str = DEFAULT_NAMESPACE
-    ) -> OpenedProducer:
-        """Begin a new incarnation, fencing the older ones. What :class:`oncelog.Producer` does when it is made."""
-        # The nonce makes a repeated open the same open.
-        wanted = as_request(OpenProducer, "a producer", name=name, nonce=uuid4().hex, gaps=gaps)
-        opened = parse(_OPENED, self._post(topic_path(namespace, topic) + "/producers", wanted, idempotent=True))
-        if opened.name != (name or opened.name) or not 0 < opened.epoch <= MAX_LONG:
-            raise InvalidResponse(f"the answer opens the producer {opened.name[:250]!r}, epoch {opened.epoch}; not {name!r}")
-        if not -1 < (opened.last_sequence_id or 0) <= MAX_LONG:
-            raise InvalidResponse(f"the answer has a last sequence id of {opened.last_sequence_id}")
-        return opened
-
-    def producers(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Producer]:
-        """Every producer of a topic, by name, fetched page by page."""
-        return self._listed(_PRODUCERS, topic_path(namespace, topic) + "/producers", lambda each: each.name)
-
-    def producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Producer:
-        """Show one producer as the live maps have it. Raises ProducerNotFound."""
-        return parse(_PRODUCER, self._get(_producer_path(namespace, topic, name)))
-
-    def forget_producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Drop its sequence ids and fence its running incarnation. Raises ProducerNotFound."""
-        self._delete(_producer_path(namespace, topic, name))
-
-    def end_producer(
-        self, topic: str, name: str, epoch: int, namespace: str = DEFAULT_NAMESPACE, *, timeout: float | None = None
-    ) -> None:
-        """End a producer whose name the service assigned: nothing is stored under that any more. Idempotent.
-
-        Only where all its messages have a definite outcome. Tried once, for ``timeout`` seconds: what is not ended ends by itself
-        when it was not used for long. Raises InvalidRequest: a caller chose the name; ProducerFenced.
-        """
-        self._transport.call("DELETE", _producer_path(namespace, topic, name), params={"epoch": str(epoch)}, timeout=timeout)
-
-    def why(self, topic: str, name: str, sequence_id: int, namespace: str = DEFAULT_NAMESPACE) -> Why:
-        """Explain why a message with this sequence id was or would be dropped."""
-        return parse(_WHY, self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))
-
-    # --- messages
-
-    def publish(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> list[ReceiptRun]:
-        """Send one publish request, once and never again; :class:`oncelog.Producer` is what one wants."""
-        return self._send_messages(topic_path(namespace, topic) + "/publish", request).receipts
-
-    def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
-        """Poll once: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.
-
-        Tried again, it waits for what is left of ``request.wait`` only.
-        """
-        polled = self._page(
-            topic_path(namespace, topic) + "/poll",
-            lambda left_ms: encode_consume_request(replace(request, wait=request.wait and left_ms)),
-            ONCELOG_AVRO,
-            request.wait or 0,
-            request.limit,
-        )
-        check_page(
-            polled.messages,
-            polled.position,
-            start=request.start_from,
-            inclusive=request.inclusive,
-            first_offset=request.start_offset,
-            limit=request.limit,
-        )
-        return polled
-
-    # --- status
-
-    def healthy(self) -> bool:
-        """Whether the service is up and its store open. Never raises an OncelogError."""
-        try:
-            self._transport.call("GET", "/healthz", timeout=5)
-        except OncelogError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Close the connections. It stays closed: every later call raises ClientClosed. Idempotent."""
-        self._transport.close()
+    start_transaction = _waits(AsyncApi.start_transaction)
+    can_commit = _waits(AsyncApi.can_commit)
+    commit_transaction = _waits(AsyncApi.commit_transaction)
+    abort_transaction = _waits(AsyncApi.abort_transaction)
+    invalidate_transaction = _waits(AsyncApi.invalidate_transaction)
+    checkpoint_transaction = _waits(AsyncApi.checkpoint_transaction)
+    transaction_status = _waits(AsyncApi.transaction_status)
+    transactions = _each(AsyncApi.transactions)
+    transaction_states = _waits(AsyncApi.transaction_states)
+    held = _waits(AsyncApi.held)
+    held_on = _waits(AsyncApi.held_on)
+    end_held = _waits(AsyncApi.end_held)
+    prune_transactions = _waits(AsyncApi.prune_transactions)
+    publish_transactional = _waits(AsyncApi.publish_transactional)
+    store = _waits(AsyncApi.store)
+    rollback = _waits(AsyncApi.rollback)
 
     def __enter__(self) -> Self:
         return self
@@ -217,12 +136,38 @@ class Api(SubscriptionCalls):
         self.close()
 
 
-def _producer_path(namespace: str, topic: str, name: str) -> str:
-    return f"{topic_path(namespace, topic)}/producers/{quoted(name)}"
+AnyApi = Api | AsyncApi
+"""One that blocks or one that is awaited: what stands on both asks ``await got(client.call(…))``."""
 
 
-def _as_strings(properties: Mapping[str, PropertyValue] | None) -> dict[str, str]:
-    return {
-        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
-        for name, value in (properties or {}).items()
-    }
+async def tried(client: AnyApi, call: Callable[[], T | Awaitable[T]]) -> T:
+    """As :func:`oncelog.api.calls.tried`."""
+    return await calls.tried(client._calls if isinstance(client, Api) else client, call)
+
+
+async def end_rolled_back(client: AnyApi, write_pointer: int, invalid: bool) -> None:
+    """Abort a transaction whose participants are rolled back; invalidate it where they could not be.
+
+    Raises the OncelogError of a service that does not say that it has ended so; then :func:`end_unconfirmed` repeats it.
+    """
+    client._unconfirmed[write_pointer] = invalid  # before the call: Ctrl-C may interrupt it
+    try:
+        await got(client.invalidate_transaction(write_pointer) if invalid else client.abort_transaction(write_pointer))
+    except TransactionNotInProgress as error:
+        if error.state not in ("aborted", "invalid"):
+            raise
+    client._unconfirmed.pop(write_pointer, None)
+
+
+async def end_unconfirmed(client: AnyApi) -> None:
+    """End once more what was rolled back here and may be in progress there: an abort got lost. Each new transaction does.
+
+    One that was prepared would hold up everybody for up to 25 hours, and a long one, too.
+    """
+    for pointer, invalid in list(client._unconfirmed.items()):
+        try:
+            await end_rolled_back(client, pointer, invalid)
+        except (TransactionNotInProgress, TransactionNotFound):
+            client._unconfirmed.pop(pointer, None)  # it has ended
+        except OncelogError:
+            return  # the next one will

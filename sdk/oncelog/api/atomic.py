@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 from pydantic import TypeAdapter
@@ -26,7 +26,7 @@ class AtomicCalls(TransactionCalls):
 
     # --- the life of one
 
-    def begin_atomic(
+    async def begin_atomic(
         self,
         group: str = DEFAULT_GROUP,
         *,
@@ -42,9 +42,9 @@ class AtomicCalls(TransactionCalls):
         timeout_ms = None if timeout is None else round(timeout * 1000)
         id = uuid4().hex if id is None else id  # noqa: A001
         wanted = as_request(BeginAtomic, "an atomic commit", id=id, group=group, timeout_ms=timeout_ms, of=of)
-        return parse(_OUTCOME, self._post(_ROOT, wanted, idempotent=True))
+        return parse(_OUTCOME, await self._post(_ROOT, wanted, idempotent=True))
 
-    def stage(
+    async def stage(
         self,
         id: str,  # noqa: A002
         topic: str,
@@ -57,9 +57,9 @@ class AtomicCalls(TransactionCalls):
         The same chunk again is stored once. Raises TransactionNotFound, TransactionNotInProgress, TopicNotFound, ChunkReused.
         """
         path = f"{topic_path(namespace, topic)}/stage/{quoted(id)}/{chunk}"
-        self._call("PUT", path, encode_publish_request(request), ONCELOG_AVRO, idempotent=True)
+        await self._call("PUT", path, encode_publish_request(request), ONCELOG_AVRO, idempotent=True)
 
-    def commit_atomic(self, id: str, request: CommitRequest, *, retry: float | None = None) -> AtomicOutcome:  # noqa: A002
+    async def commit_atomic(self, id: str, request: CommitRequest, *, retry: float | None = None) -> AtomicOutcome:  # noqa: A002
         """Make it appear on all topics or on none: what was staged, the request's parts, its branches. Idempotent.
 
         ``retry``: seconds that it is tried again, else the client's. Raises what was refused (OffsetMismatch, SequenceReused,
@@ -69,36 +69,36 @@ class AtomicCalls(TransactionCalls):
         path, body = _path(id, "commit"), encode_commit_request(request)
         return parse(
             _OUTCOME,
-            self._trying(lambda: self._transport.call("POST", path, body, ONCELOG_AVRO), idempotent=True, seconds=retry),
+            await self._trying(lambda: self._transport.ask("POST", path, body, ONCELOG_AVRO), idempotent=True, seconds=retry),
         )
 
-    def abort_atomic(self, id: str) -> AtomicOutcome:  # noqa: A002
+    async def abort_atomic(self, id: str) -> AtomicOutcome:  # noqa: A002
         """Drop everything that is staged; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""
-        return parse(_OUTCOME, self._post(_path(id, "abort"), idempotent=True))
+        return parse(_OUTCOME, await self._post(_path(id, "abort"), idempotent=True))
 
     # --- what is known about them
 
-    def atomic_outcome(self, id: str) -> AtomicOutcome:  # noqa: A002
+    async def atomic_outcome(self, id: str) -> AtomicOutcome:  # noqa: A002
         """Tell what became of it.
 
         What is answered is durable. Raises TransactionNotFound: it never began, or that is forgotten.
         """
-        return parse(_OUTCOME, self._get(_path(id)))
+        return parse(_OUTCOME, await self._get(_path(id)))
 
-    def atomic_transactions(self, group: str | None = None) -> Iterator[AtomicOutcome]:
+    def atomic_transactions(self, group: str | None = None) -> AsyncIterator[AtomicOutcome]:
         """Every one in progress, oldest first, fetched page by page."""
         return self._listed(_OUTCOMES, _ROOT, lambda each: each.id, None if group is None else {"group": group}, rising=False)
 
-    def group_producer(self, group: str, name: str) -> GroupProducer:
+    async def group_producer(self, group: str, name: str) -> GroupProducer:
         """The newest commit of a group under a producer's name. Raises GroupProducerNotFound."""
-        return parse(_PRODUCER, self._get(_producer_path(group, name)))
+        return parse(_PRODUCER, await self._get(_producer_path(group, name)))
 
-    def forget_group_producer(self, group: str, name: str, *, incarnation: str | None = None) -> None:
+    async def forget_group_producer(self, group: str, name: str, *, incarnation: str | None = None) -> None:
         """Forget it: then any sequence id is taken, one that was committed too.
 
         ``incarnation``: only if its newest commit is of this one. Raises GroupProducerNotFound; ProducerFenced: it is of another.
         """
-        self._delete(_producer_path(group, name), None if incarnation is None else {"incarnation": incarnation})
+        await self._delete(_producer_path(group, name), None if incarnation is None else {"incarnation": incarnation})
 
 
 _ROOT = "/v1/atomic"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from typing import TypedDict, TypeVar, Unpack
 from urllib.parse import quote
@@ -15,8 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from oncelog.api.plausible import check_names_rise
 from oncelog.api.retry import Tries
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
-from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, Transport
+from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
+from oncelog.process.procedures import Procedure, got
 from oncelog.wire.codec import decode_polled
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import Resource
@@ -41,7 +42,13 @@ class _Options(TypedDict, total=False):
 
 
 class Calls:
-    """The transport, and how long to insist. The base of :class:`oncelog.Client`, which has the calls themselves."""
+    """The transport, and how long to insist. What has the calls themselves stands on it: :class:`oncelog.api.topics.AsyncApi`.
+
+    The calls are procedures (:mod:`oncelog.process.procedures`): :class:`oncelog.AsyncClient` has them as they are,
+    :class:`oncelog.Client` drives them.
+    """
+
+    _shell: type[Requests] = AsyncTransport
 
     def __init__(
         self,
@@ -67,7 +74,7 @@ class Calls:
 
         Raises ValueError for what is no http(s) URL, and for certificates that cannot be read.
         """
-        self._transport = Transport(url, token, timeout, Trust.chosen(verify, cert, proxy))
+        self._transport = self._shell(url, token, timeout, Trust.chosen(verify, cert, proxy))
         self._timeout = timeout
         self._retry = retry
         self._unconfirmed: dict[int, bool] = {}
@@ -78,7 +85,7 @@ class Calls:
         """URL of the service."""
         return self._transport.url
 
-    def _trying(self, call: Callable[[], T], idempotent: bool, seconds: float | None = None) -> T:
+    async def _trying(self, call: Callable[[], T | Awaitable[T]], idempotent: bool, seconds: float | None = None) -> T:
         """Call, and call again while that is safe and of use; see :func:`oncelog.api.retry.may_retry`.
 
         ``seconds``: for how long, else the client's ``retry``.
@@ -91,14 +98,14 @@ class Calls:
         tries = Tries(time.monotonic() + seconds, idempotent=idempotent, others=others)
         while True:
             try:
-                return call()
+                return await got(call())
             except OncelogError as error:
                 wait = tries.wait_after(error, time.monotonic(), random.random())
                 if wait is None:
                     raise
-            time.sleep(wait)
+            await self._transport.pause(wait)
 
-    def _call(
+    async def _call(
         self,
         method: str,
         path: str,
@@ -119,63 +126,64 @@ class Calls:
         """
         end = inf if within is None else time.monotonic() + within
 
-        def once() -> bytes:
+        def once() -> Procedure[bytes]:
             seconds = max(0.001, min(self._timeout if timeout is None else timeout, end - time.monotonic()))
-            return self._transport.call(method, path, body, media, params, seconds, accept, most)
+            return self._transport.ask(method, path, body, media, params, seconds, accept, most)
 
-        return self._trying(once, idempotent, within)
+        return await self._trying(once, idempotent, within)
 
-    def _get(self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES) -> bytes:
-        return self._call("GET", path, params=params, most=most, idempotent=True)
+    async def _get(self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES) -> bytes:
+        return await self._call("GET", path, params=params, most=most, idempotent=True)
 
-    def _put(self, path: str, value: object) -> None:
-        self._call("PUT", path, json.dumps(value).encode(), JSON, idempotent=False)
+    async def _put(self, path: str, value: object) -> None:
+        await self._call("PUT", path, json.dumps(value).encode(), JSON, idempotent=False)
 
-    def _post(self, path: str, value: object = None, *, idempotent: bool, **options: Unpack[_Options]) -> bytes:
+    async def _post(self, path: str, value: object = None, *, idempotent: bool, **options: Unpack[_Options]) -> bytes:
         body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
-        return self._call("POST", path, body, media, idempotent=idempotent, **options)
+        return await self._call("POST", path, body, media, idempotent=idempotent, **options)
 
-    def _delete(self, path: str, params: dict[str, str] | None = None, *, idempotent: bool = False) -> None:
+    async def _delete(self, path: str, params: dict[str, str] | None = None, *, idempotent: bool = False) -> None:
         # Not repeated blindly: between two tries another client may have made it again.
-        self._call("DELETE", path, params=params, idempotent=idempotent)
+        await self._call("DELETE", path, params=params, idempotent=idempotent)
 
-    def _page(self, path: str, body: Callable[[int], bytes], media: str, wait_ms: int, most_messages: int | None) -> Polled:
+    async def _page(self, path: str, body: Callable[[int], bytes], media: str, wait_ms: int, most_messages: int | None) -> Polled:
         """The messages that a request held by the service for ``wait_ms`` brings; ``body``: of one that is held for so many.
 
         Tried again, it is held for what is left.
         """
         end = time.monotonic() + wait_ms / 1000
 
-        def once() -> bytes:
+        def once() -> Procedure[bytes]:
             left = max(0.0, end - time.monotonic())
             data, timeout = body(int(left * 1000)), self._timeout + left
-            return self._transport.call("POST", path, data, media, None, timeout, ONCELOG_AVRO)
+            return self._transport.ask("POST", path, data, media, None, timeout, ONCELOG_AVRO)
 
-        return decoded(lambda answer: decode_polled(answer, most_messages), self._trying(once, idempotent=True))
+        return decoded(lambda answer: decode_polled(answer, most_messages), await self._trying(once, idempotent=True))
 
-    def _listed(
+    async def _listed(
         self,
         kind: TypeAdapter[list[T]],
         path: str,
         key: Callable[[T], K],
         params: dict[str, str] | None = None,
         rising: bool = True,
-    ) -> Iterator[T]:
+    ) -> AsyncIterator[T]:
         """Every resource of a listing, fetched page by page; ``key``: what the next page goes on behind. Raises InvalidResponse
         for a page that does not."""
         asked = {"limit": str(PAGE), **(params or {})}
         behind: K | None = None
         # A page may be shorter than it was asked for, since what it listed is gone: only an empty one is the last.
-        while page := parse(kind, self._get(path, asked)):
+        while page := parse(kind, await self._get(path, asked)):
             check_names_rise([key(each) for each in (page if rising else page[-1:])], behind, rising)
-            yield from page
+            for each in page:
+                yield each
             behind = key(page[-1])
             asked["after"] = str(behind)
 
 
-def tried(calls: Calls, call: Callable[[], T]) -> T:
+async def tried(calls: Calls, call: Callable[[], T | Awaitable[T]]) -> T:
     """Make a call that is idempotent, and again for as long as this client insists. Raises the last try's OncelogError."""
-    return calls._trying(call, idempotent=True)
+    return await calls._trying(call, idempotent=True)
 
 
 def quoted(name: str) -> str:

@@ -23,7 +23,7 @@ _PAYLOADS: TypeAdapter[list[InspectedPayload]] = TypeAdapter(list[InspectedPaylo
 class RangeCalls(AtomicCalls):
     """Ranges of offsets that hold the same messages whenever they are read."""
 
-    def offsets(
+    async def offsets(
         self, topics: Mapping[str, TopicAsked], namespace: str = DEFAULT_NAMESPACE, *, wait: float = 0
     ) -> dict[str, TopicOffsets]:
         """Tell where the log of each topic begins, and up to where it is stable.
@@ -33,9 +33,9 @@ class RangeCalls(AtomicCalls):
         """
         wanted = as_request(AskOffsets, "a question about offsets", topics=dict(topics), wait=round(wait * 1000))
         path = f"/v1/namespaces/{quoted(namespace)}/offsets"
-        return parse(_OFFSETS, self._post(path, wanted, idempotent=True, timeout=self._timeout + wait))
+        return parse(_OFFSETS, await self._post(path, wanted, idempotent=True, timeout=self._timeout + wait))
 
-    def read_columns(
+    async def read_columns(
         self,
         topic: str,
         first: int,
@@ -61,27 +61,31 @@ class RangeCalls(AtomicCalls):
         given = {"first": first, "upto": upto, "generation": generation, "limit": limit, "maxBytes": max_bytes}
         params = {name: str(value) for name, value in given.items() if value is not None}
         params |= {name: "true" for name, wanted in (("properties", properties), ("refuseExpired", refuse_expired)) if wanted}
-        columns = decoded(decode_message_columns, self._get(f"{topic_path(namespace, topic)}/columns", params, MAX_ANSWER_BYTES))
+        columns = decoded(
+            decode_message_columns, await self._get(f"{topic_path(namespace, topic)}/columns", params, MAX_ANSWER_BYTES)
+        )
         check_columns(columns, first, upto, limit)
         return columns
 
     # --- the tables of a topic
 
-    def inspect_rows(
+    async def inspect_rows(
         self, topic: str, first: int = 0, limit: int = 100, namespace: str = DEFAULT_NAMESPACE
     ) -> list[InspectedRow]:
         """Rows of the log from the offset ``first`` on, each with its write pointer and what became of that.
 
         Raises TopicNotFound, OffsetOutOfRange, TopicDamaged.
         """
-        return parse(_ROWS, self._get(topic_path(namespace, topic) + "/rows", {"first": str(first), "limit": str(limit)}))
+        return parse(_ROWS, await self._get(topic_path(namespace, topic) + "/rows", {"first": str(first), "limit": str(limit)}))
 
-    def inspect_groups(self, topic: str, limit: int = 100, namespace: str = DEFAULT_NAMESPACE) -> list[InspectedGroup]:
+    async def inspect_groups(self, topic: str, limit: int = 100, namespace: str = DEFAULT_NAMESPACE) -> list[InspectedGroup]:
         """List what is stored apart from the log, by write pointer. Raises TopicNotFound, TopicDamaged."""
-        return parse(_GROUPS, self._get(topic_path(namespace, topic) + "/groups", {"limit": str(limit)}))
+        return parse(_GROUPS, await self._get(topic_path(namespace, topic) + "/groups", {"limit": str(limit)}))
 
-    def inspect_payloads(
+    async def inspect_payloads(
         self, topic: str, under: int, limit: int = 100, namespace: str = DEFAULT_NAMESPACE
     ) -> list[InspectedPayload]:
         """The payloads stored under a write pointer (of an atomic commit: minus its number). Raises as the others do."""
-        return parse(_PAYLOADS, self._get(topic_path(namespace, topic) + "/payloads", {"under": str(under), "limit": str(limit)}))
+        return parse(
+            _PAYLOADS, await self._get(topic_path(namespace, topic) + "/payloads", {"under": str(under), "limit": str(limit)})
+        )

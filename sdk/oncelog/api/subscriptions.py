@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 from pydantic import TypeAdapter
@@ -32,7 +32,7 @@ _ACKNOWLEDGED = TypeAdapter(Acknowledged)
 class SubscriptionCalls(RangeCalls):
     """Subscriptions of topics; :class:`oncelog.Consumer` is what one wants."""
 
-    def open_subscription(
+    async def open_subscription(
         self,
         topic: str,
         name: str,
@@ -47,19 +47,19 @@ class SubscriptionCalls(RangeCalls):
         """
         # The nonce makes a repeated open the same open.
         wanted = as_request(OpenSubscription, _WHAT, name=name, nonce=uuid4().hex, start=start_position(start, inclusive))
-        return parse(_SUBSCRIPTION, self._post(topic_path(namespace, topic) + "/subscriptions", wanted, idempotent=True))
+        return parse(_SUBSCRIPTION, await self._post(topic_path(namespace, topic) + "/subscriptions", wanted, idempotent=True))
 
-    def subscriptions(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Subscription]:
+    def subscriptions(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[Subscription]:
         """Every subscription of a topic, by name, fetched page by page."""
         return self._listed(_SUBSCRIPTIONS, topic_path(namespace, topic) + "/subscriptions", lambda each: each.name)
 
-    def subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Subscription:
+    async def subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Subscription:
         """Show one subscription: its cursor, its lag, its epoch. Raises SubscriptionNotFound."""
-        return parse(_SUBSCRIPTION, self._get(_path(namespace, topic, name)))
+        return parse(_SUBSCRIPTION, await self._get(_path(namespace, topic, name)))
 
-    def receive(self, topic: str, name: str, asked: ReceiveMessages, namespace: str = DEFAULT_NAMESPACE) -> Polled:
+    async def receive(self, topic: str, name: str, asked: ReceiveMessages, namespace: str = DEFAULT_NAMESPACE) -> Polled:
         """Records of the next messages, and the position to go on from. Raises ConsumerFenced, SubscriptionNotFound."""
-        polled = self._page(
+        polled = await self._page(
             _path(namespace, topic, name) + "/receive",
             lambda left_ms: json.dumps(asked.model_copy(update={"wait": left_ms}).to_wire()).encode(),
             JSON,
@@ -70,7 +70,7 @@ class SubscriptionCalls(RangeCalls):
         check_page(polled.messages, polled.position, start=start, limit=asked.limit)
         return polled
 
-    def acknowledge(
+    async def acknowledge(
         self, topic: str, name: str, asked: Acknowledge, namespace: str = DEFAULT_NAMESPACE, *, within: float | None = None
     ) -> int:
         """Move the cursor, and tell where it stands, on disk.
@@ -80,9 +80,9 @@ class SubscriptionCalls(RangeCalls):
         Raises ConsumerFenced, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId.
         """
         path = _path(namespace, topic, name) + "/ack"
-        return parse(_ACKNOWLEDGED, self._post(path, asked.to_wire(), idempotent=True, within=within)).cursor
+        return parse(_ACKNOWLEDGED, await self._post(path, asked.to_wire(), idempotent=True, within=within)).cursor
 
-    def seek_subscription(
+    async def seek_subscription(
         self,
         topic: str,
         name: str,
@@ -97,11 +97,11 @@ class SubscriptionCalls(RangeCalls):
         Raises ConsumerFenced, SubscriptionNotFound; what :meth:`open_subscription` raises for a ``start``.
         """
         wanted = as_request(SeekSubscription, _WHAT, to=start_position(to, inclusive), nonce=uuid4().hex, epoch=epoch)
-        return parse(_SUBSCRIPTION, self._post(_path(namespace, topic, name) + "/seek", wanted, idempotent=True))
+        return parse(_SUBSCRIPTION, await self._post(_path(namespace, topic, name) + "/seek", wanted, idempotent=True))
 
-    def delete_subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
+    async def delete_subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""
-        self._delete(_path(namespace, topic, name))
+        await self._delete(_path(namespace, topic, name))
 
 
 def _path(namespace: str, topic: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from datetime import datetime
 from typing import Literal
 
@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from oncelog.api.calls import Calls, as_request, decoded, parse, receipts_bytes, topic_path
 from oncelog.api.plausible import check_receipts
-from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError, TransactionNotFound, TransactionNotInProgress
+from oncelog.errors import InvalidRequest, InvalidResponse
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_rollback
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
@@ -49,11 +49,9 @@ _PRUNED: TypeAdapter[_Pruned] = TypeAdapter(_Pruned)
 class TransactionCalls(Calls):
     """The transaction service, and what a topic takes under a write pointer."""
 
-    _unconfirmed: dict[int, bool]
-
     # --- the life of a transaction
 
-    def start_transaction(
+    async def start_transaction(
         self,
         type: Literal["short", "long"] = "short",  # noqa: A002  # the field's word
         timeout: float | None = None,
@@ -65,19 +63,19 @@ class TransactionCalls(Calls):
         """
         timeout_ms = None if timeout is None else round(timeout * 1000)
         wanted = as_request(StartTransaction, "a transaction", type=type, timeout_ms=timeout_ms)
-        return _begun(self._post(_ROOT, wanted, idempotent=False, accept=THRIFT))
+        return _begun(await self._post(_ROOT, wanted, idempotent=False, accept=THRIFT))
 
-    def can_commit(self, write_pointer: int, changes: Iterable[bytes], resource: str | None = None) -> str:
+    async def can_commit(self, write_pointer: int, changes: Iterable[bytes], resource: str | None = None) -> str:
         """Hand in what the transaction changed; conflicts with what others committed meanwhile are found here.
 
         ``resource`` names the database whose own commit decides the transaction; it is *prepared* then and times out at the
         maximum lifetime only. Answers the id of the store that the transaction is in: with the write pointer, its name in that
         database. Raises TransactionConflict, TransactionNotInProgress, TransactionNotFound.
         """
-        body = self._post(_path(write_pointer, "can-commit"), _changes(changes, resource), idempotent=True)
+        body = await self._post(_path(write_pointer, "can-commit"), _changes(changes, resource), idempotent=True)
         return parse(_CAN_COMMIT, body).store_id
 
-    def commit_transaction(self, write_pointer: int, changes: Iterable[bytes] = ()) -> TransactionStatus:
+    async def commit_transaction(self, write_pointer: int, changes: Iterable[bytes] = ()) -> TransactionStatus:
         """Commit; idempotent. ``changes`` as for :meth:`can_commit`, where that was not called.
 
         Raises:
@@ -86,9 +84,9 @@ class TransactionCalls(Calls):
         """
         changed = list(changes)
         body = _changes(changed, None) if changed else None
-        return parse(_STATUS, self._post(_path(write_pointer, "commit"), body, idempotent=True))
+        return parse(_STATUS, await self._post(_path(write_pointer, "commit"), body, idempotent=True))
 
-    def abort_transaction(self, write_pointer: int, *, unless_prepared: bool = False) -> TransactionStatus:
+    async def abort_transaction(self, write_pointer: int, *, unless_prepared: bool = False) -> TransactionStatus:
         """Undo: the service rolls its messages back. Idempotent.
 
         With ``unless_prepared`` one that a database decides is left to it, and one that is invalid stays so: for everybody but
@@ -97,54 +95,54 @@ class TransactionCalls(Calls):
         Raises TransactionNotInProgress, TransactionNotFound, TransactionPrepared.
         """
         body = AbortTransaction(unless_prepared=True).to_wire() if unless_prepared else None
-        return parse(_STATUS, self._post(_path(write_pointer, "abort"), body, idempotent=True))
+        return parse(_STATUS, await self._post(_path(write_pointer, "abort"), body, idempotent=True))
 
-    def invalidate_transaction(self, write_pointer: int) -> TransactionStatus:
+    async def invalidate_transaction(self, write_pointer: int) -> TransactionStatus:
         """Give up: nothing of it is ever seen, and its pointer stays in the list of invalid ones until it is pruned.
 
         For a transaction whose participants could not all undo what they did. Idempotent; raises as
         :meth:`abort_transaction` does.
         """
-        return parse(_STATUS, self._post(_path(write_pointer, "invalidate"), idempotent=True))
+        return parse(_STATUS, await self._post(_path(write_pointer, "invalidate"), idempotent=True))
 
-    def checkpoint_transaction(self, write_pointer: int) -> Transaction:
+    async def checkpoint_transaction(self, write_pointer: int) -> Transaction:
         """A further write pointer for what comes next. ``write_pointer``: the transaction's id.
 
         Two tries may make two pointers; the unused one does no harm. Raises TransactionNotInProgress, TransactionNotFound.
         """
-        return _begun(self._post(_path(write_pointer, "checkpoint"), idempotent=True, accept=THRIFT))
+        return _begun(await self._post(_path(write_pointer, "checkpoint"), idempotent=True, accept=THRIFT))
 
     # --- what is known about them
 
-    def transaction_status(self, write_pointer: int) -> TransactionStatus:
+    async def transaction_status(self, write_pointer: int) -> TransactionStatus:
         """Tell what became of a transaction, by its id or a checkpoint's pointer. Raises TransactionNotFound."""
-        return parse(_STATUS, self._get(_path(write_pointer)))
+        return parse(_STATUS, await self._get(_path(write_pointer)))
 
-    def transactions(self, state: Literal["in_progress", "invalid"] = "in_progress") -> Iterator[TransactionStatus]:
+    def transactions(self, state: Literal["in_progress", "invalid"] = "in_progress") -> AsyncIterator[TransactionStatus]:
         """Every transaction in progress, or every invalid one, oldest first, fetched page by page."""
         return self._listed(_STATUSES, _ROOT, lambda each: each.write_pointer, {"state": state})
 
-    def transaction_states(self, write_pointers: Collection[int]) -> dict[int, TransactionState]:
+    async def transaction_states(self, write_pointers: Collection[int]) -> dict[int, TransactionState]:
         """The state of each of them that the service still knows."""
-        return parse(_STATES, self._post(_ROOT + "/states", {"writePointers": list(write_pointers)}, idempotent=True))
+        return parse(_STATES, await self._post(_ROOT + "/states", {"writePointers": list(write_pointers)}, idempotent=True))
 
-    def held(self, limit: int = 1_000) -> list[HeldOnTopic]:
+    async def held(self, limit: int = 1_000) -> list[HeldOnTopic]:
         """List what the open topics hold back under write pointers that are not decided, the oldest messages first."""
-        return parse(_HELD, self._get("/v1/held", {"limit": str(limit)}))
+        return parse(_HELD, await self._get("/v1/held", {"limit": str(limit)}))
 
-    def held_on(self, topic: str, namespace: str = DEFAULT_NAMESPACE, limit: int = 1_000) -> list[HeldMessages]:
+    async def held_on(self, topic: str, namespace: str = DEFAULT_NAMESPACE, limit: int = 1_000) -> list[HeldMessages]:
         """List what one topic holds back: the first entry is what its consumers stop at. Raises TopicNotFound."""
-        return parse(_HELD_ON_TOPIC, self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
+        return parse(_HELD_ON_TOPIC, await self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
 
-    def end_held(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
+    async def end_held(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
         """End another service's write pointer on a topic: its messages count from now on, or are rolled back.
 
         Raises TransactionNotFound: nothing is held back under it. TransactionNotInProgress: it is of our own transaction service.
         """
         body = EndHeld(committed=committed).to_wire()
-        self._post(f"{topic_path(namespace, topic)}/held/{write_pointer}", body, idempotent=False)
+        await self._post(f"{topic_path(namespace, topic)}/held/{write_pointer}", body, idempotent=False)
 
-    def prune_transactions(self, write_pointers: Collection[int] | None = None, before: datetime | None = None) -> int:
+    async def prune_transactions(self, write_pointers: Collection[int] | None = None, before: datetime | None = None) -> int:
         """Forget invalid transactions: those named, or all that were started before a time. How many they were.
 
         Those whose messages are not rolled back everywhere yet stay. Raises ValueError for a time without a time zone.
@@ -155,65 +153,41 @@ class TransactionCalls(Calls):
             write_pointers=None if write_pointers is None else list(write_pointers),
             before_ms=None if before is None else int(before.timestamp() * 1000),
         )
-        return parse(_PRUNED, self._post(_ROOT + "/prune", wanted.to_wire(), idempotent=True)).pruned
+        return parse(_PRUNED, await self._post(_ROOT + "/prune", wanted.to_wire(), idempotent=True)).pruned
 
     # --- messages under a write pointer
 
-    def publish_transactional(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> PublishResponse:
+    async def publish_transactional(
+        self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE
+    ) -> PublishResponse:
         """Send one publish request with a write pointer, once; its answer is what :meth:`rollback` takes.
 
         Without messages it publishes what :meth:`store` has put under the pointer, as one group, in the order of storing.
         Without a producer, sequence ids that rise by one make it safe to repeat; they are the write pointer's on this topic.
         Raises StoredGroupPublished, TransactionNotInProgress, ProducerInTransaction, TransactionalMismatch.
         """
-        return self._send_messages(topic_path(namespace, topic) + "/publish", request)
+        return await self._send_messages(topic_path(namespace, topic) + "/publish", request)
 
-    def store(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> PublishResponse:
+    async def store(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> PublishResponse:
         """Store messages under a write pointer without making them appear yet; sent once. Their receipts carry no id.
 
         Raises as :meth:`publish_transactional` does.
         """
-        return self._send_messages(topic_path(namespace, topic) + "/store", request)
+        return await self._send_messages(topic_path(namespace, topic) + "/store", request)
 
-    def rollback(self, topic: str, response: PublishResponse, namespace: str = DEFAULT_NAMESPACE) -> None:
+    async def rollback(self, topic: str, response: PublishResponse, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Undo one :meth:`publish_transactional` by its answer; idempotent. Raises RollbackRefused."""
-        self._call("POST", topic_path(namespace, topic) + "/rollback", encode_rollback(response), ONCELOG_AVRO, idempotent=True)
+        await self._call(
+            "POST", topic_path(namespace, topic) + "/rollback", encode_rollback(response), ONCELOG_AVRO, idempotent=True
+        )
 
-    def _send_messages(self, path: str, request: PublishRequest) -> PublishResponse:
+    async def _send_messages(self, path: str, request: PublishRequest) -> PublishResponse:
         body, messages = encode_publish_request(request), len(request.payloads)
-        answer = self._transport.call("POST", path, body, ONCELOG_AVRO, most=receipts_bytes(messages))
+        answer = await self._transport.ask("POST", path, body, ONCELOG_AVRO, most=receipts_bytes(messages))
         response = decoded(decode_published, answer)
         if messages:  # else a group is published, and nobody counts it here
             check_receipts(response.receipts, messages)
         return response
-
-
-def end_rolled_back(calls: TransactionCalls, write_pointer: int, invalid: bool) -> None:
-    """Abort a transaction whose participants are rolled back; invalidate it where they could not be.
-
-    Raises the OncelogError of a service that does not say that it has ended so; then :func:`end_unconfirmed` repeats it.
-    """
-    calls._unconfirmed[write_pointer] = invalid  # before the call: Ctrl-C may interrupt it
-    try:
-        (calls.invalidate_transaction if invalid else calls.abort_transaction)(write_pointer)
-    except TransactionNotInProgress as error:
-        if error.state not in ("aborted", "invalid"):
-            raise
-    calls._unconfirmed.pop(write_pointer, None)
-
-
-def end_unconfirmed(calls: TransactionCalls) -> None:
-    """End once more what was rolled back here and may be in progress there: an abort got lost. Each new transaction does.
-
-    One that was prepared would hold up everybody for up to 25 hours, and a long one, too.
-    """
-    for pointer, invalid in list(calls._unconfirmed.items()):
-        try:
-            end_rolled_back(calls, pointer, invalid)
-        except (TransactionNotInProgress, TransactionNotFound):
-            calls._unconfirmed.pop(pointer, None)  # it has ended
-        except OncelogError:
-            return  # the next one will
 
 
 _ROOT = "/v1/transactions"

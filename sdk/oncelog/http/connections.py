@@ -6,14 +6,14 @@ No ~/.netrc (it would replace the token), no proxy and no cookie from anywhere, 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
 from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError, ResponseTimeout
 from oncelog.http.deadline import CONNECT_SECONDS, Deadline
 from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
-from oncelog.http.sockets import Stream, Tls, connected
+from oncelog.http.sockets import Blocking, Network, Stream, Tls, connected
 from oncelog.http.trust import Trust
 
 _CONNECTIONS = 4
@@ -65,20 +65,29 @@ class Response:
         self._deadline = deadline
         self._begun: list[bytes] = []
 
-    def read_head(self) -> None:
+    async def read_head(self) -> None:
         """Wait for the head; :attr:`status` and :attr:`headers` are known from then on. Raises OSError."""
         incoming = self._connection.incoming
         while not incoming.has_head:
-            self._begun += incoming.feed(self._connection.stream.receive(_HEAD_BYTES, self._deadline))
+            self._begun += incoming.feed(await self._connection.stream.receive(_HEAD_BYTES, self._deadline))
         self.status, self.headers = incoming.status, incoming.headers
 
-    def parts(self) -> Iterator[bytes]:
-        """The body, to its end. Raises OSError."""
-        begun, self._begun = self._begun, []
-        yield from begun
+    async def more(self) -> list[bytes] | None:
+        """What comes next of the body, as soon as there is any; None at its end. Raises OSError."""
         incoming = self._connection.incoming
-        while not incoming.complete:
-            yield from incoming.feed(self._connection.stream.receive(_PART_BYTES, self._deadline))
+        begun, self._begun = self._begun, []
+        while not begun:
+            if incoming.complete:
+                return None
+            begun = incoming.feed(await self._connection.stream.receive(_PART_BYTES, self._deadline))
+        return begun
+
+    async def content(self) -> bytes:
+        """All of the body. Raises OSError."""
+        parts: list[bytes] = []
+        while (more := await self.more()) is not None:
+            parts += more
+        return b"".join(parts)
 
     def let_go(self) -> None:
         """Keep the connection for the next request if all of the answer has come, else close it."""
@@ -92,12 +101,14 @@ class Response:
 class Connections:
     """Connections of one thread: at most one to a host is idle. One that is in use belongs to its response alone."""
 
-    def __init__(self, trust: Trust | None = None) -> None:
+    def __init__(self, trust: Trust | None = None, network: Network | None = None) -> None:
+        """``network``: else the one that blocks."""
         self._trust = Trust.chosen() if trust is None else trust
+        self._network = Blocking() if network is None else network
         self._kept: dict[tuple[str, str], Connection] = {}
         self._closed = False
 
-    def ask(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline) -> Response:
+    async def ask(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline) -> Response:
         """The answer to a request, its body still to be read.
 
         Raises OSError: none came; NotSent: the request cannot have arrived.
@@ -105,15 +116,15 @@ class Connections:
         parts = urlsplit(url)
         try:
             head = self._head(method, parts, headers, body)
-            connection = self._idle(parts) or Connection(self._opened(parts, deadline))
+            connection = self._idle(parts) or Connection(await self._opened(parts, deadline))
         except (OSError, ValueError) as error:
             raise NotSent(f"{parts.hostname}: {error}") from error
         response = Response(url, connection, self, deadline)
         try:
             connection.incoming.begin()
             with suppress(BrokenPipeError):  # who refuses a body unread may have answered; urllib3 goes on so, too
-                _send(connection.stream, head, body, deadline)
-            response.read_head()
+                await _send(connection.stream, head, body, deadline)
+            await response.read_head()
         except BaseException:
             connection.close()
             raise
@@ -124,8 +135,8 @@ class Connections:
         if self._closed:
             connection.close()
             return
-        before = self._kept.pop(_origin(urlsplit(url)), None)
-        self._kept[_origin(urlsplit(url))] = connection
+        before = self._kept.pop(origin(urlsplit(url)), None)
+        self._kept[origin(urlsplit(url))] = connection
         if before is not None:
             before.close()
         while len(self._kept) > _CONNECTIONS:
@@ -139,7 +150,7 @@ class Connections:
                 self._kept.popitem()[1].close()
 
     def _idle(self, url: SplitResult) -> Connection | None:
-        connection = self._kept.pop(_origin(url), None)
+        connection = self._kept.pop(origin(url), None)
         if connection is None or connection.is_fresh():
             return connection
         connection.close()
@@ -155,7 +166,7 @@ class Connections:
                 headers = {**headers, "proxy-authorization": user}
         return request_bytes(method, _host(url), target, headers, body)
 
-    def _opened(self, url: SplitResult, deadline: Deadline) -> Stream:
+    async def _opened(self, url: SplitResult, deadline: Deadline) -> Stream:
         """A new connection to the host, through the proxy if there is one.
 
         Raises OSError; ValueError: certificates cannot be read.
@@ -163,13 +174,13 @@ class Connections:
         deadline = deadline.within(CONNECT_SECONDS)
         proxy = None if self._trust.proxy is None else urlsplit(self._trust.proxy)
         first = url if proxy is None else proxy
-        stream: Stream = connected(first.hostname or "", first.port or _PORTS[first.scheme], deadline)
+        stream = await connected(self._network, first.hostname or "", first.port or _PORTS[first.scheme], deadline)
         try:
             if first.scheme == "https":
-                stream = Tls(stream, self._trust.context, first.hostname or "", deadline)
+                stream = await _under_tls(stream, self._trust, first, deadline)
             if proxy is not None and url.scheme == "https":
-                _tunnel(stream, url, proxy, deadline)
-                stream = Tls(stream, self._trust.context, url.hostname or "", deadline)
+                await _tunnel(stream, url, proxy, deadline)
+                stream = await _under_tls(stream, self._trust, url, deadline)
         except BaseException:
             stream.close()
             raise
@@ -187,26 +198,32 @@ def connection_error(url: str, error: BaseException) -> OncelogError:
     return ConnectionFailed(f"{url} cannot be reached: {error}", definite=unsent)
 
 
-def _send(stream: Stream, head: bytes, body: bytes | None, deadline: Deadline) -> None:
+async def _send(stream: Stream, head: bytes, body: bytes | None, deadline: Deadline) -> None:
     if body is None:
-        stream.send(head, deadline)
+        await stream.send(head, deadline)
     elif len(body) <= _SEGMENT_BYTES:
-        stream.send(head + body, deadline)
+        await stream.send(head + body, deadline)
     else:
-        stream.send(head + body[:_SEGMENT_BYTES], deadline)
-        stream.send(memoryview(body)[_SEGMENT_BYTES:], deadline)
+        await stream.send(head + body[:_SEGMENT_BYTES], deadline)
+        await stream.send(memoryview(body)[_SEGMENT_BYTES:], deadline)
 
 
-def _tunnel(stream: Stream, url: SplitResult, proxy: SplitResult, deadline: Deadline) -> None:
+async def _under_tls(stream: Stream, trust: Trust, url: SplitResult, deadline: Deadline) -> Stream:
+    tls = Tls(stream, trust.context, url.hostname or "")
+    await tls.shake_hands(deadline)
+    return tls
+
+
+async def _tunnel(stream: Stream, url: SplitResult, proxy: SplitResult, deadline: Deadline) -> None:
     """Have the proxy connect to the host (CONNECT). Raises OSError."""
     there = f"{_bracketed(url.hostname or '')}:{url.port or _PORTS[url.scheme]}"
     user = basic(proxy)
     named = {} if user is None else {"proxy-authorization": user}
-    stream.send(request_bytes("CONNECT", there, there, named, None), deadline)
+    await stream.send(request_bytes("CONNECT", there, there, named, None), deadline)
     head = b""
     while b"\r\n\r\n" not in head:
         # Byte by byte: what is behind the head is the host's, and no parser of answers knows that this one has no body.
-        byte = stream.receive(1, deadline)
+        byte = await stream.receive(1, deadline)
         head += byte
         if not byte or len(head) > 1 << 16:
             raise OSError("the proxy does not answer CONNECT in HTTP")
@@ -215,7 +232,8 @@ def _tunnel(stream: Stream, url: SplitResult, proxy: SplitResult, deadline: Dead
         raise OSError(f"the proxy does not connect: {head.splitlines()[0][:200].decode('latin-1')!r}")
 
 
-def _origin(url: SplitResult) -> tuple[str, str]:
+def origin(url: SplitResult) -> tuple[str, str]:
+    """What a connection is to."""
     return url.scheme, url.netloc
 
 

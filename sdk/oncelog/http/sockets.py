@@ -1,4 +1,8 @@
-"""Bytes to a host and back, plain or under TLS: each operation is told until when it may take."""
+"""Bytes to a host and back, plain or under TLS: each operation is told until when it may take.
+
+TLS and the choice among a host's addresses are procedures (:mod:`oncelog.process.procedures`), the same for both twins. What
+differs is a :class:`Network`: here the one whose operations block, in :mod:`oncelog.http.loop` that of an event loop.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -20,10 +24,10 @@ _RECORD_BYTES = 1 << 16
 class Stream(Protocol):
     """A connection to a host. Whatever fails is an OSError; TimeoutError: the deadline is over."""
 
-    def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+    async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
         """Send all of it."""
 
-    def receive(self, most: int, deadline: Deadline) -> bytes:
+    async def receive(self, most: int, deadline: Deadline) -> bytes:
         """At most so many bytes, as soon as there are any; none at its end."""
 
     def is_quiet(self) -> bool:
@@ -33,17 +37,29 @@ class Stream(Protocol):
         """Let go of it without a word to the host: a forked child does so with its parent's."""
 
 
+class Network(Protocol):
+    """How a shell reaches hosts."""
+
+    async def addresses(self, host: str, port: int, deadline: Deadline) -> Sequence[Any]:
+        """Look up a host, as :func:`socket.getaddrinfo` answers. Raises OSError; TimeoutError: the deadline is over."""
+        ...
+
+    async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Stream:
+        """Connect the socket. Raises OSError."""
+        ...
+
+
 class Plain:
     """A connected socket."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
 
-    def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+    async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
         self._socket.settimeout(deadline.left())
         self._socket.sendall(data)  # all of it within that time
 
-    def receive(self, most: int, deadline: Deadline) -> bytes:
+    async def receive(self, most: int, deadline: Deadline) -> bytes:
         self._socket.settimeout(deadline.left())
         return self._socket.recv(most)
 
@@ -62,28 +78,30 @@ class Plain:
 class Tls:
     """A stream under TLS within another stream, which may be one under TLS: to a proxy."""
 
-    def __init__(self, inner: Stream, context: ssl.SSLContext, host: str, deadline: Deadline) -> None:
-        """Shake hands. Raises OSError, of which ssl.SSLCertVerificationError: the host is not trusted."""
+    def __init__(self, inner: Stream, context: ssl.SSLContext, host: str) -> None:
         self._inner = inner
         self._come, self._to_go = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._come, self._to_go, server_hostname=host)
+
+    async def shake_hands(self, deadline: Deadline) -> None:
+        """Begin with this. Raises OSError, of which ssl.SSLCertVerificationError: the host is not trusted."""
         try:
-            self._drive(self._tls.do_handshake, deadline)
+            await self._drive(self._tls.do_handshake, deadline)
         except ssl.SSLError:
             with suppress(OSError):
-                self._flush(deadline)  # the host is told why
+                await self._flush(deadline)  # the host is told why
             raise
 
-    def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+    async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
         view = memoryview(data)
         for at in range(0, len(view), _RECORD_BYTES):
             part = view[at : at + _RECORD_BYTES]
             while part:
-                part = part[self._drive(lambda part=part: self._tls.write(part), deadline) :]  # type: ignore[misc]
+                part = part[await self._drive(lambda part=part: self._tls.write(part), deadline) :]  # type: ignore[misc]
 
-    def receive(self, most: int, deadline: Deadline) -> bytes:
+    async def receive(self, most: int, deadline: Deadline) -> bytes:
         try:
-            return self._drive(lambda: self._tls.read(most), deadline)
+            return await self._drive(lambda: self._tls.read(most), deadline)
         except ssl.SSLEOFError:  # closed without saying so under TLS: HTTP says itself where an answer ends
             return b""
 
@@ -93,42 +111,40 @@ class Tls:
     def close(self) -> None:
         self._inner.close()
 
-    def _drive(self, step: Callable[[], T], deadline: Deadline) -> T:
+    async def _drive(self, step: Callable[[], T], deadline: Deadline) -> T:
         """Do it, with as much sent and received as it takes."""
         while True:
             try:
                 done = step()
             except ssl.SSLWantReadError:
-                self._flush(deadline)
-                if data := self._inner.receive(_RECORD_BYTES, deadline):
+                await self._flush(deadline)
+                if data := await self._inner.receive(_RECORD_BYTES, deadline):
                     self._come.write(data)
                 else:
                     self._come.write_eof()
                 continue
-            self._flush(deadline)
+            await self._flush(deadline)
             return done
 
-    def _flush(self, deadline: Deadline) -> None:
+    async def _flush(self, deadline: Deadline) -> None:
         if data := self._to_go.read():
-            self._inner.send(data, deadline)
+            await self._inner.send(data, deadline)
 
 
-def connected(host: str, port: int, deadline: Deadline) -> Plain:
+async def connected(network: Network, host: str, port: int, deadline: Deadline) -> Stream:
     """A connection to the first of the host's addresses that takes it.
 
     The time is for all of them together, and for looking them up: an address that does not answer leaves as much to the others
     as it was given itself. Raises OSError: what the last one met; TimeoutError.
     """
     failure: OSError | None = None
-    addresses = _addresses(host, port, deadline)
+    addresses = numeric(host, port) or await network.addresses(host, port, deadline)
     for at, (family, kind, protocol, _, address) in enumerate(addresses):
         left = deadline.left()
         opened = socket.socket(family, kind, protocol)
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opened.settimeout(left / (len(addresses) - at))
-            opened.connect(address)
-            return Plain(opened)
+            return await network.connect(opened, address, Deadline(left / (len(addresses) - at)))
         except OSError as error:
             opened.close()
             failure = error
@@ -138,15 +154,31 @@ def connected(host: str, port: int, deadline: Deadline) -> Plain:
     raise failure or OSError(f"{host} has no address")
 
 
+def numeric(host: str, port: int) -> list[Any]:
+    """The address that the host is; none where it is a name."""
+    try:
+        return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except (socket.gaierror, UnicodeError):
+        return []
+
+
+class Blocking:
+    """A network whose operations block the thread that calls them."""
+
+    async def addresses(self, host: str, port: int, deadline: Deadline) -> Sequence[Any]:
+        return _addresses(host, port, deadline)
+
+    async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Stream:
+        opened.settimeout(deadline.left())
+        opened.connect(address)
+        return Plain(opened)
+
+
 def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
     """The addresses of the host.
 
     Looking them up cannot be interrupted, so a thread does it; one that is waited for in vain ends by itself.
     """
-    try:
-        return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
-    except (socket.gaierror, UnicodeError):
-        pass  # it is a name
     found: list[Any] = []
 
     def look_up() -> None:

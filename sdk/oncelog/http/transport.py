@@ -1,15 +1,20 @@
 """HTTP to one service: no redirect followed blindly, no ~/.netrc, always a deadline, every failure one of our errors.
 
+Requests are procedures (:mod:`oncelog.process.procedures`), with two shells: :class:`Transport` has connections for each thread,
+:class:`AsyncTransport` has those of an event loop.
+
 A service may be several instances over one store. Any of them says who serves what (``not_served_here``, 307); that is
 remembered, and forgotten when it cannot be reached any more. Then the others are asked, named or heard of.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
 from weakref import WeakSet
@@ -26,8 +31,11 @@ from oncelog.errors import (
 from oncelog.http.answers import problem_in, refusal
 from oncelog.http.connections import FAILURES, Connections, Response, connection_error
 from oncelog.http.deadline import Deadline
+from oncelog.http.loop import Pool
 from oncelog.http.trust import Trust
 from oncelog.process import forks
+from oncelog.process.loops import Loop
+from oncelog.process.procedures import driven
 from oncelog.wire.media import DEFAULT_URL, essence
 
 READ_SECONDS = 30.0
@@ -46,8 +54,8 @@ _REMEMBERED = 10_000
 """Topics of which is remembered who serves them."""
 
 
-class Transport:
-    """Connections to a service. Thread-safe: each thread keeps its own, alive between requests."""
+class Requests:
+    """Requests to a service, over connections that a shell brings."""
 
     def __init__(
         self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS, trust: Trust | None = None
@@ -71,19 +79,37 @@ class Transport:
         """What begins a path → who serves it."""
         self._token = token or os.environ.get("ONCELOG_TOKEN")
         self._timeout = timeout
-        self._local = threading.local()
-        self._sessions: WeakSet[Connections] = WeakSet()  # those of threads that have ended go with them
         self._lock = threading.RLock()  # a signal handler may interrupt who holds it
         self._closed = False
         self._home = forks.here()
-        forks.register(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        """What the shell begins with."""
+        raise NotImplementedError
 
     @property
     def others(self) -> int:
         """How many instances are known beside the one that is asked first."""
         return len(self._bases) - 1
 
-    def call(
+    def turn(self) -> AbstractContextManager[None]:
+        """What is around each request. Raises ClientClosed."""
+        raise NotImplementedError
+
+    def connections(self) -> Connections:
+        """Those of the request that is under way."""
+        raise NotImplementedError
+
+    async def pause(self, seconds: float) -> None:
+        """Return when so many seconds are over."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close every connection. From now on every call raises ClientClosed."""
+        raise NotImplementedError
+
+    async def ask(
         self,
         method: str,
         path: str,
@@ -103,46 +129,33 @@ class Transport:
             OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
             answer; ``definite`` is True only if the request cannot have arrived.
         """
-        with self._turn():
+        with self.turn():
             deadline = Deadline(timeout or self._timeout)
-            response = self._send(method, path, body, media, params, deadline, accept)
+            response = await self._send(method, path, body, media, params, deadline, accept)
             with self._reading(response):
                 _check_content(response)
-                return _whole(response, most)
+                return await _whole(response, most)
 
-    def lines(self, method: str, path: str) -> Iterator[bytes]:
-        """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`call` does, also between two lines."""
-        with self._turn():
-            yield from self._lines(method, path)
+    async def ask_lines(self, method: str, path: str) -> AsyncIterator[bytes]:
+        """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`ask` does, also between two lines."""
+        with self.turn():
+            deadline = Deadline(self._timeout)
+            response = await self._send(method, path, None, None, None, deadline, None)
+            with self._reading(response):
+                _check_content(response)
+                begun = b""
+                while (parts := await response.more()) is not None:
+                    *lines, begun = b"".join([begun, *parts]).split(b"\n")
+                    for line in lines:
+                        deadline.begin_anew()
+                        if line:
+                            yield line
+                    if len(begun) > _MAX_LINE_BYTES:
+                        raise InvalidResponse(f"{response.url} answers a line of more than {_MAX_LINE_BYTES} bytes")
+                if begun:
+                    yield begun
 
-    def _lines(self, method: str, path: str) -> Iterator[bytes]:
-        deadline = Deadline(self._timeout)
-        response = self._send(method, path, None, None, None, deadline, None)
-        with self._reading(response):
-            _check_content(response)
-            begun = b""
-            for part in response.parts():
-                *lines, begun = (begun + part).split(b"\n")
-                for line in lines:
-                    deadline.begin_anew()
-                    if line:
-                        yield line
-                if len(begun) > _MAX_LINE_BYTES:
-                    raise InvalidResponse(f"{response.url} answers a line of more than {_MAX_LINE_BYTES} bytes")
-            if begun:
-                yield begun
-
-    def close(self) -> None:
-        """Close every connection. From now on every call raises ClientClosed."""
-        self._closed = True
-        with self._lock:
-            sessions = list(self._sessions)
-            self._sessions.clear()
-        for session in sessions:
-            session.close()
-        self._local = threading.local()
-
-    def _send(
+    async def _send(
         self,
         method: str,
         path: str,
@@ -162,11 +175,11 @@ class Transport:
                 headers["authorization"] = f"Bearer {self._token}"
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
-            response = self._ask(method, url, body, headers, deadline)
+            response = await self._ask(method, url, body, headers, deadline)
             if 200 <= response.status < 300:
                 return response
             with self._reading(response):
-                said = _beginning(response, MAX_PROBLEM_BYTES)
+                said = await _beginning(response, MAX_PROBLEM_BYTES)
             if response.status in (307, 308) and "location" in response.headers:
                 here, url = url, _joined(url, response.headers["location"])  # the same method, the same body
                 elsewhere = _elsewhere(response, said) if trusted else None
@@ -185,7 +198,7 @@ class Transport:
             raise ConnectionFailed(f"nobody of {', '.join(self._bases)} serves this at this moment", definite=True)
         raise InvalidResponse(f"{self.url} redirects more than {_MAX_REDIRECTS} times")
 
-    def _ask(
+    async def _ask(
         self,
         method: str,
         url: str,
@@ -194,7 +207,7 @@ class Transport:
         deadline: Deadline,
     ) -> Response:
         try:
-            return self._session().ask(method, url, body, headers, deadline)
+            return await self.connections().ask(method, url, body, headers, deadline)
         except FAILURES as error:
             self._gone(_base(url))
             raise connection_error(_base(url), error) from error
@@ -227,8 +240,33 @@ class Transport:
                 self._bases.remove(base)
                 self._bases.append(base)
 
+
+class Transport(Requests):
+    """Connections to a service. Thread-safe: each thread keeps its own, alive between requests."""
+
+    call = driven(Requests.ask)
+
+    def _begin(self) -> None:
+        self._local = threading.local()
+        self._sessions: WeakSet[Connections] = WeakSet()  # those of threads that have ended go with them
+        forks.register(self)
+
+    async def pause(self, seconds: float) -> None:
+        """Return when so many seconds are over."""
+        time.sleep(seconds)  # noqa: ASYNC251  # it is this thread that waits
+
+    def close(self) -> None:
+        """Close every connection. From now on every call raises ClientClosed."""
+        self._closed = True
+        with self._lock:
+            sessions = list(self._sessions)
+            self._sessions.clear()
+        for session in sessions:
+            session.close()
+        self._local = threading.local()
+
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def turn(self) -> Iterator[None]:
         """While one request is under way in this thread. One that a signal handler makes in the middle of it has other
         connections: the locks below it know nothing of handlers. Raises ClientClosed."""
         if self._closed:
@@ -243,7 +281,8 @@ class Transport:
         finally:
             local.depth = depth
 
-    def _session(self) -> Connections:
+    def connections(self) -> Connections:
+        """Those of this thread, and of the request in it that a handler has not interrupted."""
         local = self._local
         depth = getattr(local, "depth", 0)
         sessions: dict[int, Connections] = local.__dict__.setdefault("sessions", {})
@@ -262,6 +301,35 @@ class Transport:
         self._local = threading.local()
         self._sessions = WeakSet()
         forks.renew(self._lock)
+
+
+class AsyncTransport(Requests):
+    """Connections to a service, of the event loop on which it is used first."""
+
+    def _begin(self) -> None:
+        self._pool = Pool(self._trust)
+        self.loop = Loop("the client")
+
+    async def pause(self, seconds: float) -> None:
+        """Return when so many seconds are over."""
+        await asyncio.sleep(seconds)
+
+    def close(self) -> None:
+        """Close every connection. From now on every call raises ClientClosed."""
+        self._closed = True
+        self._pool.close()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Around each request. Raises ClientClosed, Forked; RuntimeError: this is another event loop."""
+        if self._closed:
+            raise ClientClosed
+        self.loop.check()
+        yield
+
+    def connections(self) -> Connections:
+        """Those of the event loop."""
+        return self._pool
 
 
 def _part(path: str) -> str:
@@ -323,29 +391,29 @@ def _check_content(response: Response) -> None:
         raise InvalidResponse(f"{response.url} answers a page of HTML, which is no oncelog service's answer")
 
 
-def _whole(response: Response, limit: int) -> bytes:
+async def _whole(response: Response, limit: int) -> bytes:
     """Its body. Raises InvalidResponse if it is larger."""
     claimed = response.headers.get("content-length", "")
     if claimed.isascii() and claimed.isdigit() and len(claimed) < 20 and int(claimed) <= limit:
         limit = int(claimed)
     elif claimed:
         raise InvalidResponse(f"{response.url} announces an answer of {claimed[:50]} bytes; {limit} are the most")
-    parts, size = [], 0
-    for part in response.parts():
-        parts.append(part)
-        size += len(part)
+    parts: list[bytes] = []
+    size = 0
+    while (more := await response.more()) is not None:
+        parts += more
+        size += sum(map(len, more))
         if size > limit:
             raise InvalidResponse(f"{response.url} answers more than {limit} bytes")
     return b"".join(parts)
 
 
-def _beginning(response: Response, limit: int) -> bytes:
+async def _beginning(response: Response, limit: int) -> bytes:
     """As much as can be had of the body of a refusal: its status says something even where the rest is missing."""
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     with suppress(*FAILURES):
-        for part in response.parts():
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                break
+        while size <= limit and (more := await response.more()) is not None:
+            parts += more
+            size += sum(map(len, more))
     return b"".join(parts)

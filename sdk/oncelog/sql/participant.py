@@ -24,8 +24,8 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
+from oncelog.api.api import Api
 from oncelog.api.retry import Tries
-from oncelog.api.transactions import TransactionCalls
 from oncelog.errors import (
     TransactionClosed,
     TransactionFailed,
@@ -105,7 +105,7 @@ class SqlParticipant:
         self._database = database
         self._markers = Markers(table, resource, lock_timeout)
         self._tx: Transaction | None = None
-        self._client: TransactionCalls | None = None
+        self._client: Api | None = None
         self._store_id: str | None = None
         self._connection: Connection | None = None
         self._transaction: object = None
@@ -174,7 +174,7 @@ class SqlParticipant:
         """None: the database sees to conflicts itself."""
         return ()
 
-    def prepared_tx(self, client: TransactionCalls, store_id: str) -> None:
+    def prepared_tx(self, client: Api, store_id: str) -> None:
         """The transaction is prepared: from here on the database decides."""
         self._client, self._store_id = client, store_id
 
@@ -305,14 +305,14 @@ class SqlParticipant:
 
     # --- recovery
 
-    def recover_once(self, client: TransactionCalls) -> None:
+    def recover_once(self, client: Api) -> None:
         """Recovers before this participant's first transaction, and after each that was left in doubt."""
         if self._recovered or time.monotonic() < self._recover_again_at:
             return
         self._recovered = "in_doubt" not in self.recover(client).values()
         self._recover_again_at = 0.0 if self._recovered else time.monotonic() + AGAIN_SECONDS
 
-    def recover(self, client: TransactionCalls) -> dict[int, Recovery]:
+    def recover(self, client: Api) -> dict[int, Recovery]:
         """Ends the transactions under this resource's name that a process left undecided, as the database has decided.
 
         Answers what became of each, by write pointer. ``"in_doubt"``: the database does not say now: it is down or busy, or a
@@ -330,7 +330,7 @@ class SqlParticipant:
         found = {each.write_pointer: self._recover_one(client, each) for each in statuses if each.write_pointer != own}
         return {pointer: recovery for pointer, recovery in found.items() if recovery is not None}
 
-    def _recover_one(self, client: TransactionCalls, status: TransactionStatus) -> Recovery | None:
+    def _recover_one(self, client: Api, status: TransactionStatus) -> Recovery | None:
         """Recovers one transaction; None where it has ended otherwise meanwhile."""
         # The database first: what the service is asked to do follows from its answer, and from nothing else.
         pointer = status.write_pointer
@@ -365,7 +365,7 @@ def _served(markers: Iterable[Marker], states: dict[int, TransactionState]) -> I
             yield marker.key
 
 
-def _end_transaction(client: TransactionCalls, pointer: int, decision: Decision) -> bool:
+def _end_transaction(client: Api, pointer: int, decision: Decision) -> bool:
     """Ends a transaction; whether it has ended so. Another process may have been faster, with the same decision."""
     end = client.commit_transaction if decision == "committed" else client.abort_transaction
     try:

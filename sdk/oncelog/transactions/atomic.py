@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Literal, NoReturn, Self, Unpack
 from uuid import uuid4
 
-from oncelog.api.atomic import AtomicCalls
+from oncelog.api.api import Api
 from oncelog.api.options import SendOptions, shows
 from oncelog.api.retry import may_retry
 from oncelog.api.transactions import BUFFER_BYTES
@@ -39,7 +39,7 @@ class _Messages:
 
     def __init__(
         self,
-        client: AtomicCalls,
+        client: Api,
         group: str,
         id: str | None,  # noqa: A002  # the field's word
         timeout: float | None,
@@ -235,7 +235,7 @@ class AtomicBatch(_Messages):
 
     def __init__(
         self,
-        client: AtomicCalls,
+        client: Api,
         group: str,
         *,
         id: str | None = None,  # noqa: A002
@@ -393,7 +393,7 @@ class AtomicBranch(_Messages):
 
     def __init__(
         self,
-        client: AtomicCalls,
+        client: Api,
         of: str,
         group: str,
         *,

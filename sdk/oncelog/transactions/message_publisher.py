@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
-from oncelog.api.calls import tried
+from oncelog.api.api import Api, tried
 from oncelog.api.options import MessageOptions
 from oncelog.api.plausible import check_names_all
-from oncelog.api.transactions import BUFFER_BYTES, TransactionCalls
+from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.codecs import codec_for
 from oncelog.errors import StoredGroupPublished, TransactionClosed
+from oncelog.process.procedures import drive
 from oncelog.process.turns import Turn
 from oncelog.producing.producer import Producer, encoded_by
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
@@ -59,7 +60,7 @@ class MessagePublisher:
     from here: when the transaction is aborted the service rolls back whatever each topic holds of it, also where no answer came.
     """
 
-    def __init__(self, client: TransactionCalls, buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(self, client: Api, buffer_bytes: int = BUFFER_BYTES) -> None:
         """Raises ValueError for a negative buffer; 0 stores each message at once."""
         if buffer_bytes < 0:
             raise ValueError(f"buffer_bytes is at least 0, not {buffer_bytes}")
@@ -186,7 +187,7 @@ class MessagePublisher:
         """Make what is stored appear. Repeated freely: the pointer is ours alone, and it publishes its group once."""
         request = PublishRequest([], write_pointer=tx.write_pointer)
         try:
-            tried(self._client, lambda: self._client.publish_transactional(topic.name, request, topic.namespace))
+            drive(tried(self._client, lambda: self._client.publish_transactional(topic.name, request, topic.namespace)))
         except StoredGroupPublished as error:
             if error.definite:
                 raise
@@ -194,7 +195,7 @@ class MessagePublisher:
         topic.is_spilled = False
 
     def _send(self, topic: _Topic, request: PublishRequest, send: Callable[[str, PublishRequest, str], PublishResponse]) -> None:
-        response = tried(self._client, lambda: send(topic.name, request, topic.namespace))
+        response = drive(tried(self._client, lambda: send(topic.name, request, topic.namespace)))
         assert request.sequence_ids is not None  # each message has one, with a producer or without
         # Before anything is noted: an answer that leaves one out says nothing of the others either.
         check_names_all(response.receipts, request.sequence_ids)

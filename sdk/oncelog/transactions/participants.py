@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from oncelog.wire.transaction import Transaction
 
 if TYPE_CHECKING:
-    from oncelog.api.transactions import TransactionCalls
+    from oncelog.api.api import Api
 
 
 @runtime_checkable
@@ -63,7 +63,7 @@ class DecidingParticipant(TransactionAware, Protocol):
     resource: str
     """Its name at the transaction service."""
 
-    def prepared_tx(self, client: TransactionCalls, store_id: str) -> None:
+    def prepared_tx(self, client: Api, store_id: str) -> None:
         """The transaction is prepared, before anybody's ``commit_tx``: the store of this id has it.
 
         The marker of the decision names resource, store and write pointer: other services may hand out the same pointers.
@@ -79,6 +79,6 @@ class DecidingParticipant(TransactionAware, Protocol):
         """
         ...
 
-    def recover_once(self, client: TransactionCalls) -> None:
+    def recover_once(self, client: Api) -> None:
         """Ends, before the first transaction, those that earlier processes left undecided."""
         ...

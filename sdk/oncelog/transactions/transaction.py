@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Unpack, cast
 
-from oncelog.api.calls import tried
+from oncelog.api.api import Api, end_rolled_back, end_unconfirmed, tried
 from oncelog.api.options import MessageOptions, check_takes, shows
-from oncelog.api.transactions import BUFFER_BYTES, TransactionCalls, end_rolled_back, end_unconfirmed
+from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.errors import (
     OncelogError,
     TransactionClosed,
@@ -17,6 +17,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.process import forks
+from oncelog.process.procedures import drive
 from oncelog.producing.producer import Producer
 from oncelog.transactions.ending import MOVES, Event, State, verdict
 from oncelog.transactions.message_publisher import MessagePublisher
@@ -48,7 +49,7 @@ class TransactionContext:
 
     def __init__(
         self,
-        client: TransactionCalls,
+        client: Api,
         *participants: TransactionAware,
         long: bool = False,
         timeout: float | None = None,
@@ -145,7 +146,7 @@ class TransactionContext:
         self._tx = self._client.start_transaction("long" if self._long else "short", self._timeout)
         self._move("started")
         try:
-            end_unconfirmed(self._client)
+            drive(end_unconfirmed(self._client))
             for participant in self._participants:
                 participant.start_tx(self._tx)  # where this raises, there is nothing of it to roll back
                 self._started.append(participant)
@@ -284,7 +285,7 @@ class TransactionContext:
             return status.state
 
         try:
-            return tried(self._client, ask)
+            return drive(tried(self._client, ask))
         except OncelogError:
             self._raise_in_doubt(error)
 
@@ -334,7 +335,7 @@ class TransactionContext:
             if participant is not self._publisher:  # what topics hold, the service rolls back by itself
                 self._move("left_over")
         try:
-            end_rolled_back(self._client, self.transaction_id, invalid=self._state == "invalid")
+            drive(end_rolled_back(self._client, self.transaction_id, invalid=self._state == "invalid"))
         except OncelogError as error:
             failures.append(error)
         _raise_interruption(failures)

@@ -11,6 +11,7 @@ from urllib.parse import urljoin, urlsplit
 from oncelog.errors import ConnectionFailed, StorageUnavailable
 from oncelog.http.connections import FAILURES, Connections, connection_error
 from oncelog.http.deadline import Deadline
+from oncelog.process.procedures import drive
 from oncelog_service.rest.answer import Answer
 
 ROUTE = b"oncelog-route"
@@ -47,9 +48,9 @@ class Forwarder:
         with closing(Connections()) as connections:
             for _ in range(_HOPS):
                 try:
-                    answer = connections.ask(method, url, body, headers, Deadline(self._longest))
+                    answer = drive(connections.ask(method, url, body, headers, Deadline(self._longest)))
                     try:
-                        content = b"".join(answer.parts())
+                        content = drive(answer.content())
                     finally:
                         answer.let_go()
                 except FAILURES as error:

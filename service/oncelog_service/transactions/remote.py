@@ -29,6 +29,8 @@ from oncelog.errors import (
     TransactionPrepared,
     TransactionsUnavailable,
 )
+from oncelog.http.transport import Transport
+from oncelog.process.procedures import Procedure, drive
 from oncelog.wire.models import AskUnacknowledged, PruneInvalid, Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import Clock
@@ -70,24 +72,26 @@ T = TypeVar("T")
 
 
 class _Calls(TransactionCalls):
-    """The SDK's calls, and those that only a service makes."""
+    """The SDK's calls, and those that only a service makes. Each is driven on a thread."""
 
-    def page(self, state: TransactionState, after: int, limit: int) -> list[TransactionStatus]:
-        return parse(_STATUSES, self._get(_ROOT, {"state": state, "after": str(after), "limit": str(limit)}))
+    _shell = Transport
 
-    def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
+    async def page(self, state: TransactionState, after: int, limit: int) -> list[TransactionStatus]:
+        return parse(_STATUSES, await self._get(_ROOT, {"state": state, "after": str(after), "limit": str(limit)}))
+
+    async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
         asked = PruneInvalid(write_pointers=None if pointers is None else list(pointers), before_ms=before_ms)
-        return parse(_COUNT, self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True))["pruned"]
+        return parse(_COUNT, await self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True))["pruned"]
 
-    def enlist(self, pointer: int, participant: str) -> bool:
-        body = self._post(f"{_ROOT}/{pointer}/participants", {"participant": participant}, idempotent=True)
+    async def enlist(self, pointer: int, participant: str) -> bool:
+        body = await self._post(f"{_ROOT}/{pointer}/participants", {"participant": participant}, idempotent=True)
         return parse(_ENLISTED, body)["enlisted"]
 
-    def acknowledge(self, pointer: int, participant: str) -> None:
+    async def acknowledge(self, pointer: int, participant: str) -> None:
         path = f"{_ROOT}/{pointer}/participants/{quote(participant, safe='')}"
-        self._delete(path, idempotent=True)
+        await self._delete(path, idempotent=True)
 
-    def unacknowledged(self, store_id: str, wait_seconds: float, wanted: Wanted) -> list[Settlement]:
+    async def unacknowledged(self, store_id: str, wait_seconds: float, wanted: Wanted) -> list[Settlement]:
         asked = AskUnacknowledged(
             store_id=store_id,
             wait=round(wait_seconds * 1000),
@@ -97,7 +101,7 @@ class _Calls(TransactionCalls):
             without=sorted(wanted.without),
         )
         timeout = ANSWER_SECONDS + wait_seconds
-        return parse(_SETTLEMENTS, self._post(_ROOT + "/unacknowledged", asked.to_wire(), idempotent=True, timeout=timeout))
+        return parse(_SETTLEMENTS, await self._post(_ROOT + "/unacknowledged", asked.to_wire(), idempotent=True, timeout=timeout))
 
     def close(self) -> None:
         self._transport.close()
@@ -207,7 +211,7 @@ class RemoteTransactions:
 
     # --- how it is asked
 
-    async def _ask(self, call: Callable[[], T], definite: bool | None = None) -> T:
+    async def _ask(self, call: Callable[[], Procedure[T]], definite: bool | None = None) -> T:
         """Returns what ``call`` answers. ``definite``: whether a failure is; None: as the client says."""
         try:
             answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._unless_quiet, call)
@@ -221,13 +225,13 @@ class RemoteTransactions:
         self.reachable = True
         return answer
 
-    def _unless_quiet(self, call: Callable[[], T]) -> T:
+    def _unless_quiet(self, call: Callable[[], Procedure[T]]) -> T:
         """Calls, on a thread. Those that queued up behind one that waited in vain do not wait as long again."""
         began = self._clock.monotonic()
         if began < self._quiet_until:
             raise ConnectionFailed("it could not be reached a moment ago", definite=True)
         try:
-            return call()
+            return drive(call())
         except ConnectionFailed:
             now = self._clock.monotonic()
             if now - began >= SLOW_SECONDS:

@@ -1,0 +1,228 @@
+"""All calls of the REST interface, one method a call, as procedures: here those on topics, producers, policies and status."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any, Self
+from uuid import uuid4
+
+from pydantic import TypeAdapter
+
+from oncelog.api.calls import as_request, parse, quoted, topic_path
+from oncelog.api.plausible import MAX_LONG, check_page
+from oncelog.api.subscriptions import SubscriptionCalls
+from oncelog.errors import InvalidResponse, OncelogError, TopicExists
+from oncelog.wire.codec import (
+    encode_consume_request,
+)
+from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
+from oncelog.wire.models import (
+    Cluster,
+    Gaps,
+    NamespacePolicies,
+    OpenedProducer,
+    OpenProducer,
+    Producer,
+    Resource,
+    Topic,
+    TopicStats,
+    Verification,
+    Why,
+)
+from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
+
+_NAMES: TypeAdapter[list[str]] = TypeAdapter(list[str])
+_PRODUCERS: TypeAdapter[list[Producer]] = TypeAdapter(list[Producer])
+_TOPIC = TypeAdapter(Topic)
+_STATS = TypeAdapter(TopicStats)
+_OPENED = TypeAdapter(OpenedProducer)
+_PRODUCER = TypeAdapter(Producer)
+_WHY = TypeAdapter(Why)
+_POLICIES = TypeAdapter(NamespacePolicies)
+_VERIFICATION = TypeAdapter(Verification)
+_CLUSTER = TypeAdapter(Cluster)
+_LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+class _Progress(Resource):
+    messages: int
+    of: int
+
+
+_PROGRESS = TypeAdapter(_Progress)
+
+PropertyValue = str | int | bool
+
+
+class AsyncApi(SubscriptionCalls):
+    """Every call of the REST interface, one method a call; :class:`oncelog.AsyncClient` adds what is made of several."""
+
+    # --- topics
+
+    async def create_topic(
+        self,
+        topic: str,
+        properties: Mapping[str, PropertyValue] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        *,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a topic. Raises TopicExists unless ``exist_ok`` (an existing topic's properties are left alone)."""
+        try:
+            await self._put(topic_path(namespace, topic), _as_strings(properties))
+        except TopicExists:
+            if not exist_ok:
+                raise
+
+    async def update_topic(self, topic: str, properties: Mapping[str, PropertyValue], namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Replace all properties. Raises TopicNotFound."""
+        await self._put(topic_path(namespace, topic) + "/properties", _as_strings(properties))
+
+    async def topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Topic:
+        """Name and properties. Raises TopicNotFound."""
+        return parse(_TOPIC, await self._get(topic_path(namespace, topic)))
+
+    async def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+        """Names, sorted."""
+        return parse(_NAMES, await self._get(f"/v1/namespaces/{quoted(namespace)}/topics"))
+
+    async def delete_topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Delete topic, messages and producers. Raises TopicNotFound."""
+        await self._delete(topic_path(namespace, topic))
+
+    async def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:
+        """The ends of the log, and what is in hand. Raises TopicNotFound."""
+        return parse(_STATS, await self._get(topic_path(namespace, topic) + "/stats"))
+
+    async def verify(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[tuple[int, int] | Verification]:
+        """Refold the log and compare it with the live maps: (messages, of) while it goes on, the Verification last.
+
+        Raises InvalidResponse if the answer ends before it.
+        """
+        line = b"{}"
+        async for line in self._transport.ask_lines("POST", topic_path(namespace, topic) + "/verify"):
+            if "of" in parse(_LINE, line):
+                progress = parse(_PROGRESS, line)
+                yield progress.messages, progress.of
+        yield parse(_VERIFICATION, line)
+
+    # --- instances
+
+    async def cluster(self) -> Cluster:
+        """The instances over the service's store, and who serves what. Raises NotSupported: it has its store for itself."""
+        return parse(_CLUSTER, await self._get("/v1/cluster"))
+
+    # --- namespaces
+
+    async def namespaces(self) -> list[str]:
+        """Every namespace that has a topic or a policy."""
+        return parse(_NAMES, await self._get("/v1/namespaces"))
+
+    async def policies(self, namespace: str = DEFAULT_NAMESPACE) -> NamespacePolicies:
+        """The policies of a namespace: they hold for topics that do not say otherwise."""
+        return parse(_POLICIES, await self._get(f"/v1/namespaces/{quoted(namespace)}/policies"))
+
+    async def set_policies(self, policies: NamespacePolicies, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Replace the policies of a namespace."""
+        await self._put(f"/v1/namespaces/{quoted(namespace)}/policies", policies.to_wire())
+
+    # --- producers
+
+    async def open_producer(
+        self, topic: str, name: str | None = None, *, gaps: Gaps = "allow", namespace: str = DEFAULT_NAMESPACE
+    ) -> OpenedProducer:
+        """Begin a new incarnation, fencing the older ones. What :class:`oncelog.Producer` does when it is made."""
+        # The nonce makes a repeated open the same open.
+        wanted = as_request(OpenProducer, "a producer", name=name, nonce=uuid4().hex, gaps=gaps)
+        opened = parse(_OPENED, await self._post(topic_path(namespace, topic) + "/producers", wanted, idempotent=True))
+        if opened.name != (name or opened.name) or not 0 < opened.epoch <= MAX_LONG:
+            raise InvalidResponse(f"the answer opens the producer {opened.name[:250]!r}, epoch {opened.epoch}; not {name!r}")
+        if not -1 < (opened.last_sequence_id or 0) <= MAX_LONG:
+            raise InvalidResponse(f"the answer has a last sequence id of {opened.last_sequence_id}")
+        return opened
+
+    def producers(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[Producer]:
+        """Every producer of a topic, by name, fetched page by page."""
+        return self._listed(_PRODUCERS, topic_path(namespace, topic) + "/producers", lambda each: each.name)
+
+    async def producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Producer:
+        """Show one producer as the live maps have it. Raises ProducerNotFound."""
+        return parse(_PRODUCER, await self._get(_producer_path(namespace, topic, name)))
+
+    async def forget_producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Drop its sequence ids and fence its running incarnation. Raises ProducerNotFound."""
+        await self._delete(_producer_path(namespace, topic, name))
+
+    async def end_producer(
+        self, topic: str, name: str, epoch: int, namespace: str = DEFAULT_NAMESPACE, *, timeout: float | None = None
+    ) -> None:
+        """End a producer whose name the service assigned: nothing is stored under that any more. Idempotent.
+
+        Only where all its messages have a definite outcome. Tried once, for ``timeout`` seconds: what is not ended ends by itself
+        when it was not used for long. Raises InvalidRequest: a caller chose the name; ProducerFenced.
+        """
+        await self._transport.ask("DELETE", _producer_path(namespace, topic, name), params={"epoch": str(epoch)}, timeout=timeout)
+
+    async def why(self, topic: str, name: str, sequence_id: int, namespace: str = DEFAULT_NAMESPACE) -> Why:
+        """Explain why a message with this sequence id was or would be dropped."""
+        return parse(_WHY, await self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))
+
+    # --- messages
+
+    async def publish(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> list[ReceiptRun]:
+        """Send one publish request, once and never again; :class:`oncelog.Producer` is what one wants."""
+        return (await self._send_messages(topic_path(namespace, topic) + "/publish", request)).receipts
+
+    async def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
+        """Poll once: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.
+
+        Tried again, it waits for what is left of ``request.wait`` only.
+        """
+        polled = await self._page(
+            topic_path(namespace, topic) + "/poll",
+            lambda left_ms: encode_consume_request(replace(request, wait=request.wait and left_ms)),
+            ONCELOG_AVRO,
+            request.wait or 0,
+            request.limit,
+        )
+        check_page(
+            polled.messages,
+            polled.position,
+            start=request.start_from,
+            inclusive=request.inclusive,
+            first_offset=request.start_offset,
+            limit=request.limit,
+        )
+        return polled
+
+    # --- status
+
+    async def healthy(self) -> bool:
+        """Whether the service is up and its store open. Never raises an OncelogError."""
+        try:
+            await self._transport.ask("GET", "/healthz", timeout=5)
+        except OncelogError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close the connections. It stays closed: every later call raises ClientClosed. Idempotent."""
+        self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _producer_path(namespace: str, topic: str, name: str) -> str:
+    return f"{topic_path(namespace, topic)}/producers/{quoted(name)}"
+
+
+def _as_strings(properties: Mapping[str, PropertyValue] | None) -> dict[str, str]:
+    return {
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for name, value in (properties or {}).items()
+    }

@@ -1,0 +1,122 @@
+"""The client's twin for asyncio: the same calls, awaited; a request that is cancelled leaves nothing behind for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from oncelog import AsyncClient
+from oncelog.api.api import Api
+from oncelog.api.topics import AsyncApi
+from oncelog.errors import ClientClosed, ConnectionFailed, Forked, TopicNotFound
+from tests.sdk.fakes import Answer, Request, fake_server
+from tests.world.awaits import Moment, at_each_await, cancelled
+from tests.world.service import RunningService, free_port
+
+
+def test_both_twins_have_the_same_members_with_the_same_arguments() -> None:
+    assert signatures(Api) == signatures(AsyncApi)
+
+
+def signatures(kind: type) -> dict[str, list[str]]:
+    """The public members of a class, and the arguments of each; what it returns is of its twin."""
+    members = {name: getattr(kind, name) for name in (*dir(kind), "__init__") if not name.startswith("_") or name == "__init__"}
+    return {
+        name: [str(each.replace(annotation="")) for each in inspect.signature(member).parameters.values()]
+        for name, member in members.items()
+        if callable(member)
+    }
+
+
+async def test_many_tasks_ask_at_once_and_each_gets_its_own_answer(house: RunningService) -> None:
+    async with AsyncClient(house.url) as client:
+        names = [f"t-{uuid4().hex}" for _ in range(30)]
+        await asyncio.gather(*map(client.create_topic, names))
+        found = await asyncio.gather(*map(client.topic, names))
+        assert [each.name for each in found] == names
+        assert {name async for name in _topics(client)} >= set(names)
+        assert [each async for each in client.producers(names[0])] == []
+        *_, last = [each async for each in client.verify(names[0])]
+        assert getattr(last, "ok", False)
+
+
+async def _topics(client: AsyncClient) -> Any:
+    for each in await client.topics():
+        yield each
+
+
+async def test_a_cancelled_request_leaves_its_answer_to_nobody_else() -> None:
+    """Whatever it waits for when it is cancelled: the next one gets its own answer, over a connection that is its own."""
+
+    def handle(request: Request) -> Answer:
+        time.sleep(0.002)  # else the answer may be there before anybody waits for it
+        return Answer(200, json.dumps([request.path]).encode())
+
+    with fake_server(handle) as fake:
+        async with AsyncClient(fake.url) as client:
+
+            async def once(moment: Moment) -> None:
+                first = await cancelled(client.topics("first"), moment)
+                assert first in (None, ["/v1/namespaces/first/topics"]), moment
+                assert await client.topics("second") == ["/v1/namespaces/second/topics"], moment
+
+            assert await at_each_await(once) >= 1
+
+
+async def test_a_closed_client_stays_closed(house: RunningService) -> None:
+    async with AsyncClient(house.url) as client:
+        assert await client.healthy()
+    with pytest.raises(ClientClosed):
+        await client.topics()
+    await client.close()
+
+
+async def test_errors_are_those_of_the_other_twin(house: RunningService) -> None:
+    async with AsyncClient(house.url) as client:
+        with pytest.raises(TopicNotFound):
+            await client.topic("nowhere")
+    async with AsyncClient(f"http://127.0.0.1:{free_port()}", retry=0) as client:
+        with pytest.raises(ConnectionFailed) as refused:
+            await client.topics()
+        assert refused.value.definite
+    async with AsyncClient("http://no-such-host.invalid", retry=0, timeout=20) as client:
+        with pytest.raises(ConnectionFailed):
+            await client.topics()
+
+
+async def test_a_retry_pauses_and_the_second_answer_counts() -> None:
+    answers = iter([None, Answer(200, b'["t"]')])
+
+    def handle(_: Request) -> Answer | None:
+        return next(answers)
+
+    with fake_server(handle) as fake:
+        async with AsyncClient(fake.url) as client:
+            assert await client.topics() == ["t"]
+
+
+def test_on_another_event_loop_it_raises(house: RunningService) -> None:
+    client = AsyncClient(house.url)
+    assert asyncio.run(client.healthy())
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(client.topics())
+
+
+def test_in_a_forked_child_it_raises(house: RunningService) -> None:
+    client = AsyncClient(house.url)
+    child = os.fork()
+    if not child:
+        try:
+            asyncio.run(client.topics())
+        except Forked:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

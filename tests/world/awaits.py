@@ -1,0 +1,209 @@
+"""Coroutines that are cancelled at one of their awaits, and what belongs to asyncio looked at by tests that block."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any, TypeVar
+
+from oncelog import AsyncClient, Client
+from tests.patience import PATIENCE
+
+T = TypeVar("T")
+
+
+class Moment:
+    """The await number ``at`` of a coroutine: when it begins, or with ``late`` when what it waits for has come."""
+
+    def __init__(self, at: int, late: bool) -> None:
+        self.at = at
+        self.late = late
+        self.reached = False
+
+    def __repr__(self) -> str:
+        return f"await {self.at}{', late' if self.late else ''}"
+
+
+class _Watched(Awaitable[T]):
+    """A coroutine whose task is cancelled at a moment."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], moment: Moment) -> None:
+        self._coroutine = coroutine
+        self._moment = moment
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        task = asyncio.current_task()
+        assert task is not None
+        steps, at = self._coroutine.__await__(), 0
+        send: Callable[[], Any] = lambda: next(steps)  # noqa: E731
+        while True:
+            try:
+                awaited = send()
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if at == self._moment.at and not self._moment.reached:
+                self._moment.reached = True
+                if self._moment.late and isinstance(awaited, asyncio.Future):
+                    awaited.add_done_callback(lambda _: task.cancel())
+                else:
+                    task.cancel()
+            at += 1
+            try:
+                yield awaited
+                send = lambda: next(steps)  # noqa: E731
+            except BaseException as error:
+                send = lambda error=error: steps.throw(error)  # type: ignore[misc]  # noqa: E731
+
+
+async def cancelled(coroutine: Coroutine[Any, Any, T], moment: Moment) -> T | None:
+    """What it returns; None where it was cancelled."""
+
+    async def watched() -> T:
+        return await _Watched(coroutine, moment)
+
+    task = asyncio.ensure_future(watched())
+    await asyncio.wait([task])
+    return None if task.cancelled() else task.result()
+
+
+async def at_each_await(once: Callable[[Moment], Awaitable[object]]) -> int:
+    """Have ``once`` cancel at each moment in turn, until there is none any more. How many there were."""
+    for late in (False, True):
+        for at in range(1_000):
+            moment = Moment(at, late)
+            await once(moment)
+            if not moment.reached:
+                break
+        else:
+            raise AssertionError("a thousand awaits")
+    return at
+
+
+class Loop:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._clients: dict[str, AsyncClient] = {}
+        self._thread = Thread(target=self.loop.run_forever, name="oncelog-test-loop")
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE)
+
+    def client(self, client: Client) -> AsyncClient:
+        """A client of the same service."""
+        if client.url not in self._clients:
+            self._clients[client.url] = AsyncClient(client.url)
+        return self._clients[client.url]
+
+    def stop(self) -> None:
+        for client in self._clients.values():
+            self.run(client.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(PATIENCE)
+        self.loop.close()
+
+
+@contextmanager
+def event_loop() -> Iterator[Loop]:
+    loop = Loop()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+
+
+class Blocking:
+    """What belongs to asyncio, as its twin of threads is used: each call waits, each iteration blocks."""
+
+    def __init__(self, loop: Loop, made: Any) -> None:
+        self._loop = loop
+        self._made = made
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._made, name)
+        if not callable(found) or isinstance(found, type):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            async def called() -> Any:
+                answer = found(*map(_bare, args), **{key: _bare(each) for key, each in options.items()})
+                return await answer if inspect.isawaitable(answer) and not isinstance(answer, asyncio.Future) else answer
+
+            return blocking(self._loop, self._loop.run(called()))
+
+        return call
+
+    def __iter__(self) -> Iterator[Any]:
+        return _each(self._loop, aiter(self._made))
+
+    def __enter__(self) -> Blocking:
+        self._loop.run(self._made.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._loop.run(self._made.__aexit__(*error))
+
+
+class Maker:
+    """A class of the asyncio twin under the name of that of threads: what is made belongs to the loop, and blocks its caller."""
+
+    def __init__(self, loop: Loop, kind: Callable[..., Any]) -> None:
+        self._loop = loop
+        self._kind = kind
+
+    def __getitem__(self, _: object) -> Maker:
+        return self
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        async def made() -> Any:
+            new = self._kind(*map(self._twin, args), **{name: self._twin(each) for name, each in options.items()})
+            if hasattr(new, "open"):
+                await new.open()
+            return new
+
+        return Blocking(self._loop, self._loop.run(made()))
+
+    def _twin(self, given: Any) -> Any:
+        """A client of threads stands for one of this loop."""
+        return self._loop.client(given) if isinstance(given, Client) else _bare(given)
+
+
+def blocking(loop: Loop, answer: Any) -> Any:
+    """An answer of what belongs to asyncio, as a test that blocks looks at it."""
+    if isinstance(answer, asyncio.Future):
+        future: Future[Any] = Future()
+
+        def done(done: asyncio.Future[Any]) -> None:
+            if (error := done.exception()) is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(done.result())
+
+        loop.loop.call_soon_threadsafe(answer.add_done_callback, done)
+        return future
+    if isinstance(answer, AsyncIterator):
+        return _each(loop, answer)
+    return Blocking(loop, answer) if hasattr(answer, "__aenter__") else answer
+
+
+def _each(loop: Loop, items: AsyncIterator[T]) -> Iterator[T]:
+    async def following() -> T:
+        return await anext(items)
+
+    while True:
+        try:
+            item = loop.run(following())
+        except StopAsyncIteration:
+            return
+        yield item
+
+
+def _bare(given: Any) -> Any:
+    return given._made if isinstance(given, Blocking) else given
