@@ -21,11 +21,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from oncelog_service.storage.port import RowDamaged
 
@@ -188,7 +187,7 @@ def encode_record(record: Record) -> bytes:
 def decode_record(kind: type[R], data: bytes) -> R:
     """Reads a record back. Raises RowDamaged for anything but what :func:`encode_record` writes."""
     try:
-        values: dict[str, Any] = json.loads(data)
+        values: dict[str, Any] = from_json(data)
         if values.pop("version") != VERSION:
             raise ValueError("unknown version")
         return kind(**values)

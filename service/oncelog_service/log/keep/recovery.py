@@ -12,20 +12,31 @@ from contextlib import closing
 from typing import TypeVar
 
 from oncelog.errors import TopicDamaged
+from oncelog.wire.avro_parts import decode_long
 from oncelog_dedup import Entry, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
 from oncelog_service.log.groups.stored import last_entries_of
 from oncelog_service.log.judgements import Judgements, judgements_of
 from oncelog_service.log.key_index import KeyEntries, KeyIndex, group_key_entries, key_entries, key_name
 from oncelog_service.log.names.assigned import counting
 from oncelog_service.log.open_topic import Recovered
-from oncelog_service.log.scan import after, earliest_offset, end_of, read_back, row_before, rows_from, stored_under, trim_of
-from oncelog_service.storage.fields import intact
+from oncelog_service.log.scan import (
+    OFFSET_AT,
+    after,
+    earliest_offset,
+    end_of,
+    read_back,
+    row_before,
+    rows_from,
+    stored_under,
+    trim_of,
+)
+from oncelog_service.storage.fields import GROUP, PREVIOUS, T, decode_named, intact
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.payload_rows import decode_payload_row
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import RowDamaged, Store, Table
 from oncelog_service.storage.records import ExpiryRow, ProducerRow, SubscriptionRow, decode_record
-from oncelog_service.storage.rows import Row, decode_row
+from oncelog_service.storage.rows import MESSAGE_AT, Row, decode_row, message_id_of, write_pointer_of
 
 N = TypeVar("N", ProducerRow, SubscriptionRow)
 
@@ -48,8 +59,8 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         )
     _check_end(store, prefix, earliest, begin)
     try:
-        with closing(rows(store, prefix, _behind(snapshot))) as found:
-            replayed = replay(snapshot, map(_entry, found), counting(producers))
+        with closing(_entries(store, prefix, _behind(snapshot))) as found:
+            replayed = replay(snapshot, found, counting(producers))
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
     keys, key_snapshots = recover_keys(store, prefix, replayed.fold.position.last_message_id) if keyed else (None, None)
@@ -107,17 +118,42 @@ def rows(store: Store, prefix: bytes, start: bytes) -> Generator[Row]:
         for row_id, data in found:
             try:
                 yield decode_row(row_id, data)
-            except (RowDamaged, IndexError, ValueError, struct.error) as error:
-                raise TopicDamaged(f"the row at {row_id.hex()} cannot be read: {error}") from error
+            except _UNREADABLE as error:
+                raise _unreadable(row_id, error) from error
 
 
-def _entry(row: Row) -> Entry:
-    """Make the entry for the fold of producers."""
-    if row.write_pointer is None and row.group is None:
-        return Entry(row.offset, row.message_id, row.producer, row.sequence_id)
-    if row.group is None:
-        begins = row.previous is not None
-        return Entry(row.offset, row.message_id, row.producer, row.sequence_id, row.write_pointer, begins=begins)
+_UNREADABLE = RowDamaged, IndexError, ValueError, struct.error
+
+
+def _unreadable(row_id: bytes, error: Exception) -> TopicDamaged:
+    return TopicDamaged(f"the row at {row_id.hex()} cannot be read: {error}")
+
+
+def _entries(store: Store, prefix: bytes, start: bytes) -> Generator[Entry]:
+    """Every row from the key ``start`` on, as the fold of producers takes it; to be closed. Raises TopicDamaged.
+
+    Only what the fold needs is decoded: 100,000 names are 100,000 rows that are read before the topic's first answer.
+    """
+    with closing(rows_from(store, prefix, start)) as found:
+        for row_id, data in found:
+            try:
+                yield _group_entry(decode_row(row_id, data)) if data[1] & GROUP else _message_entry(row_id, data)
+            except _UNREADABLE as error:
+                raise _unreadable(row_id, error) from error
+
+
+def _message_entry(row_id: bytes, row: bytes) -> Entry:
+    flags = row[1]
+    offset, at = decode_long(row, MESSAGE_AT[flags] + OFFSET_AT)
+    producer, sequence_id, _ = decode_named(row, at)
+    if not flags & T:
+        return Entry(offset, message_id_of(row_id), producer, sequence_id)
+    begins = bool(flags & PREVIOUS)
+    return Entry(offset, message_id_of(row_id), producer, sequence_id, write_pointer_of(row), begins=begins)
+
+
+def _group_entry(row: Row) -> Entry:
+    assert row.group is not None
     last_id = row.row_id + row.group.last_payload_id
     last_entries = last_entries_of(row.group, row.row_id, row.offset)
     return Entry(row.offset, row.message_id, None, None, row.write_pointer, row.messages, last_entries, last_id, begins=True)
