@@ -10,7 +10,7 @@ class Arrivals:
     """The callers that wait for one topic. Works on the event loop that owns it."""
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # of 5,000 topics: an empty set has 216 bytes
 
     def wake(self) -> None:
         """Have all that wait look again."""
@@ -25,9 +25,9 @@ class Arrivals:
         topics = list(topics)
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for topic in topics:
-            topic._waiting.add(arrival)
+            topic._waiting[arrival] = None
         try:
             await asyncio.wait([arrival], timeout=seconds)
         finally:
             for topic in topics:
-                topic._waiting.discard(arrival)
+                topic._waiting.pop(arrival, None)

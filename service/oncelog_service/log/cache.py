@@ -20,6 +20,10 @@ class _Block(NamedTuple):
     size: int
 
 
+_NO_BLOCKS: deque[_Block] = deque(maxlen=0)
+"""Of every topic without a message in memory: a deque takes 600 bytes of each."""
+
+
 class RecentMessages:
     """The budget that the caches of all topics share."""
 
@@ -53,13 +57,15 @@ class TopicCache:
 
     def __init__(self, budget: RecentMessages) -> None:
         self._budget = budget
-        self._blocks: deque[_Block] = deque()
+        self._blocks = _NO_BLOCKS
         self.messages = 0
         """How many messages are held."""
 
     def append(self, row_ids: Sequence[bytes], rows: MutableSequence[bytes]) -> None:
         """Hold the rows of a request, which follow directly on what is held."""
         size = sum(map(len, rows)) + _OBJECT_OVERHEAD * len(rows)
+        if not self._blocks:
+            self._blocks = deque()
         self._blocks.append(_Block(row_ids, rows, size))
         self.messages += len(rows)
         self._budget._added(self, size)
@@ -88,7 +94,7 @@ class TopicCache:
 
     def clear(self) -> None:
         """Let everything go."""
-        blocks, self._blocks = self._blocks, deque()
+        blocks, self._blocks = self._blocks, _NO_BLOCKS
         self.messages = 0
         self._budget._cleared(blocks)
 
@@ -106,5 +112,7 @@ class TopicCache:
         if not self._blocks:
             return 0
         block = self._blocks.popleft()
+        if not self._blocks:
+            self._blocks = _NO_BLOCKS
         self.messages -= len(block.rows)
         return block.size

@@ -55,6 +55,42 @@ _ENDED_AT_ONCE = 1_000
 class TopicLog:
     """An open topic. All methods run on the event loop that owns it."""
 
+    # A service may have thousands open, and beyond 30 attributes an object without slots has a dict of 1.6 kB.
+    __slots__ = (
+        "_check_open",
+        "_clock",
+        "_expectations",
+        "_judge",
+        "_keys",
+        "_limits",
+        "_memory",
+        "_pointers",
+        "_stamps",
+        "_steady",
+        "_transactional",
+        "_trimming",
+        "_unnamed",
+        "_writer",
+        "atomic",
+        "dedup",
+        "expire_stored",
+        "expiry",
+        "inspection",
+        "participant",
+        "poll",
+        "prefix",
+        "producers",
+        "ranges",
+        "refused",
+        "replayed",
+        "roll_back",
+        "settle",
+        "settling",
+        "snapshots",
+        "subscriptions",
+        "topic",
+    )
+
     def __init__(self, topic: OpenTopic, recovered: Recovered, scans: Scans) -> None:
         """Build the topic's parts, each from what it needs; what is asked of one of them goes straight to it."""
         self.topic = topic

@@ -39,11 +39,13 @@ class WritePointers:
         self._own: dict[int, bool] = {}
         self._ended_by_hand: dict[int, None] = {}
         self._using: Counter[int] = Counter()
-        self._left = asyncio.Event()
-        self._closing: set[int] = set()
-        self._over: set[int] = set()
+        # Made when they are needed: most topics of many never see a transaction.
+        self._left: asyncio.Event | None = None
+        self._closing: dict[int, None] = {}  # an empty set takes 216 bytes
+        self._over: dict[int, None] = {}
         """Settled while requests were under way: those write nothing any more. Gone with the last of them."""
-        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
+        self._locks: WeakValueDictionary[int, asyncio.Lock] | None = None
+        """Each is gone with its last user."""
 
     @asynccontextmanager
     async def entered(self, pointer: int) -> AsyncIterator[None]:
@@ -69,8 +71,9 @@ class WritePointers:
             self._using[pointer] -= 1
             if not self._using[pointer]:
                 del self._using[pointer]
-                self._over.discard(pointer)
-            self._left.set()
+                self._over.pop(pointer, None)
+            if self._left is not None:
+                self._left.set()
 
     def check(self, pointer: int) -> None:
         """Raises TransactionNotInProgress if the transaction is known to have ended. Awaits nothing: for the last moment.
@@ -102,6 +105,8 @@ class WritePointers:
     @asynccontextmanager
     async def changing(self, pointer: int) -> AsyncIterator[None]:
         """One roll-back or settlement of a pointer at a time."""
+        if self._locks is None:
+            self._locks = WeakValueDictionary()
         lock = self._locks.get(pointer)
         if lock is None:
             lock = self._locks[pointer] = asyncio.Lock()
@@ -111,14 +116,15 @@ class WritePointers:
     @asynccontextmanager
     async def closed(self, pointer: int) -> AsyncIterator[None]:
         """Wait until all writes under the pointer have finished, and let none begin meanwhile."""
-        self._closing.add(pointer)
+        self._closing[pointer] = None
         try:
             while self._using[pointer]:
+                self._left = self._left or asyncio.Event()
                 self._left.clear()
                 await self._left.wait()
             yield
         finally:
-            self._closing.discard(pointer)
+            self._closing.pop(pointer, None)
 
     @contextmanager
     def committed(self, pointer: int) -> Iterator[None]:
@@ -126,13 +132,13 @@ class WritePointers:
 
         Another service's pointer, and one that an operator has ended, is ended here alone: ``ended`` does not know of it.
         """
-        self._closing.add(pointer)
+        self._closing[pointer] = None
         try:
             yield
         finally:
-            self._closing.discard(pointer)
+            self._closing.pop(pointer, None)
             if self._using[pointer]:
-                self._over.add(pointer)
+                self._over[pointer] = None
 
     def forget(self, pointer: int) -> None:
         """Its transaction has ended and is settled: the next request under the pointer asks again, and is refused."""
