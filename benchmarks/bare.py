@@ -7,7 +7,7 @@ oncelog costs on top is measured against this, in the same run on the same machi
 from __future__ import annotations
 
 import asyncio
-import socket
+import signal
 import struct
 import sys
 import threading
@@ -17,14 +17,15 @@ from typing import Any
 
 import fastavro
 import plyvel
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
+from oncelog.errors import NotFound
 from oncelog.wire.codec import avro_source
 from oncelog.wire.media import ONCELOG_AVRO
+from oncelog_service.app import listen
+from oncelog_service.config import Settings
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.exchange import Admitted, Head
+from oncelog_service.rest.server import Server
 
 _SCHEMA = fastavro.parse_schema(avro_source(ONCELOG_AVRO, "PublishRequest"))
 
@@ -67,19 +68,28 @@ class Log:
             done.set_result(None)
 
 
+class Bare:
+    """Whatever the address, what is posted is a publish."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def admit(self, head: Head) -> Admitted:
+        if head.method != "POST":
+            raise NotFound
+        return Admitted(self._publish, reads=False)
+
+    async def _publish(self, body: bytes) -> Answer:
+        record: Any = fastavro.schemaless_reader(BytesIO(body), _SCHEMA, None)
+        await self._log.submit(record["messages"])
+        return Answer(b"\x00", ONCELOG_AVRO)
+
+
 async def serve(path: str, port: int) -> None:
-    log = Log(path)
-
-    async def publish(request: Request) -> Response:
-        record: Any = fastavro.schemaless_reader(BytesIO(await request.body()), _SCHEMA, None)
-        await log.submit(record["messages"])
-        return Response(b"\x00")
-
-    app = Starlette(routes=[Route("/publish", publish, methods=["POST"])])
-    config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None)
-    listener = socket.create_server(("127.0.0.1", port))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    await uvicorn.Server(config).serve(sockets=[listener])
+    settings = Settings(port=port, store="memory://")
+    server = Server(Bare(Log(path)), settings)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+    await server.run(listen(settings), lambda: None, lambda: None)
 
 
 if __name__ == "__main__":

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import signal
 import socket
 import sys
-from collections.abc import Callable
-
-import uvicorn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.config import LOOPBACK, Settings
-from oncelog_service.rest.asgi import build_app
-from oncelog_service.rest.limits import guarded_protocol
+from oncelog_service.rest.application import Application
+from oncelog_service.rest.server import Server
 from oncelog_service.rest.table import ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store
-
-_log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.001
 """How long the event loop may keep the interpreter from the writer thread. Python's 5 ms would be added to a sync of 1 ms."""
@@ -49,56 +46,40 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     """
     check_exposure(settings)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    listener = _listen(settings)
+    listener = listen(settings)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     service = build_service(settings, url=settings.advertised_url or url)
     try:
         await service.start()
-        server = _Server(_uvicorn_config(service, settings))
-        server.before_shutdown = service.release
-        task = asyncio.ensure_future(server.serve(sockets=[listener]))
-        while not server.started and not task.done():
-            await asyncio.sleep(0.01)
-        if server.started:
-            on_ready(url)
-        await task
+        server = build_server(service)
+        with _told_by_signals(server.stop):
+            await server.run(listener, lambda: on_ready(url), service.release)
     finally:
         listener.close()
         await service.stop()
 
 
-def _uvicorn_config(service: Service, settings: Settings) -> uvicorn.Config:
-    return uvicorn.Config(
-        build_app(service, (*TRANSACTION_ROUTES, *STATUS_ROUTES) if settings.only_transactions else ROUTES),
-        http=guarded_protocol(settings.header_timeout_seconds, settings.body_timeout_seconds),
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        log_config=None,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
-        limit_concurrency=4_096,
-    )
+def build_server(service: Service) -> Server:
+    """Builds what answers HTTP for a service."""
+    routes = (*TRANSACTION_ROUTES, *STATUS_ROUTES) if service.settings.only_transactions else ROUTES
+    return Server(Application(service, routes), service.settings)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, stopped by a signal that does not kill the process a second time."""
-
-    before_shutdown: Callable[[], None] | None = None
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self.before_shutdown is not None:
-            self.before_shutdown()
-        await super().shutdown(sockets)
-
-    def handle_exit(self, sig: int, frame: object) -> None:
-        self.should_exit = True
+@contextmanager
+def _told_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call ``stop`` on the event loop, which may be asleep, and nothing else."""
+    loop = asyncio.get_running_loop()
+    before = {each: signal.signal(each, lambda *_: loop.call_soon_threadsafe(stop)) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
+    """Takes the port. Raises OSError."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # Named TCP, asyncio switches Nagle's algorithm off; left to the default, an answer in two packets waits 40 ms for an ACK.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from starlette.types import Message
 
 from oncelog.wire.media import AVRO, JSON
-from oncelog_service.rest.asgi import build_app
-from oncelog_service.service import Service
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, avro_publish, connected, head, read_answer
 from tests.world.service import RunningService, running_service
@@ -155,21 +154,20 @@ def test_requests_in_one_pipeline_are_answered_and_done_in_order(shared: Running
     assert topic.payloads() == [str(number) for number in range(100)]
 
 
-@pytest.mark.parametrize("failure", [OSError, RuntimeError], ids=["asyncio", "uvloop"])
-def test_a_client_that_hangs_up_leaves_no_error_in_the_log(
-    running: RunningService, failure: type[Exception], caplog: pytest.LogCaptureFixture
+def test_a_client_that_hangs_up_leaves_no_error_in_the_log_and_what_it_asked_for_is_done(
+    running: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b""}
-
-    async def send(message: Message) -> None:
-        raise failure("the transport is closed")
-
-    async def ask(service: Service) -> None:
-        scope = {"type": "http", "method": "GET", "path": "/v1/namespaces", "headers": [], "query_string": b""}
-        await build_app(service)(scope, receive, send)
-
-    running.on_loop(ask)
+    topic = Topic(running.url, "gone")
+    body = avro_publish(b"x" * 1_000)
+    path = "/v1/namespaces/default/topics/gone/publish"
+    publish = head("POST", path, f"content-type: {AVRO}", f"content-length: {len(body)}") + body
+    for last in range(20):
+        with connected(running.url) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it is reset
+            connection.sendall(publish + publish[: last * 5])
+            if last:
+                until(lambda last=last: topic.stats()["upcomingOffset"] >= last, "published")  # type: ignore[misc]
+    until(lambda: running.server.under_way == 0)
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 

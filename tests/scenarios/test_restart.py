@@ -23,7 +23,7 @@ def test_a_stop_does_not_wait_for_readers_who_wait_and_they_go_on_when_the_servi
         reader = threading.Thread(target=lambda: read.extend(_read_one(service.url)))
         reader.start()
         time.sleep(0.5)
-        assert _stopped(service) < alone + 4, "uvicorn cuts off after 5 s what has not ended"
+        assert _stopped(service) < alone + 4, "after 5 s what has not ended is cut off"
         service.start()
         with Producer(TOPIC, name="p", url=service.url) as producer:
             producer.send(payload_of("p", 0))

@@ -74,10 +74,6 @@ def _reading(running: RunningService, request: bytes) -> socket.socket:
     return connection
 
 
-def _tasks(running: RunningService) -> int:
-    return len(running._server.server_state.tasks)
-
-
 def test_who_hangs_up_stops_what_only_it_waits_for() -> None:
     async def create(service: Service) -> None:
         await service.topics.create("default", "t", {})
@@ -114,7 +110,7 @@ def test_who_hangs_up_stops_what_only_it_waits_for() -> None:
             running.arrived(2)
             verifying.close()
             poll.close()
-            until(lambda: _tasks(running) == 0, "both are stopped")
+            until(lambda: running.server.under_way == 0, "both are stopped")
             before = steps
             let_go.set()
             running.on_loop(lambda service: service.scans.read(int))

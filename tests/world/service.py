@@ -11,35 +11,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
-import uvicorn
-import uvicorn.server
 
-from oncelog_service.app import _listen, _Server, _uvicorn_config, build_service
+from oncelog_service.app import build_server, build_service, listen
 from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
+from oncelog_service.rest.server import Server
 from oncelog_service.service import Service
 from oncelog_service.storage.port import Store
 from tests.patience import PATIENCE, until
 
 T = TypeVar("T")
-
-
-class _ShortNaps:
-    """Is asyncio as uvicorn's server sees it here: the server looks every 10 ms, and not every 100, whether it should stop."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
-
-    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
-        return asyncio.sleep(seconds / 10)
-
-
-uvicorn.server.asyncio = _ShortNaps()  # type: ignore[assignment, attr-defined]
 
 
 class RunningService:
@@ -49,15 +35,16 @@ class RunningService:
     service: Service
     loop: asyncio.AbstractEventLoop
 
-    _server: uvicorn.Server
+    server: Server
 
     def stop(self) -> None:
         """Begin to stop; :func:`running_service` waits for the end."""
-        self._server.should_exit = True
+        with suppress(RuntimeError):  # it has stopped already
+            self.loop.call_soon_threadsafe(self.server.stop)
 
     def arrived(self, requests: int) -> None:
         """Return when so many requests are being answered, and none of them waits for the event loop."""
-        until(lambda: len(self._server.server_state.tasks) >= requests, f"{requests} requests have arrived")
+        until(lambda: self.server.under_way >= requests, f"{requests} requests have arrived")
         for _ in range(50):
             self.on_loop(lambda _: asyncio.sleep(0))
 
@@ -82,18 +69,11 @@ def running_service(
     async def serve() -> None:
         running.loop = asyncio.get_running_loop()
         running.service = build_service(chosen, clock, open_store)
-        listener = _listen(chosen)
+        listener = listen(chosen)
         await running.service.start()
-        server = _Server(_uvicorn_config(running.service, chosen))
-        server.before_shutdown = running.service.release
-        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        running.server = build_server(running.service)
         running.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        running._server = server
-        task = asyncio.ensure_future(server.serve(sockets=[listener]))
-        while not server.started and not task.done():
-            await asyncio.sleep(0.005)
-        ready.set()
-        await task
+        await running.server.run(listener, ready.set, running.service.release)
         await running.service.stop()
 
     def run() -> None:

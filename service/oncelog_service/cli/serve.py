@@ -76,7 +76,6 @@ def tx_serve(as_json: bool, **given: Any) -> None:
 def _run_until_stopped(settings: Settings, as_json: bool) -> None:
     """Serve; a reason why it cannot begin is one sentence and exit code 1."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # Until the server listens to signals itself, and again after it, SIGTERM is what Ctrl-C is: the store gets closed.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     detail = _served(settings, lambda url: _announce(url, settings, as_json))

@@ -1,9 +1,15 @@
-"""What a handler sends back: a value that knows nothing of addresses or servers."""
+"""What is sent back: a value that knows nothing of addresses or servers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Mapping
 from typing import NamedTuple
+
+from oncelog.errors import MethodNotAllowed, NotServedHere, OncelogError
+from oncelog.wire.media import PROBLEM
+
+_NONE: Mapping[str, str] = {}
 
 
 class Answer(NamedTuple):
@@ -13,3 +19,20 @@ class Answer(NamedTuple):
     body: bytes | AsyncGenerator[bytes, None]
     media: str
     status: int = 200
+    headers: Mapping[str, str] = _NONE
+    """Further ones, names in lower case."""
+
+
+def refusal(error: OncelogError, target: str) -> Answer:
+    """An error as problem+json. ``target``: path and query as they were sent, which another instance is to be asked for."""
+    return Answer(json.dumps(error.to_problem()).encode() + b"\n", PROBLEM, error.status or 500, _headers(error, target))
+
+
+def _headers(error: OncelogError, target: str) -> Mapping[str, str]:
+    if isinstance(error, NotServedHere):
+        return {"location": error.url + target}
+    if isinstance(error, MethodNotAllowed):
+        return {"allow": ", ".join(error.allowed)}
+    if error.status == 503:
+        return {"retry-after": "1"}
+    return {"www-authenticate": "Bearer"} if error.status == 401 else _NONE

@@ -1,0 +1,99 @@
+"""From a request's head to its handler: the token, the table of addresses, other instances."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from urllib.parse import parse_qsl
+
+from oncelog.errors import InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, Unauthorized
+from oncelog.http.transport import READ_SECONDS
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.docs import docs_answer, openapi_answer
+from oncelog_service.rest.exchange import Admitted, Head
+from oncelog_service.rest.forward import PROXY, ROUTE, Forwarder
+from oncelog_service.rest.routes import Call, Handler, Route
+from oncelog_service.rest.table import ROUTES
+from oncelog_service.service import Service
+
+_OPEN_TO_ALL = ("/healthz",)
+"""Answered without a token, for whatever watches over the process."""
+
+_BUSIEST = ("/publish", "/poll", "}/commit")
+"""Looked at before all others."""
+
+
+class Application:
+    """Answers these addresses for a service."""
+
+    def __init__(self, service: Service, routes: Sequence[Route] = ROUTES) -> None:
+        self._service = service
+        settings = service.settings
+        self._forwarder = Forwarder(settings.token, settings.max_wait_ms / 1000 + READ_SECONDS)
+        self._authorization = None if settings.token is None else b"Bearer " + settings.token.encode()
+        made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
+        pages = [Route("GET", path, _made(partial(make, routes)), "") for path, make in made.items()]
+        by_path: dict[str, dict[str, Route]] = {}
+        for route in (*routes, *pages):
+            by_path.setdefault(route.path, {})[route.method] = route
+        busiest_first = sorted(by_path, key=lambda path: not path.endswith(_BUSIEST))
+        self._addresses = [(_pattern(path), by_path[path]) for path in busiest_first]
+
+    def admit(self, head: Head) -> Admitted:
+        """Who answers this. Raises Unauthorized, NotFound, MethodNotAllowed."""
+        self._check_token(head)
+        for pattern, routes in self._addresses:
+            if found := pattern.fullmatch(head.path):
+                route = routes.get("GET" if head.method == "HEAD" else head.method)
+                if route is None:
+                    raise MethodNotAllowed(f"{head.path} takes {', '.join(routes)}, not {head.method}", allowed=list(routes))
+                return Admitted(partial(self._answer, route, found.groupdict(), head), route.reads)
+        raise NotFound(f"there is nothing at {head.path[:200]}; /docs lists what there is")
+
+    async def _answer(self, route: Route, path: dict[str, str], head: Head, body: bytes) -> Answer:
+        content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
+        query = _query(head.query) if head.query else {}
+        try:
+            return await route.handler(Call(self._service, path, query, content_type, body, accept, self._forwarder))
+        except NotServedHere as elsewhere:
+            if head.header(ROUTE) != PROXY:
+                raise
+            return await self._forwarder.send(elsewhere.url, head.method, head.target, head.headers, body)
+
+    def _check_token(self, head: Head) -> None:
+        if self._authorization is None or head.path in _OPEN_TO_ALL:
+            return
+        # In constant time: how long a comparison takes would say how much of a guess is right.
+        if not hmac.compare_digest(head.header(b"authorization"), self._authorization):
+            raise Unauthorized
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """Matches an address. A participant's name holds slashes, encoded or not."""
+    parts = re.split(r"{(\w+)}", path)
+    for at in range(1, len(parts), 2):
+        parts[at] = f"(?P<{parts[at]}>{'.*' if parts[at] == 'participant' else '[^/]+'})"
+    parts[::2] = map(re.escape, parts[::2])
+    return re.compile("".join(parts))
+
+
+def _made(make: Callable[[], Answer]) -> Handler:
+    """Answers a page that is seldom asked for and takes a tenth of a second to make: on a thread, when it first is."""
+    made: list[Answer] = []
+
+    async def page(call: Call) -> Answer:
+        if not made:
+            made.append(await asyncio.to_thread(make))
+        return made[0]
+
+    return page
+
+
+def _query(raw: bytes) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise InvalidRequest("the query string cannot be read") from error

@@ -1,0 +1,84 @@
+"""One request and its answer as bytes; no I/O."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import NamedTuple
+
+from oncelog.errors import OncelogError
+from oncelog_service.rest.answer import Answer
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+
+class Head(NamedTuple):
+    """A request's line and headers."""
+
+    method: str
+    path: str
+    """Decoded."""
+    query: bytes
+    target: str
+    """Path and query as they were sent."""
+    headers: dict[bytes, bytes]
+    """Names in lower case; of several with one name, the first."""
+
+    def header(self, name: bytes) -> bytes:
+        """Its value, empty if it was not sent."""
+        return self.headers.get(name, b"")
+
+
+class Admitted(NamedTuple):
+    """Who answers a request, as its head says."""
+
+    answer: Callable[[bytes], Awaitable[Answer]]
+    """Is given the whole body. Raises OncelogError."""
+    reads: bool
+    """It changes nothing, and ends when its client has hung up."""
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One request, and how far it has come."""
+
+    head: Head
+    keep_alive: bool
+    """Another request may follow on the connection."""
+    admitted: Admitted | None = None
+    refused: OncelogError | None = None
+    """Why it is not answered by a handler; what is still to come of its body is dropped."""
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+    """Of the parts."""
+    complete: bool = False
+    """The whole body is there."""
+    answering: asyncio.Task[None] | None = None
+    begun: bool = False
+    """The task has run."""
+
+    @property
+    def asks_to_continue(self) -> bool:
+        """It sends its body only when it has been told to."""
+        return self.head.header(b"expect").lower() == b"100-continue"
+
+    @property
+    def body(self) -> bytes:
+        """What has arrived of it."""
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
+    def head_of(self, answer: Answer, date: str) -> bytes:
+        """The bytes before the answer's body."""
+        lines = [_STATUS_LINES.get(answer.status) or f"HTTP/1.1 {answer.status} \r\n", date, f"content-type: {answer.media}\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in answer.headers.items()]
+        if isinstance(answer.body, bytes):
+            lines.append(f"content-length: {len(answer.body)}\r\n")
+        if not self.keep_alive:
+            lines.append("connection: close\r\n")
+        if not isinstance(answer.body, bytes):
+            lines.append("transfer-encoding: chunked\r\n")
+        lines.append("\r\n")
+        return "".join(lines).encode("latin-1")

@@ -1,0 +1,406 @@
+"""HTTP/1.1 on one connection: requests in, answers out, in their order.
+
+httptools reads the bytes: llhttp is strict, where with h11 a smuggled second request was answered. It limits neither a body nor a
+half-sent head, so both are done here. A request is judged by its head, and a handler sees it when its body is there as a whole:
+then one task, and one write, is what it costs.
+
+The invariants:
+
+* Answers leave in the order of their requests; one request at a time is answered. While others wait behind it, nothing is read.
+* What breaks HTTP is told so only where that cannot be taken for the answer to another request; those before it are answered.
+* A request whose client has gone before it was begun is not obeyed. One that only reads ends with its client; others go on.
+* The bytes of a body count from when they arrive until the answer is written, or the connection is gone.
+* A client that is waited for – for a head, a body, the next request – has a deadline. One that we keep waiting has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from contextlib import aclosing
+from email.utils import formatdate
+from typing import Protocol, cast
+from urllib.parse import unquote
+
+import httptools
+
+from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout
+from oncelog_service.config import Settings
+from oncelog_service.rest.answer import Answer, refusal
+from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
+from oncelog_service.rest.limits import MAX_AT_ONCE, MAX_HEAD_BYTES, Bodies, head_too_large
+
+_log = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 75
+"""How long a connection may wait for its next request; nginx's keepalive_timeout."""
+
+_JOINED_BYTES = 16 * 2**10
+"""A body up to here goes out in one piece with its head; copying a larger one costs more than a second write."""
+
+_HEAD, _BODY, _BETWEEN = range(3)
+"""What the next bytes of a connection are of; between two requests they begin a head."""
+
+
+class Application(Protocol):
+    """Who answers the requests of a server."""
+
+    def admit(self, head: Head) -> Admitted:
+        """Judges a request by its head. Raises OncelogError."""
+
+
+class Shared:
+    """What the connections of a server share."""
+
+    def __init__(self, application: Application, settings: Settings) -> None:
+        self.application = application
+        self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes)
+        self.patience = {_HEAD: settings.header_timeout_seconds, _BODY: settings.body_timeout_seconds, _BETWEEN: _IDLE_SECONDS}
+        self.connections: set[HttpConnection] = set()
+        self.exchanges: set[Exchange] = set()
+        """Requests whose head has been read, and which are not answered yet."""
+        self.all_gone = asyncio.Event()
+        """Set when a connection ends and was the last one."""
+        self._date = (0, "")
+
+    def date(self) -> str:
+        """The header of an answer that is sent now."""
+        now = int(time.time())
+        if now != self._date[0]:
+            self._date = (now, f"date: {formatdate(now, usegmt=True)}\r\n")
+        return self._date[1]
+
+    def judge(self, exchange: Exchange) -> None:
+        """Finds who answers it, or why nobody does."""
+        try:
+            if max(len(self.connections), len(self.exchanges)) >= MAX_AT_ONCE:
+                exchange.keep_alive = False
+                raise Overloaded("the service has as many connections as it takes; try again in a moment")
+            exchange.admitted = self.application.admit(exchange.head)
+            self.bodies.check_declared(exchange.head)
+        except OncelogError as error:
+            exchange.refused = error
+        self.exchanges.add(exchange)
+
+    def forget(self, exchange: Exchange) -> None:
+        """It is answered, or nobody waits for its answer."""
+        self.exchanges.discard(exchange)
+        self.bodies.give_back(exchange)
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection of a client."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._loop = asyncio.get_running_loop()
+        self._parser: httptools.HttpRequestParser | None = _parser(self)
+        self._lost = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+        self._current: Exchange | None = None
+        """The request whose turn it is; it may still be arriving."""
+        self._behind: deque[Exchange] = deque()
+        """Those that arrived before it was answered."""
+        self._newest: Exchange | None = None
+        """The one that the parser is in, or was in."""
+
+        self._phase = _HEAD
+        self._head_bytes = 0
+        """At most so many of the head have arrived, or, in their last part, of what is behind it."""
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._without_upgrade = b""
+        """A head that asks for another protocol, to be parsed again without the question."""
+
+        self._due: float | None = None
+        """When the client must have sent what it is waited for; None: nothing has begun to be waited for."""
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+
+    # --- what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._shared.connections.add(self)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._parser = None  # it refers to the connection, which refers to it
+        self._writable.set()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for exchange in (self._current, *self._behind):
+            if exchange is None:
+                continue
+            if exchange.answering is None:
+                self._shared.forget(exchange)
+            elif exchange.begun and exchange.admitted is not None and exchange.admitted.reads:
+                exchange.answering.cancel()
+        self._shared.connections.discard(self)
+        if not self._shared.connections:
+            self._shared.all_gone.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None:
+            return
+        if self._phase != _BODY:
+            self._head_bytes += len(data)
+        try:
+            while data and self._parser is not None:
+                data = self._parsed(data)
+        except httptools.HttpParserError as error:
+            told = error.__context__  # what was raised in a call of the parser's
+            self._refuse(told if isinstance(told, OncelogError) else InvalidRequest("Invalid HTTP request received."))
+        else:
+            if self._phase == _HEAD and self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(head_too_large())
+        self._watch()
+
+    def _parsed(self, data: bytes) -> bytes:
+        """Parses, and returns what is left.
+
+        Who asks for another protocol is answered in this one: Java's client does so in its first request. The parser would leave
+        the body out, and end; so another one is given the same head without the question.
+        """
+        assert self._parser is not None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parser = _parser(self)
+            head, self._without_upgrade = self._without_upgrade, b""
+            return head + data[upgrade.args[0] :]
+        return b""
+
+    def _head_without_upgrade(self, method: str) -> bytes:
+        assert self._parser is not None
+        if method == "CONNECT":
+            raise InvalidRequest("this is no proxy")
+        lines = [f"{method} ".encode(), self._url, f" HTTP/{self._parser.get_http_version()}\r\n".encode()]
+        lines += [b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade"]
+        return b"".join(lines) + b"\r\n"
+
+    # --- what the parser calls
+
+    def on_message_begin(self) -> None:
+        """The first byte of a head."""
+        self._phase, self._due = _HEAD, None
+        self._url, self._headers = b"", []
+
+    def on_url(self, url: bytes) -> None:
+        """The request's target, or a part of it."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or what is sent as one behind a chunked body and is nothing to us."""
+        if self._phase == _HEAD:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is there: who answers is known now, or that nobody does."""
+        self._phase, self._due = _BODY, None
+        if self._head_bytes > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
+            raise head_too_large()
+        assert self._parser is not None
+        head = self._head(self._parser.get_method().decode("ascii"))
+        if self._parser.should_upgrade():
+            self._without_upgrade = self._head_without_upgrade(head.method)
+            return
+        keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
+        exchange = self._newest = Exchange(head, keep_alive)
+        self._shared.judge(exchange)
+        if self._current is None:
+            self._current = exchange
+            self._take_turn(exchange)
+        else:
+            self._behind.append(exchange)
+            self._transport.pause_reading()
+
+    def on_body(self, part: bytes) -> None:
+        """A part of a body."""
+        exchange = self._newest
+        if exchange is None or exchange.refused is not None:
+            return
+        try:
+            self._shared.bodies.take(exchange, part)
+        except OncelogError as error:
+            self._shared.bodies.give_back(exchange)
+            self._refuse_one(exchange, error)
+
+    def on_message_complete(self) -> None:
+        """The body is there."""
+        if self._without_upgrade:
+            return
+        self._phase, self._due, self._head_bytes = _BETWEEN, None, 0
+        exchange = self._newest
+        if exchange is not None and exchange.refused is None:
+            assert self._parser is not None
+            exchange.complete = True
+            exchange.keep_alive &= self._parser.should_keep_alive()  # what follows a chunked body may have the last word
+            if exchange is self._current:
+                self._begin(exchange)
+
+    def _head_size(self) -> int:
+        return len(self._url) + sum(len(name) + len(value) for name, value in self._headers)
+
+    def _head(self, method: str) -> Head:
+        url = httptools.parse_url(self._url)
+        path = url.path.decode("ascii")
+        target = path if not url.query else f"{path}?{url.query.decode('latin-1')}"
+        headers = dict(reversed(self._headers))
+        return Head(method, unquote(path) if "%" in path else path, url.query or b"", target, headers)
+
+    # --- one request after another
+
+    def _take_turn(self, exchange: Exchange) -> None:
+        """All before it are answered."""
+        if exchange.refused is None and exchange.asks_to_continue:
+            self._transport.write(CONTINUE)
+        if exchange.refused is not None or exchange.complete:
+            self._begin(exchange)
+
+    def _begin(self, exchange: Exchange) -> None:
+        exchange.answering = self._loop.create_task(self._answer(exchange))
+
+    def _refuse_one(self, exchange: Exchange, error: OncelogError) -> None:
+        """It is answered so when its turn has come, whatever else comes of its body."""
+        exchange.refused = error
+        if exchange is self._current:
+            self._begin(exchange)
+
+    def _refuse(self, error: OncelogError) -> None:
+        """What came cannot be read, and no more is read. It is told where no other request waits for its answer."""
+        self._parser = None
+        exchange = self._newest
+        if exchange is None or self._current is None:
+            self._newest = self._current = exchange = Exchange(Head("", "", b"", "", {}), False, refused=error)
+            self._shared.exchanges.add(exchange)
+            self._begin(exchange)
+        exchange.keep_alive = False
+        if exchange.refused is None and not exchange.complete:
+            self._shared.bodies.give_back(exchange)
+            self._refuse_one(exchange, error)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        exchange.begun = True
+        try:
+            if not self._lost:
+                await self._send(exchange, await self._outcome(exchange))
+        except asyncio.CancelledError:
+            # Its client has gone, or the service stops and has waited long enough: half an answer must pass for none.
+            self._transport.abort()
+        except Exception:
+            _log.exception("%s %s: the answer broke off", exchange.head.method, exchange.head.path)
+            self._transport.close()
+        finally:
+            self._end(exchange)
+
+    async def _outcome(self, exchange: Exchange) -> Answer:
+        error = exchange.refused
+        if error is None:
+            assert exchange.admitted is not None
+            try:
+                return await exchange.admitted.answer(exchange.body)
+            except OncelogError as refused:
+                error = refused
+            except Exception:
+                _log.exception("%s %s failed", exchange.head.method, exchange.head.path)
+                error = InternalError()
+        return refusal(error, exchange.head.target)
+
+    async def _send(self, exchange: Exchange, answer: Answer) -> None:
+        body = answer.body
+        head = exchange.head_of(answer, self._shared.date())
+        if isinstance(body, bytes):
+            await self._write(head, b"" if exchange.head.method == "HEAD" else body)
+            return
+        await self._write(head)
+        async with aclosing(body) as lines:
+            async for line in lines:
+                await self._write(b"%x\r\n%b\r\n" % (len(line), line))
+        await self._write(b"0\r\n\r\n")
+
+    async def _write(self, head: bytes, body: bytes = b"") -> None:
+        """Hands over, once a client that does not read has read what was written before."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if self._transport.is_closing():
+            return
+        if len(body) <= _JOINED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def _end(self, exchange: Exchange) -> None:
+        """It is answered: the next one's turn."""
+        self._shared.forget(exchange)
+        if self._lost:
+            return
+        self._current = None
+        if not exchange.keep_alive:
+            self._transport.close()
+        if self._transport.is_closing():
+            return
+        if self._behind:
+            self._current = self._behind.popleft()
+            if not self._behind:
+                self._transport.resume_reading()
+            self._take_turn(self._current)
+        self._watch()
+
+    def shut_down(self) -> None:
+        """Ends the connection, or has it end with the answer that is under way."""
+        if self._current is None:
+            self._transport.close()
+        else:
+            self._current.keep_alive = False
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        self._transport.abort()
+
+    # --- deadlines
+
+    def _watch(self) -> None:
+        """Gives the client its time for what it has to send next, if that is waited for and nothing has been given yet.
+
+        A request that arrives as a whole costs no timer: the alarm that is set stays, finds that it is early, and is set anew.
+        """
+        if self._lost or (self._current is not None and self._current.answering is not None):
+            return
+        if self._due is None:
+            self._due = self._loop.time() + self._shared.patience[self._phase]
+        if self._alarm is None or self._alarm_at > self._due:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = self._due
+            self._alarm = self._loop.call_at(self._due, self._look_at_the_clock)
+
+    def _look_at_the_clock(self) -> None:
+        self._alarm = None
+        if self._due is None or self._transport.is_closing():
+            return  # an answer is under way, and sets it when it is given
+        if self._loop.time() < self._due:
+            self._watch()
+        elif self._current is None:
+            self._transport.close()
+        else:
+            self._refuse(RequestTimeout(f"the body did not arrive within {self._shared.patience[_BODY]:g} s"))
+
+
+def _parser(connection: HttpConnection) -> httptools.HttpRequestParser:
+    parser = httptools.HttpRequestParser(connection)
+    # What follows the last request of a connection is dropped, and the request before it answered.
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser

@@ -1,0 +1,66 @@
+"""A server that answers HTTP on one socket, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from oncelog_service.config import Settings
+from oncelog_service.rest.protocol import Application, HttpConnection, Shared
+
+_STOP_SECONDS = 5
+"""How long a stop waits for answers that are under way."""
+_BACKLOG = 2_048
+
+
+class Server:
+    """Belongs to one event loop."""
+
+    def __init__(self, application: Application, settings: Settings) -> None:
+        self._shared = Shared(application, settings)
+        self._told = asyncio.Event()
+
+    @property
+    def under_way(self) -> int:
+        """Requests whose head has been read, and which are not answered yet."""
+        return len(self._shared.exchanges)
+
+    def stop(self) -> None:
+        """Has :meth:`run` end. Twice is as once."""
+        self._told.set()
+
+    async def run(self, listener: socket.socket, on_ready: Callable[[], None], before_stop: Callable[[], None]) -> None:
+        """Answers until :meth:`stop`; then takes no more, and finishes what is under way if that takes no longer than 5 s.
+
+        ``on_ready`` is called once connections are taken; ``before_stop``: has those who wait for something end at once.
+        """
+        loop = asyncio.get_running_loop()
+        taking = await loop.create_server(lambda: HttpConnection(self._shared), sock=listener, backlog=_BACKLOG)
+        on_ready()
+        await self._told.wait()
+        before_stop()
+        taking.close()
+        for connection in list(self._shared.connections):
+            connection.shut_down()
+        await self._drain(loop.time() + _STOP_SECONDS)
+
+    async def _drain(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self._shared.connections:
+                    self._shared.all_gone.clear()
+                    await self._shared.all_gone.wait()
+        except TimeoutError:
+            pass
+        # What somebody who has hung up had asked for may still be under way.
+        answering = {each.answering for each in self._shared.exchanges if each.answering is not None}
+        if answering:
+            await asyncio.wait(answering, timeout=max(0.0, deadline - loop.time()))
+        for task in answering:
+            task.cancel()
+        for connection in list(self._shared.connections):
+            connection.abort()
+        if answering:
+            await asyncio.wait(answering)

@@ -1,0 +1,326 @@
+"""HTTP on a connection, its bytes cut anywhere: the protocol itself, on a transport that holds what was written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.errors import MethodNotAllowed, NotFound
+from oncelog_service.config import Settings
+from oncelog_service.rest import protocol
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
+from oncelog_service.rest.protocol import HttpConnection, Shared
+from tests.rest.talk import head, read_answer
+
+LIMIT = 1_024
+"""Bytes of a body."""
+ALL = 4_096
+"""Bytes of all bodies."""
+
+
+class Echo:
+    """Answers /echo with what it was sent, after a turn or two of the event loop, and remembers it."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.stopped = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def admit(self, head: Head) -> Admitted:
+        if head.path not in ("/echo", "/read"):
+            raise NotFound("nothing here")
+        if head.method != "POST":
+            raise MethodNotAllowed("POST only", allowed=["POST"])
+        return Admitted(partial(self._answer, head.path), head.path == "/read")
+
+    async def _answer(self, path: str, body: bytes) -> Answer:
+        self.seen.append(body)
+        try:
+            await self.gate.wait()
+            for _ in range(len(body) % 3):
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.stopped += 1
+            raise
+        return Answer(body, path)
+
+
+class Wire(asyncio.Transport):
+    """A connection whose client reads nothing before it is asked."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__()
+        self.sent = b""
+        self.closed = False
+        self.reads = True
+        self.protocol = HttpConnection(shared)
+        self.protocol.connection_made(self)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    async def send(self, data: bytes, turns: int = 0) -> None:
+        """As the network brings it: only while the protocol reads."""
+        await until(lambda: self.reads or self.closed)
+        if not self.closed:
+            self.protocol.data_received(data)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    def answers(self) -> list[tuple[int, bytes]]:
+        stream, found = BytesIO(self.sent), []
+        while (answer := read_answer(stream))[0]:
+            found.append((answer[0], answer[2]))
+        return [each for each in found if each[0] != 100]
+
+
+class Told(NamedTuple):
+    """A request, and what it must be answered."""
+
+    raw: bytes
+    status: int
+    body: bytes | None = None
+    """It is obeyed, and answered with this."""
+    ends: bool = False
+    """No other request follows on the connection."""
+
+
+def declared(body: bytes, *headers: str) -> bytes:
+    return head("POST", "/echo", f"content-length: {len(body)}", *headers) + body
+
+
+def chunked(parts: list[bytes], trailer: bytes = b"expect: 100-continue") -> bytes:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part)
+    return head("POST", "/echo", "transfer-encoding: chunked") + chunks + b"0\r\n" + trailer + b"\r\n\r\n"
+
+
+BODIES = st.binary(max_size=300) | st.just(b"GET / HTTP/1.1\r\n\r\n")
+GOOD = (
+    BODIES.map(lambda body: Told(declared(body), 200, body))
+    | BODIES.map(lambda body: Told(declared(body, "Expect: 100-Continue"), 200, body))
+    | BODIES.map(lambda body: Told(declared(body, "connection: Upgrade, HTTP2-Settings", "upgrade: h2c"), 200, body))
+    | st.lists(BODIES, max_size=3).map(lambda parts: Told(chunked(parts), 200, b"".join(parts)))
+    | st.sampled_from(
+        [
+            Told(head("GET", "/nothing"), 404),
+            Told(head("GET", "/nothing", "connection: upgrade", "upgrade: h2c"), 404),
+            Told(head("GET", "/echo"), 405),
+            Told(head("POST", "/nothing", "content-length: 2000") + b"x" * 2_000, 404),
+            Told(declared(b"x" * (LIMIT + 1)), 413),
+            Told(chunked([b"x" * 700] * 2), 413),
+        ]
+    )
+)
+LAST = st.sampled_from(
+    [
+        Told(declared(b"bye", "connection: close"), 200, b"bye", ends=True),
+        Told(chunked([b"bye"], b"connection: close"), 200, b"bye", ends=True),
+        Told(declared(b"old").replace(b"HTTP/1.1", b"HTTP/1.0"), 200, b"old", ends=True),
+        Told(b"garbage\r\n\r\n", 400, ends=True),
+        Told(declared(b"x", "transfer-encoding: chunked"), 400, ends=True),
+        Told(head("POST", "/echo", "transfer-encoding: chunked") + b"zz\r\n", 400, ends=True),
+        Told(b"CONNECT oncelog:80 HTTP/1.1\r\n\r\n", 400, ends=True),
+    ]
+)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Give the event loop turns until this holds."""
+    for _ in range(1_000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never comes to hold")
+
+
+def run(check: Callable[[Echo, Shared], object]) -> None:
+    """``check``: a coroutine function."""
+
+    async def main() -> None:
+        echo = Echo()
+        shared = Shared(echo, Settings(store="memory://", max_request_bytes=LIMIT, max_inflight_bytes=ALL))
+        await check(echo, shared)  # type: ignore[misc]
+        for connection in shared.connections:
+            connection.abort()
+        await until(lambda: not shared.connections and not shared.exchanges)
+        shared.bodies.take(Exchange(Head("", "", b"", "", {}), True), b"")
+        for _ in range(ALL // LIMIT):
+            shared.bodies.take(Exchange(Head("", "", b"", "", {}), True), b"x" * LIMIT)  # all of it was given back
+
+    asyncio.run(main())
+
+
+@given(st.lists(GOOD, max_size=5), st.none() | LAST, st.data())
+def test_however_the_bytes_are_cut_the_same_is_answered_and_done_in_order(
+    requests: list[Told], last: Told | None, data: st.DataObject
+) -> None:
+    told = requests if last is None else [*requests, last]
+    raw = b"".join(each.raw for each in told) + (b"" if last is None else b"POST /echo HTTP/1.1\r\n\r\n")
+    cuts = data.draw(st.lists(st.tuples(st.integers(0, len(raw)), st.integers(0, 8)), max_size=6).map(sorted), "cuts")
+
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire, at = Wire(shared), 0
+        for cut, turns in [*cuts, (len(raw), 0)]:
+            await wire.send(raw[at:cut], turns)
+            at = cut
+        await until(lambda: not shared.exchanges)
+        await asyncio.sleep(0)
+        answers, expected = wire.answers(), [each.status for each in told]
+        if last is not None and last.status == 400 and len(answers) < len(expected):
+            expected.pop()  # an answer was still to come, and this must not pass for it
+        assert [status for status, _ in answers] == expected
+        obeyed = [each.body for each in told if each.body is not None]
+        assert [body for status, body in answers if status == 200] == obeyed == echo.seen
+        assert wire.closed == (last is not None)
+
+    run(check)
+
+
+@given(st.integers(0, 400), st.booleans())
+def test_a_request_that_is_cut_off_is_not_obeyed(cut: int, chunks: bool) -> None:
+    raw = chunked([b"x" * 100, b"y" * 100]) if chunks else declared(b"x" * 200)
+
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(raw[: min(cut, len(raw) - 1)])
+        wire.protocol.connection_lost(None)
+        wire.closed = True
+        await asyncio.sleep(0)
+        assert echo.seen == []
+
+    run(check)
+
+
+def test_a_request_whose_client_has_gone_before_it_is_begun_is_not_obeyed() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(declared(b"first") + declared(b"second"))
+        wire.closed = True
+        wire.protocol.connection_lost(None)
+        await asyncio.sleep(0)
+        assert echo.seen == []
+
+    run(check)
+
+
+@pytest.mark.parametrize("path", ["/echo", "/read"])
+def test_what_only_reads_ends_with_its_client_and_nothing_else(path: str) -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        echo.gate.clear()
+        await wire.send(head("POST", path, "content-length: 4") + b"body", turns=2)
+        wire.closed = True
+        wire.protocol.connection_lost(None)
+        await asyncio.sleep(0)
+        assert echo.stopped == (path == "/read")
+        echo.gate.set()
+        await until(lambda: not shared.exchanges)
+
+    run(check)
+
+
+def test_to_a_client_that_does_not_read_nothing_more_is_answered_and_what_it_sends_is_not_read() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        wire.protocol.pause_writing()
+        await wire.send(declared(b"x" * 3) * 5, turns=20)
+        assert wire.sent == b""
+        assert len(echo.seen) == 1, "the next one is begun when its answer can be written"
+        assert not wire.reads
+        wire.protocol.resume_writing()
+        await until(lambda: not shared.exchanges)
+        assert [status for status, _ in wire.answers()] == [200] * 5
+        assert wire.reads
+
+    run(check)
+
+
+def test_who_asks_whether_to_send_a_body_is_told_only_if_it_will_be_read_and_when_its_turn_has_come() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        asking = head("POST", "/echo", "content-length: 4", "expect: 100-continue")
+        wire = Wire(shared)
+        await wire.send(asking, turns=2)
+        assert wire.sent == CONTINUE
+        echo.gate.clear()
+        await wire.send(b"body" + asking, turns=2)
+        assert wire.sent == CONTINUE
+        echo.gate.set()
+        await until(lambda: wire.sent.count(CONTINUE) == 2)
+        assert wire.sent.endswith(b"body" + CONTINUE)
+        for hopeless in (asking.replace(b"/echo", b"/nothing"), asking.replace(b"length: 4", b"length: 5000")):
+            other = Wire(shared)
+            await other.send(hopeless, turns=5)
+            assert not other.sent.startswith(CONTINUE)
+            assert len(other.answers()) == 1
+
+    run(check)
+
+
+def test_a_stop_finishes_what_is_under_way_says_that_it_is_the_last_and_takes_no_more() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        idle, busy = Wire(shared), Wire(shared)
+        echo.gate.clear()
+        await busy.send(declared(b"one") + declared(b"two"), turns=2)
+        for wire in (idle, busy):
+            wire.protocol.shut_down()
+        assert (idle.closed, busy.closed) == (True, False)
+        echo.gate.set()
+        await until(lambda: busy.closed)
+        assert b"\r\nconnection: close\r\n" in busy.sent
+        assert busy.answers() == [(200, b"one")]
+        assert echo.seen == [b"one"]
+
+    run(check)
+
+
+def test_more_requests_at_once_than_the_service_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_AT_ONCE", 3)
+
+    async def check(echo: Echo, shared: Shared) -> None:
+        wires = [Wire(shared) for _ in range(2)]
+        await wires[0].send(declared(b"x"), turns=5)
+        assert wires[0].answers() == [(200, b"x")]
+        wires.append(Wire(shared))
+        await wires[2].send(declared(b"x"), turns=5)
+        assert [status for status, _ in wires[2].answers()] == [503]
+        assert wires[2].closed
+        await wires[1].send(declared(b"y"), turns=5)
+        assert wires[1].answers() == [(200, b"y")]
+
+    run(check)
+
+
+def test_of_a_head_request_only_the_head_is_answered() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(head("HEAD", "/echo"), turns=5)
+        assert wire.sent.startswith(b"HTTP/1.1 405 Method Not Allowed\r\ndate: ")
+        assert wire.sent.endswith(b"\r\nallow: POST\r\ncontent-length: 165\r\n\r\n")
+
+    run(check)
