@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
+from oncelog.aio.producer import AsyncProducer
 from oncelog.client import AsyncClient, Client
 from oncelog.errors import OncelogError
 from oncelog.message_id import MessageId
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "UNCHECKED",
     "AsyncClient",
+    "AsyncProducer",
     "AtomicBatch",
     "AtomicBranch",
     "Checkpoint",

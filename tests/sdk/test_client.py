@@ -19,6 +19,7 @@ from oncelog.errors import (
 from oncelog.process.procedures import drive
 from oncelog.wire.models import NamespacePolicies
 from tests.sdk.fakes import Answer, fake_server, problem
+from tests.world.awaits import of_threads
 from tests.world.service import free_port
 
 pytestmark = pytest.mark.usefixtures("twin")
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("twin")
 # --- several instances
 
 
-@pytest.mark.parametrize("twin", ["threads"], indirect=True)
+@of_threads
 def test_one_that_hangs_takes_no_call_with_it_that_others_can_answer() -> None:
     """It takes all the time there was: then each of the others is asked once. The first time-out used to be the answer."""
     urls = [f"http://127.0.0.{number}:1" for number in (1, 2, 3)]

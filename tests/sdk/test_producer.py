@@ -35,7 +35,10 @@ from oncelog.errors import (
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.patience import PATIENCE, until
 from tests.sdk.fakes import lossy_proxy
+from tests.world.awaits import of_threads
 from tests.world.service import RunningService
+
+pytestmark = pytest.mark.usefixtures("twin")
 
 
 @pytest.fixture
@@ -112,6 +115,7 @@ def on_a_thread(call: Callable[[], object]) -> BaseException | None:
 # --- futures
 
 
+@of_threads
 def test_a_callback_that_exits_its_thread_stops_the_producer_and_leaves_nobody_waiting(client: Client, topic: str) -> None:
     def leave(_: Future[Receipt]) -> None:
         raise SystemExit
@@ -128,6 +132,7 @@ def test_a_callback_that_exits_its_thread_stops_the_producer_and_leaves_nobody_w
         producer.close()
 
 
+@of_threads
 def test_a_callback_may_send_more_but_not_wait_for_it(client: Client, topic: str) -> None:
     refused: list[BaseException] = []
 
@@ -149,6 +154,7 @@ def test_a_callback_may_send_more_but_not_wait_for_it(client: Client, topic: str
     assert stored(client, topic) == numbered(2)
 
 
+@of_threads
 def test_a_message_carries_what_it_was_given_and_its_future_is_one_that_asyncio_takes(client: Client, topic: str) -> None:
     async def send(producer: Producer[Any]) -> list[Receipt]:
         return await asyncio.gather(*[asyncio.wrap_future(producer.send_async(i)) for i in range(3)])
@@ -163,6 +169,7 @@ def test_a_message_carries_what_it_was_given_and_its_future_is_one_that_asyncio_
     assert [(each.value, each.key, each.properties, each.ttl) for each in others] == [(i, None, {}, None) for i in range(3)]
 
 
+@of_threads
 def test_futures_nobody_keeps_cost_no_memory_once_they_are_complete(client: Client, topic: str) -> None:
     with Producer(topic, client=client, name="p") as producer:
         kept = [weakref.ref(producer.send_async(b"x")) for _ in range(300)]
@@ -279,6 +286,7 @@ def test_an_initial_sequence_id_that_is_taken_is_an_error(client: Client, topic:
         assert producer.send(b"6").sequence_id == 6
 
 
+@of_threads
 def test_an_assigned_name_that_was_idle_too_long_is_exchanged_and_nothing_is_lost_or_doubled(client: Client, topic: str) -> None:
     with Producer[bytes](topic, client=client, linger=0.001) as producer:
         for number in range(0, 6, 2):
@@ -310,6 +318,7 @@ def test_a_name_does_not_end_while_something_is_in_doubt(watched: Watched, topic
     assert [each.name for each in watched.producers(topic)] == [producer.name]
 
 
+@of_threads
 def test_a_machine_that_slept_gives_a_transaction_a_name_that_lives(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +340,7 @@ def test_a_machine_that_slept_gives_a_transaction_a_name_that_lives(
 # --- failures
 
 
+@of_threads
 def test_a_failure_is_told_once_by_send_by_flush_or_at_the_end_of_the_block(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +379,7 @@ def test_a_failure_is_told_once_by_send_by_flush_or_at_the_end_of_the_block(
     assert stored(client, topic) == numbered(3)
 
 
+@of_threads
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_an_exception_from_outside_in_send_stops_the_producer_rather_than_skip_a_message(
     watched: Watched, topic: str, moment: str
@@ -395,6 +406,7 @@ def test_an_exception_from_outside_in_send_stops_the_producer_rather_than_skip_a
     assert stored(watched, topic) == numbered(4)
 
 
+@of_threads
 def test_a_batch_whose_caller_was_interrupted_is_told_by_flush(
     client: Client, checked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +422,7 @@ def test_a_batch_whose_caller_was_interrupted_is_told_by_flush(
             producer.flush()
 
 
+@of_threads
 def test_at_the_exit_a_flush_sends_also_what_is_told_after_the_last_message(
     client: Client, checked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +439,7 @@ def test_at_the_exit_a_flush_sends_also_what_is_told_after_the_last_message(
     producer.close(5)
 
 
+@of_threads
 def test_one_producer_goes_on_while_a_step_of_another_one_is_interrupted(client: Client, topic: str) -> None:
     with Producer(topic, client=client) as interrupted, Producer(topic, client=client) as other, interrupted._sender._lock:
         sent: list[object] = []
@@ -433,6 +447,7 @@ def test_one_producer_goes_on_while_a_step_of_another_one_is_interrupted(client:
         assert sent
 
 
+@of_threads
 def test_threads_that_wait_for_messages_of_two_producers_do_not_wait_for_each_other(client: Client, topic: str) -> None:
     """concurrent.futures.wait holds the locks of all its futures, and takes them in any order."""
     both = threading.Barrier(2)
@@ -512,6 +527,7 @@ def test_a_batch_that_expects_something_is_one_request_and_all_of_it_is_stored_o
     assert [payload for _, payload in stored(watched, checked)] == [b"before it"] + [b"x"] * 50 + [b"z"] * 2
 
 
+@of_threads
 def test_a_number_that_is_refused_while_a_transaction_waits_for_the_producer_is_unused_in_it(
     watched: Watched, checked: str
 ) -> None:

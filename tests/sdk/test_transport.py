@@ -26,6 +26,7 @@ from oncelog.process.procedures import drive_all
 from oncelog.wire.media import DEFAULT_URL
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, problem
+from tests.world.awaits import of_threads
 from tests.world.service import free_port
 
 pytestmark = pytest.mark.usefixtures("twin")
@@ -166,7 +167,7 @@ def test_url_and_token_come_from_the_environment_unless_they_are_given(monkeypat
         Client()
 
 
-@pytest.mark.parametrize("twin", ["threads"], indirect=True)
+@of_threads
 def test_threads_that_have_ended_leave_no_connection_behind() -> None:
     with fake_server(lambda _: Answer(200)) as fake:
         transport = Transport(fake.url)

@@ -10,10 +10,16 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any, TypeVar
 
+import pytest
+
 from oncelog import AsyncClient, Client
+from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.patience import PATIENCE
 
 T = TypeVar("T")
+
+of_threads = pytest.mark.parametrize("twin", ["threads"], indirect=True)
+"""A test of what only the twin of threads has."""
 
 
 class Moment:
@@ -89,7 +95,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._clients: dict[str, AsyncClient] = {}
+        self._clients: dict[Client, AsyncClient] = {}
         self._thread = Thread(target=self.loop.run_forever, name="oncelog-test-loop")
         self._thread.start()
 
@@ -98,9 +104,9 @@ class Loop:
 
     def client(self, client: Client) -> AsyncClient:
         """A client of the same service."""
-        if client.url not in self._clients:
-            self._clients[client.url] = AsyncClient(client.url)
-        return self._clients[client.url]
+        if client not in self._clients:
+            self._clients[client] = AsyncClient(client.url) if type(client) is Client else _Through(client)
+        return self._clients[client]
 
     def stop(self) -> None:
         for client in self._clients.values():
@@ -117,6 +123,17 @@ def event_loop() -> Iterator[Loop]:
         yield loop
     finally:
         loop.stop()
+
+
+class _Through(AsyncClient):
+    """A client whose publishes go through one that blocks and does something of its own with them."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client.url)
+        self._client = client
+
+    async def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
+        return await asyncio.to_thread(self._client.publish, topic, request, namespace)
 
 
 class Blocking:

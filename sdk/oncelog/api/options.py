@@ -12,6 +12,7 @@ from oncelog.values.expectation import UNCHECKED, Unchecked
 
 if TYPE_CHECKING:
     from oncelog.api.api import Api
+    from oncelog.api.topics import AsyncApi
     from oncelog.http.trust import Certificate, Verify
     from oncelog.values.start import Start
     from oncelog.wire.models import Gaps
@@ -35,20 +36,29 @@ class BegunTransaction(Protocol):
         ...
 
 
-class ConnectionOptions(TypedDict, total=False):
+class _Connection(TypedDict, total=False):
     """How the service is reached."""
 
     namespace: str
     url: str | None
-    client: Api | None
     verify: Verify
     cert: Certificate
     proxy: str | None
 
 
-class ProducerOptions(ConnectionOptions, total=False):
-    """What a Producer may be given beside topic and codec."""
+class ConnectionOptions(_Connection, total=False):
+    """How the service is reached, by one of the twins."""
 
+    client: Api | None
+
+
+class AsyncConnectionOptions(_Connection, total=False):
+    """How the service is reached, by the twin for asyncio."""
+
+    client: AsyncApi | None
+
+
+class _Producer(TypedDict, total=False):
     name: str | None
     initial_sequence_id: int | None
     gaps: Gaps
@@ -59,6 +69,14 @@ class ProducerOptions(ConnectionOptions, total=False):
     max_pending_bytes: int
     delivery_timeout: float
     exit_timeout: float
+
+
+class ProducerOptions(ConnectionOptions, _Producer, total=False):
+    """What a Producer may be given beside topic and codec."""
+
+
+class AsyncProducerOptions(AsyncConnectionOptions, _Producer, total=False):
+    """What an AsyncProducer may be given beside topic and codec."""
 
 
 class MessageOptions(TypedDict, total=False):

@@ -28,6 +28,6 @@ class Loop:
             raise RuntimeError(f"{self._what} belongs to another event loop; make another one here")
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing can be awaited on it any more: it is closed, or on the other side of a fork."""
-        return forks.here() != self._home or (self._loop is not None and self._loop.is_closed())
+    def is_elsewhere(self) -> bool:
+        """Whether this is the other side of a fork."""
+        return forks.here() != self._home

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from oncelog.api.api import Api
+from oncelog.api.api import AnyApi
 from oncelog.errors import InitialSequenceIdTaken, OncelogError, ProducerClosed
 from oncelog.process import exits, forks
+from oncelog.process.procedures import drive, got
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Complete, Core, Opened, Policy, Publish, Wait
 from oncelog.producing.cutting import Bounds
@@ -33,9 +34,9 @@ RENEW_SECONDS = 3_600.0
 
 
 class Address(NamedTuple):
-    """What a producer asks the service for."""
+    """What a producer asks the service for: procedures, for both twins."""
 
-    client: Api
+    client: AnyApi
     topic: str
     namespace: str
     name: str | None
@@ -44,12 +45,12 @@ class Address(NamedTuple):
     initial: int | None
     """The sequence id of the first message, if the caller gave one."""
 
-    def open(self) -> Opened:
+    async def open(self) -> Opened:
         """Open the producer: a new epoch, under a name of its own where it was given none.
 
         Raises InitialSequenceIdTaken; what the service answers.
         """
-        opened = self.client.open_producer(self.topic, self.name, gaps=self.gaps, namespace=self.namespace)
+        opened = await got(self.client.open_producer(self.topic, self.name, gaps=self.gaps, namespace=self.namespace))
         initial, last = self.initial, opened.last_sequence_id
         if initial is not None and last is not None and initial <= last:
             raise InitialSequenceIdTaken(
@@ -60,17 +61,17 @@ class Address(NamedTuple):
             )
         return Opened(opened.name, opened.epoch, last, opened.last_message_id)
 
-    def publish(self, request: PublishRequest) -> list[ReceiptRun]:
+    async def publish(self, request: PublishRequest) -> list[ReceiptRun]:
         """Publish to the topic."""
-        return self.client.publish(self.topic, request, self.namespace)
+        return await got(self.client.publish(self.topic, request, self.namespace))
 
-    def end(self, name: str, epoch: int, seconds: float) -> None:
+    async def end(self, name: str, epoch: int, seconds: float) -> None:
         """End an assigned name."""
-        self.client.end_producer(self.topic, name, epoch, self.namespace, timeout=seconds)
+        await got(self.client.end_producer(self.topic, name, epoch, self.namespace, timeout=seconds))
 
-    def last_stored(self, name: str) -> int | None:
+    async def last_stored(self, name: str) -> int | None:
         """Ask for the highest sequence id that the topic has of the producer."""
-        return self.client.producer(self.topic, name, self.namespace).last_persisted
+        return (await got(self.client.producer(self.topic, name, self.namespace))).last_persisted
 
 
 class Sender:
@@ -89,7 +90,7 @@ class Sender:
         """Held in a forked child while its own producer is opened."""
         self._sending = threading.Lock()
         """Never held by the main thread, which handlers interrupt, as long as there can be another one."""
-        self._begin(address.open())
+        self._begin(drive(address.open()))
         forks.register(self)
         exits.register(self)
 
@@ -243,7 +244,7 @@ class Sender:
             self._has_ended = True
         if seconds > 0:
             with suppress(OncelogError):
-                self._address.end(core.name, core.epoch, seconds)
+                drive(self._address.end(core.name, core.epoch, seconds))
 
     def _give_up(self) -> str:
         """Complete everything without a receipt; return how much that is, in words."""
@@ -292,7 +293,7 @@ class Sender:
         with self._opening:
             if not self.is_elsewhere():
                 return  # the thread that held the lock before has done it
-            opened = self._address.open()
+            opened = drive(self._address.open())
             with self._lock:
                 if self.is_elsewhere():  # else a signal handler has done it
                     self._begin(opened)
@@ -337,7 +338,7 @@ class Sender:
         try:
             self.flush()
             if self._policy.is_assigned and self._idle_seconds() > RENEW_SECONDS:
-                self._rename(self._address.open())  # every message has its result
+                self._rename(drive(self._address.open()))  # every message has its result
         except BaseException:
             self.core.enlisted = None
             raise
@@ -351,7 +352,7 @@ class Sender:
 
     def has_stored(self, sequence_id: int) -> bool:
         """Ask whether the topic has this or a higher sequence id of the producer. Raises OncelogError."""
-        last = self._address.last_stored(self.core.name)
+        last = drive(self._address.last_stored(self.core.name))
         return last is not None and sequence_id <= last
 
     def release(self, last: Receipt | None) -> None:
@@ -464,7 +465,7 @@ class Sender:
 
     def _publish(self, request: PublishRequest) -> None:
         try:
-            runs = self._address.publish(request)
+            runs = drive(self._address.publish(request))
         except OncelogError as error:
             with self._lock:
                 self.core.failed(error, time.monotonic(), random.random())
@@ -475,7 +476,7 @@ class Sender:
 
     def _renew(self) -> None:
         try:
-            opened = self._address.open()
+            opened = drive(self._address.open())
         except OncelogError as error:
             with self._lock:
                 self.core.not_opened(error)

@@ -1,0 +1,1 @@
+"""The asyncio twin: shells around the same cores, whose waiting is awaited."""
