@@ -263,6 +263,38 @@ async def _waiting(where: Any, name: str, call: Any) -> AsyncIterator[asyncio.Fu
         await asyncio.wait([waiting])
 
 
+async def test_what_a_commit_brings_is_nowhere_until_it_is_committed_and_then_lies_as_if_it_were_published(house: House) -> None:
+    await house.publish("a", messages("0", producer="p", first=0))
+    parts = {"a": messages("1", "2", producer="p", first=1, keys=[b"k", None]), "b": messages("3")}
+    async with _waiting(AtomicOnTopic, "ready", house.commit("t", parts, group="g")) as waiting:
+        await house.service.writer.synced()
+        assert [house.rows(table) for table in (Table.PAYLOAD, Table.CHUNK, Table.GROUP, Table.MESSAGE)] == [0, 0, 0, 1]
+        assert await house.state("t") == "in_progress"
+    committed = await waiting
+    assert [house.rows(table) for table in (Table.PAYLOAD, Table.CHUNK, Table.GROUP, Table.MESSAGE)] == [0, 0, 0, 4]
+    assert await house.shown("a") == ["0", "1", "2"]
+    found = {name: await house.read(name) for name in "ab"}
+    first = {
+        topic.topic: (topic.messages, topic.first_offset, bytes.fromhex(str(topic.first_message_id)))
+        for topic in committed.topics
+    }
+    assert first == {"a": (2, 1, found["a"][1].message_id), "b": (1, 0, found["b"][0].message_id)}
+    again = await house.publish("a", parts["a"])
+    assert [(each.status, each.message_id, each.offset) for each in again.receipts] == [
+        ("duplicate", found["a"][1].message_id, 1)
+    ]
+    await house.verify("a", "b")
+
+
+async def test_what_a_commit_brings_is_committed_though_its_topic_was_opened_anew_while_it_waited(house: House) -> None:
+    parts = {"a": messages("0", producer="p", first=0), "b": messages("1", "2", producer="p", first=0)}
+    async with _waiting(AtomicOnTopic, "ready", house.commit("t", parts, group="g")) as waiting:
+        house.service.topics.drop(("default", "b"))  # as one whose lease was lost, and came back
+    assert (await waiting).state == "committed"
+    assert [await house.shown(name) for name in "ab"] == [["0"], ["1", "2"]]
+    await house.verify("a", "b")
+
+
 CARRIED: dict[str, dict[str, Any]] = {
     "messages": {"parts": {"a": messages("inline"), "b": messages("inline")}},
     "a branch": {"branches": ["third"]},

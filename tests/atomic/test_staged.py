@@ -214,7 +214,7 @@ async def test_sequence_ids_rise_from_one_branch_to_the_next(begin: int) -> None
             await house.log.atomic.ready(branches, lambda: NUMBER + BLOCK)
 
 
-@pytest.mark.parametrize("step", ["stage", "copy"])
+@pytest.mark.parametrize("step", ["stage", "copy", "bring"])
 async def test_what_a_coordinator_stages_and_copies_stands_on_the_lease_of_the_topic(step: str) -> None:
     """It submits the batch itself, and may have been stopped for long: then two rows would stand at one offset."""
     disk = await staged_disk()
@@ -225,8 +225,10 @@ async def test_what_a_coordinator_stages_and_copies_stands_on_the_lease_of_the_t
         batch, disk.epochs[PREFIX] = Batch(), 2
         if step == "stage":
             house.log.atomic.put(batch, staged, 3, PublishRequest([b"4"]))
-        else:
+        elif step == "copy":
             house.log.atomic.copy(batch, [staged])
+        else:
+            house.log.atomic.copy(batch, [house.log.atomic.brought(NUMBER + 1, PublishRequest([b"4"]))])
         rows = {table: dict(found) for table, found in disk.tables.items()}
         with pytest.raises(StorageUnavailable):
             await house.writer.submit(batch, lambda: None)

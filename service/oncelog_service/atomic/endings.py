@@ -3,8 +3,8 @@
 From the verdict to the hand-over nothing awaits, and all of a commit is one write: the rows that make its messages appear on
 every topic, the record of the journal, the outcome. So a crash leaves all of a commit, or nothing of it.
 
-What a commit brings itself is staged under numbers of its own, on each topic one, that nothing else knows: whatever becomes of
-the transaction meanwhile, these messages appear with this very commit or never.
+What a commit brings itself is staged in memory alone, under numbers that nothing else knows: whatever becomes of the transaction
+meanwhile, these messages appear with this very commit or never, and nothing of them is on disk before.
 """
 
 from __future__ import annotations
@@ -81,6 +81,26 @@ class _Work(NamedTuple):
         return list(self.holders) == list(holders) and self.chunks == _chunks(self.staged)
 
 
+class _Sources(NamedTuple):
+    """Where the messages of one commit are, beside those that its transaction and its branches have staged."""
+
+    carried: Mapping[int, Brought]
+    """What the commit brings, by number."""
+    staged: dict[int, Staged]
+    own: dict[int, TopicRef]
+    """Numbers under which the commit has staged anew what is left of others, and where."""
+
+    def brought(self, log: TopicLog, number: int) -> Staged | None:
+        """Returns what the commit brings under this number, known to this opening of its topic; None: it is none of these.
+
+        Raises as ``AtomicOnTopic.brought``.
+        """
+        each = self.carried.get(number)
+        if each is not None and each.log is not log:
+            self.staged[number] = log.atomic.brought(number, each.request)
+        return self.staged.get(number)
+
+
 class Endings:
     """Ends the transactions in one ledger. Belongs to the event loop that owns the writer and the topics."""
 
@@ -128,8 +148,8 @@ class Endings:
         """``own``: numbers under which this commit has staged something, and where."""
         work: dict[TopicRef, _Work] = {}
         try:
-            self._stage(brought, own)
-            carried = dict(own)
+            carried = {self._ledger.next_number(): each for each in brought}
+            staged = {number: each.log.atomic.brought(number, each.request) for number, each in carried.items()}
             while True:
                 overtaken = await self._overtaken(transaction, request)
                 if overtaken is not None:
@@ -140,13 +160,13 @@ class Endings:
                 if known is not None:
                     raise known
                 branches = self._branches(transaction, request)
-                holders = _holders(transaction, carried, branches)
+                holders = _holders(transaction, {number: each.topic for number, each in carried.items()}, branches)
                 self._writer.check()
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
                 # another commit the branches, that this verdict is about.
                 if self._is_judged(holders, work):
                     break
-                work = await self._work(holders, work, own)
+                work = await self._work(holders, work, _Sources(carried, staged, own))
         except OncelogError as refusal:
             # Another commit may have named it while `_work` waited. Then it has ended, and must not be ended again by a refusal.
             overtaken = await self._overtaken(transaction, request)
@@ -180,18 +200,6 @@ class Endings:
         own[number] = topic
         return number
 
-    def _stage(self, brought: Sequence[Brought], own: dict[int, TopicRef]) -> None:
-        """Stages what the commit brings, under numbers of its own. Raises the refusal of any of it; then nothing is staged."""
-        numbers = [self._allot(own, each.topic) for each in brought]
-        for number, each in zip(numbers, brought, strict=True):
-            each.log.atomic.is_new(each.log.atomic.begun(number), 0, each.request)
-        self._writer.check()
-        batch = Batch()
-        with self._writer.moving():
-            for number, each in zip(numbers, brought, strict=True):
-                each.log.atomic.put(batch, each.log.atomic.begun(number), 0, each.request)
-            self._writer.submit(batch)
-
     def _branches(self, transaction: Transaction, request: CommitRequest) -> list[Transaction]:
         """Returns the branches that it names. Raises BranchGone."""
         found = []
@@ -217,7 +225,7 @@ class Endings:
         return whole and all(each.log.atomic.judged(each.ready) for each in work.values())
 
     async def _work(
-        self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work], own: dict[int, TopicRef]
+        self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work], sources: _Sources
     ) -> dict[TopicRef, _Work]:
         """Returns what is to be copied on each topic, having waited for what it depends on.
 
@@ -228,14 +236,16 @@ class Endings:
             log = await self._open(topic)
             known = before.get(topic)
             if known is None or known.log is not log or not known.is_all_of(holding):
-                staged = [await self._staged(log, each) for each in holding]
+                staged = [sources.brought(log, each) or await self._staged(log, each) for each in holding]
                 missing = [number for number, each in zip(holding, staged, strict=True) if not each.chunks]
                 if missing and not any(self._ledger.needs(number) for number in missing):
                     continue  # they ended while that was read: the next look at them says so
                 if missing:
                     raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
                 known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
-            work[topic] = known._replace(ready=await log.atomic.ready(known.ready.staged, partial(self._allot, own, topic)))
+            work[topic] = known._replace(
+                ready=await log.atomic.ready(known.ready.staged, partial(self._allot, sources.own, topic))
+            )
         return work
 
     async def _staged(self, log: TopicLog, number: int) -> Staged:

@@ -1,15 +1,18 @@
-"""Puts the one row that makes a stored group appear in a topic's log, for transactions and for atomic commits alike."""
+"""Puts rows into a topic's log beside those of a publish: the one that makes a stored group appear, for transactions and atomic
+commits alike, and those of messages that an atomic commit brings itself.
+"""
 
 from __future__ import annotations
 
-from oncelog_dedup import Run
+from oncelog_dedup import LastEntry, Run
 from oncelog_service.log.groups.stored import StoredGroup, last_entries_of
-from oncelog_service.log.key_index import group_key_entries
+from oncelog_service.log.key_index import group_key_entries, key_entries
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.storage.keys import FIRST_PAYLOAD_ID
+from oncelog_service.storage.fields import Columns
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import GroupRow, encode_record
-from oncelog_service.storage.rows import encode_group_row
+from oncelog_service.storage.rows import encode_group_row, encode_rows, message_id_of
 
 
 class Appearances:
@@ -40,3 +43,24 @@ class Appearances:
         if self._keys is None:
             return run, None
         return run, self._keys.push(run._replace(last_entries=group_key_entries(group.keys, at, offset)))
+
+    def put_messages(self, batch: Batch, columns: Columns) -> tuple[Run, Run | None, list[bytes], list[bytes]]:
+        """Add to ``batch`` the rows of messages that are all new and in no transaction; ``columns.previous`` is found here.
+
+        Returns the run for the producers, the one for the keys, the ids of the rows and the rows.
+        """
+        producer, sequence_ids = columns.producer, columns.sequence_ids
+        newest = None if producer is None else self._dedup.last_pushed(producer)
+        columns.previous = None if newest is None else newest.message_id[:ROW_ID_SIZE]
+        row_ids, offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
+        rows = encode_rows(columns, row_ids, offset)
+        batch.put_run(Table.MESSAGE, self._prefix, row_ids, rows)
+        first_id, last_id = message_id_of(row_ids[0]), message_id_of(row_ids[-1])
+        last_entries: tuple[tuple[str, LastEntry], ...] = ()
+        if producer is not None and sequence_ids is not None:
+            last_entries = ((producer, LastEntry(sequence_ids[-1], last_id, offset + len(rows) - 1)),)
+            self._dedup.push(*last_entries[0])
+        run = Run(offset, len(rows), first_id, last_id, last_entries)
+        if self._keys is None:
+            return run, None, row_ids, rows
+        return run, self._keys.push(run._replace(last_entries=key_entries(columns.keys, row_ids, offset))), row_ids, rows

@@ -2,8 +2,9 @@
 
 What is staged lies in the Payload Table under the transaction's number, in chunks. Copying it into the
 log is one row per branch that stands for all its messages, as a stored group's does, and belongs to no transaction any more:
-readers that know nothing of transactions see it, and only then. The rows of all topics and the record that ends the transaction
-are one write, so that it happens once.
+readers that know nothing of transactions see it, and only then. What a commit brings itself is staged in memory alone, and to
+copy it is to write its messages as a publish does. The rows of all topics and the record that ends the transaction are one write,
+so that it happens once.
 
 From :meth:`AtomicOnTopic.judged` to the last :meth:`AtomicOnTopic.copy` of a commit nothing awaits, on any of its topics.
 """
@@ -33,8 +34,9 @@ from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import read_back
 from oncelog_service.reading import read
+from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
-from oncelog_service.storage.payload_rows import Payload, encode_payload_rows, moved_payload
+from oncelog_service.storage.payload_rows import Payload, decode_payload_row, encode_payload_rows, moved_payload
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import ChunkRow, decode_record, encode_record
 
@@ -49,6 +51,10 @@ class Staged:
     group: StoredGroup
     chunks: dict[int, ChunkRow] = field(default_factory=dict)
     """By their numbers, in store order."""
+    brought: Columns | None = None
+    """Messages that the commit brings itself: they are nowhere on disk."""
+    payload_ids: Sequence[bytes] = ()
+    """Of these: where they would be in the Payload Table."""
 
     @property
     def next_chunk(self) -> int:
@@ -119,6 +125,19 @@ class AtomicOnTopic:
             staged = Staged(number, StoredGroup(-number, key, None, iter(()), self._keys is not None))
         return staged
 
+    def brought(self, number: int, request: PublishRequest) -> Staged:
+        """Stage what a commit brings itself, in memory alone: nobody else knows of it, and nothing is to be dropped.
+
+        Raises ExpectationsNotChecked, ProducerFenced, StorageUnavailable: it cannot be committed. A refusal may depend on what is
+        being written.
+        """
+        staged = self.begun(number)
+        self._check_new(staged, request)
+        staged.brought = columns_of(request, 0, None)
+        row = _chunk_row(staged.group, request)
+        staged.payload_ids, _ = self._note(staged, 0, row, request.sequence_ids, request.keys)
+        return staged
+
     def close(self, number: int) -> None:
         """Lets go of what is known about a transaction that has ended."""
         self._staged.pop(number, None)
@@ -143,10 +162,14 @@ class AtomicOnTopic:
             return False
         if chunk != staged.next_chunk:
             raise InvalidRequest(f"chunk {chunk} of {self._name}: the next one has the number {staged.next_chunk}")
+        self._check_new(staged, request)
+        return True
+
+    def _check_new(self, staged: Staged, request: PublishRequest) -> None:
+        self._check_open()
         if request.conditional:
             self._expectations.check_on()
         self._check_named(staged, request)
-        return True
 
     def _check_named(self, staged: Staged, request: PublishRequest) -> None:
         producer, ids = request.producer, request.sequence_ids
@@ -167,19 +190,7 @@ class AtomicOnTopic:
     def put(self, batch: Batch, staged: Staged, chunk: int, request: PublishRequest) -> None:
         """Adds to ``batch`` what stages a chunk that is new."""
         self._writer.fence(batch)
-        group = staged.group
-        keys = request.expected_key_offsets or {}
-        row = ChunkRow(
-            first_index=group.messages,
-            messages=len(request.payloads),
-            digest=_digest(request),
-            producer=request.producer,
-            epoch=request.epoch,
-            expected_offset=request.expected_offset,
-            expected_last_message_id=None if request.expected_last_message_id is None else request.expected_last_message_id.hex(),
-            expected_key_offsets=None if request.expected_key_offsets is None else dict(keys),
-            key_indexes=_key_indexes(keys, group),
-        )
+        row = _chunk_row(staged.group, request, _digest(request))
         columns = columns_of(request, 0, None)
         self._add(batch, staged, chunk, row, request.sequence_ids, request.keys, partial(encode_payload_rows, columns))
 
@@ -194,15 +205,27 @@ class AtomicOnTopic:
         rows: Callable[[Sequence[bytes], int], list[bytes]],
     ) -> None:
         """``rows``: the payload rows, from their ids and the index of the first."""
+        payload_ids, first = self._note(staged, chunk, row, sequence_ids, keys)
+        batch.put_run(Table.PAYLOAD, staged.group.key, payload_ids, rows(payload_ids, first))
+        batch.put(Table.CHUNK, chunk_key(self._prefix, staged.number, chunk), encode_record(row))
+        self._staged[staged.number] = staged
+
+    def _note(
+        self,
+        staged: Staged,
+        chunk: int,
+        row: ChunkRow,
+        sequence_ids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+    ) -> tuple[list[bytes], int]:
+        """Note in memory what is staged; returns the payload ids and the index of the first."""
         group = staged.group
         payload_ids, first = group.stamps.take(row.messages, self._clock.now_ms())
-        batch.put_run(Table.PAYLOAD, group.key, payload_ids, rows(payload_ids, first))
-        batch.put(Table.CHUNK, chunk_key(self._prefix, staged.number, chunk), encode_record(row))
         staged.chunks[chunk] = row
-        self._staged[staged.number] = staged
         group.push(row.producer, sequence_ids, payload_ids, first)
         group.push_keys(keys, payload_ids, first)
         group.persist(row.producer, sequence_ids, payload_ids, first)
+        return payload_ids, first
 
     # --- judge
 
@@ -317,8 +340,8 @@ class AtomicOnTopic:
 
     async def _without(self, staged: Sequence[Staged], producers: Sequence[str], number: int) -> list[Staged]:
         """Stage the messages anew under ``number``, without those of ``producers`` that are in the log."""
-        await self._writer.drained()  # what came with the commit itself is read back too
-        rows = [await read(_payloads, self._store, each.group.key) for each in staged]
+        await self._writer.drained()  # a chunk may be on its way to disk
+        rows = [_payloads_brought(each) or await read(_payloads, self._store, each.group.key) for each in staged]
         known: dict[str, int] = {}
         for producer in producers:
             own = [payload for each in rows for payload, _ in each if payload.producer == producer]
@@ -361,15 +384,20 @@ class AtomicOnTopic:
         written: list[Callable[[], None]] = []
         for each in staged:
             group = each.group
-            assert group.row is None  # what is copied is let go of in the same step
-            run, keyed = self._appearances.put(batch, group)
-            for chunk in each.chunks:
-                batch.delete(Table.CHUNK, chunk_key(self._prefix, each.number, chunk))
-            written.append(partial(self._memory.group_written, run, keyed))
+            if each.brought is not None:
+                run, keyed, row_ids, rows = self._appearances.put_messages(batch, each.brought)
+                written.append(partial(self._memory.written, run, keyed, row_ids, rows))
+                begin = run.first_id
+            else:
+                assert group.row is None  # what is copied is let go of in the same step
+                run, keyed = self._appearances.put(batch, group)
+                for chunk in each.chunks:
+                    batch.delete(Table.CHUNK, chunk_key(self._prefix, each.number, chunk))
+                written.append(partial(self._memory.group_written, run, keyed))
+                begin = run.first_id[:ROW_ID_SIZE] + (group.first_payload_id or FIRST_PAYLOAD_ID)
             total += run.count
             if first_id is None:
-                first_id = run.first_id[:ROW_ID_SIZE] + (group.first_payload_id or FIRST_PAYLOAD_ID)
-                first_offset = run.first_offset
+                first_id, first_offset = begin, run.first_offset
         return Copied(total, first_offset, first_id, lambda: _call_all(written))
 
     # --- drop
@@ -394,6 +422,30 @@ def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
     if staged.group.row is None and staged.chunks and messages != staged.group.messages:
         raise TopicDamaged(f"branch {number} has staged {messages} messages, {staged.group.messages} are there")
     return staged
+
+
+def _chunk_row(group: StoredGroup, request: PublishRequest, digest: str = "") -> ChunkRow:
+    """Makes the row of a chunk that goes behind what ``group`` has; without a digest, of one that no other is held against."""
+    keys = request.expected_key_offsets or {}
+    return ChunkRow(
+        first_index=group.messages,
+        messages=len(request.payloads),
+        digest=digest,
+        producer=request.producer,
+        epoch=request.epoch,
+        expected_offset=request.expected_offset,
+        expected_last_message_id=None if request.expected_last_message_id is None else request.expected_last_message_id.hex(),
+        expected_key_offsets=None if request.expected_key_offsets is None else dict(keys),
+        key_indexes=_key_indexes(keys, group),
+    )
+
+
+def _payloads_brought(staged: Staged) -> list[tuple[Payload, bytes]]:
+    """Returns the messages that a commit brings itself, each with the row that it would have in the Payload Table."""
+    if staged.brought is None:
+        return []
+    rows = encode_payload_rows(staged.brought, staged.payload_ids, 0)
+    return [(decode_payload_row(each, row), row) for each, row in zip(staged.payload_ids, rows, strict=True)]
 
 
 def _payloads(store: Store, key: bytes) -> list[tuple[Payload, bytes]]:
