@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
+from oncelog.aio.consumer import AsyncConsumer
 from oncelog.aio.producer import AsyncProducer
+from oncelog.aio.reader import AsyncReader
 from oncelog.client import AsyncClient, Client
 from oncelog.errors import OncelogError
 from oncelog.message_id import MessageId
@@ -34,7 +36,9 @@ __version__ = "0.1.0"
 __all__ = [
     "UNCHECKED",
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncProducer",
+    "AsyncReader",
     "AtomicBatch",
     "AtomicBranch",
     "Checkpoint",

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from oncelog import AsyncClient, AsyncProducer, Client, Producer
+from oncelog import AsyncClient, AsyncConsumer, AsyncProducer, AsyncReader, Client, Producer
 from oncelog.http.transport import AsyncTransport
 from tests.world.awaits import Maker, event_loop
 from tests.world.service import RunningService, running_service
@@ -24,7 +24,13 @@ class _AsyncTransport(AsyncTransport):
     call = AsyncTransport.ask
 
 
-TWINS = {"Client": AsyncClient, "Producer": AsyncProducer, "Transport": _AsyncTransport}
+TWINS = {
+    "Client": AsyncClient,
+    "Producer": AsyncProducer,
+    "Reader": AsyncReader,
+    "Consumer": AsyncConsumer,
+    "Transport": _AsyncTransport,
+}
 
 
 @pytest.fixture(params=["threads", "asyncio"])

@@ -21,6 +21,9 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import Acknowledge, Subscription
 from tests.patience import until
+from tests.world.awaits import of_threads
+
+pytestmark = pytest.mark.usefixtures("twin")
 
 LONG = 3_600.0
 """Seconds: what waits so long is not sent by the thread in any test."""
@@ -219,6 +222,7 @@ def test_a_seek_drops_what_was_fetched_and_what_was_not_sent(watched: Watched, f
         assert consumer.acknowledged == 5
 
 
+@of_threads
 def test_an_acknowledgement_by_a_handler_in_the_middle_of_a_seek_does_not_end_the_consumer(
     watched: Watched, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from oncelog.wire.transaction import Transaction
 from tests.sdk.test_position import NOTHING, page
 from tests.world.service import running_service
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 
 def publish(client: Client, topic: str, n: int, begin: int = 0) -> list[MessageId]:
     with Producer(topic, client=client, name="p") as producer:

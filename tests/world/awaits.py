@@ -7,13 +7,13 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
 import pytest
 
 from oncelog import AsyncClient, Client
-from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.patience import PATIENCE
 
 T = TypeVar("T")
@@ -126,14 +126,16 @@ def event_loop() -> Iterator[Loop]:
 
 
 class _Through(AsyncClient):
-    """A client whose publishes go through one that blocks and does something of its own with them."""
+    """A client whose calls go through one that blocks and does something of its own with them."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.url)
         self._client = client
 
-    async def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
-        return await asyncio.to_thread(self._client.publish, topic, request, namespace)
+    def __getattribute__(self, name: str) -> Any:
+        if name not in ("publish", "poll", "receive", "acknowledge", "seek_subscription"):
+            return super().__getattribute__(name)
+        return partial(asyncio.to_thread, getattr(self._client, name))
 
 
 class Blocking:
@@ -155,10 +157,13 @@ class Blocking:
 
             return blocking(self._loop, self._loop.run(called()))
 
-        return call
+        return call() if name == "lag" else call  # a property of the one twin is awaited of the other
 
     def __iter__(self) -> Iterator[Any]:
-        return _each(self._loop, aiter(self._made))
+        async def begun() -> AsyncIterator[Any]:
+            return aiter(self._made)
+
+        return _each(self._loop, self._loop.run(begun()))
 
     def __enter__(self) -> Blocking:
         self._loop.run(self._made.__aenter__())

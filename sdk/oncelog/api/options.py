@@ -101,27 +101,37 @@ class SendOptions(MessageOptions, total=False):
     """Of the newest message with the same key; None: no message has it yet."""
 
 
-class StreamOptions(ConnectionOptions, total=False):
-    """What readers and consumers have in common."""
-
+class _Stream(TypedDict, total=False):
     start: Start
     inclusive: bool
     timeout: float | None
     page_size: int
 
 
-class ReaderOptions(StreamOptions, total=False):
-    """What a Reader may be given beside topic and codec."""
-
+class _Reader(_Stream, total=False):
     transaction: BegunTransaction | Transaction | bytes | None
     generation: int | None
     on_expired: Literal["raise", "skip"]
 
 
-class ConsumerOptions(StreamOptions, total=False):
+class ReaderOptions(ConnectionOptions, _Reader, total=False):
+    """What a Reader may be given beside topic and codec."""
+
+
+class AsyncReaderOptions(AsyncConnectionOptions, _Reader, total=False):
+    """What an AsyncReader may be given beside topic and codec."""
+
+
+class _Consumer(_Stream, total=False):
+    ack_interval: float
+
+
+class ConsumerOptions(ConnectionOptions, _Consumer, total=False):
     """What a Consumer may be given beside topic, subscription and codec."""
 
-    ack_interval: float
+
+class AsyncConsumerOptions(AsyncConnectionOptions, _Consumer, total=False):
+    """What an AsyncConsumer may be given beside topic, subscription and codec."""
 
 
 def shows(kind: type[Any]) -> Callable[[F], F]:

@@ -36,7 +36,7 @@ ACK_SECONDS = 1.0
 """How long what :meth:`Consumer.ack_async` took may wait: so much is delivered again at most after a crash, besides what was
 under way. (Kafka's auto.commit.interval.ms is 5 s.)"""
 
-_FOR_EVER = (ConsumerFenced, SubscriptionNotFound, StaleMessageId, TopicNotFound)
+FOR_EVER = (ConsumerFenced, SubscriptionNotFound, StaleMessageId, TopicNotFound)
 """After these this consumer will never move the subscription again."""
 
 
@@ -396,7 +396,7 @@ class Consumer(Stream[T]):
                 if not may_retry(error, idempotent=True):
                     with self._guard:
                         # What was acknowledged behind it meanwhile may be none the worse.
-                        if self._pending is pending or isinstance(error, _FOR_EVER):
+                        if self._pending is pending or isinstance(error, FOR_EVER):
                             self._pending = None
                 elif end is not None:
                     raise TimeoutError(f"{self._unacknowledged()}: {error}") from error
@@ -429,7 +429,7 @@ class Consumer(Stream[T]):
 
     def _note(self, error: OncelogError) -> None:
         """This consumer has ended, if it has."""
-        if isinstance(error, _FOR_EVER):
+        if isinstance(error, FOR_EVER):
             self._failure, self._interrupted = error, True
 
     def _check(self) -> None:
@@ -444,6 +444,6 @@ class Consumer(Stream[T]):
         failure = self._failure
         if failure is not None:
             self._untold = False
-            if not isinstance(failure, _FOR_EVER):
+            if not isinstance(failure, FOR_EVER):
                 self._failure = None
             raise failure

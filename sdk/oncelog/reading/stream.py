@@ -23,7 +23,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 PAGE = 5_000
 """Messages fetched at once; the service ends a page by bytes too."""
-_WAIT_SECONDS = 20.0
+WAIT_SECONDS = 20.0
 """How long one request is held on the service when there is nothing yet."""
 
 
@@ -100,7 +100,7 @@ class Stream(Generic[T]):
         end = None if timeout is None else now + timeout
         at.drop_expired(now)
         while not at.records or self._interrupted:
-            left = _WAIT_SECONDS if end is None else min(_WAIT_SECONDS, max(0.0, end - time.monotonic()))
+            left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - time.monotonic()))
             try:
                 found = self._fetch(int(left * 1000))
             except Stopped:

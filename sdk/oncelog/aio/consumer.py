@@ -1,0 +1,343 @@
+"""The twin of :mod:`oncelog.reading.consumer` for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, Unpack, overload
+
+from oncelog.aio.stream import AsyncStream
+from oncelog.api.options import AsyncConsumerOptions, Untyped
+from oncelog.api.retry import may_retry
+from oncelog.api.topics import AsyncApi
+from oncelog.codecs import Codec
+from oncelog.errors import ConsumerClosed, OncelogError
+from oncelog.http.trust import Certificate, Verify
+from oncelog.message_id import MessageId
+from oncelog.process import exits
+from oncelog.process.exits import EXIT_SECONDS
+from oncelog.reading.consumer import ACK_SECONDS, FOR_EVER
+from oncelog.reading.position import ConsumerPosition, Found, Upto
+from oncelog.reading.stream import PAGE, Model, T
+from oncelog.values.message import Message
+from oncelog.values.outgoing import check_seconds
+from oncelog.values.start import Start
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.models import Subscription
+
+
+class AsyncConsumer(AsyncStream[T]):
+    """The twin of :class:`oncelog.Consumer` for asyncio: the same subscription, promises and errors. An asynchronous context
+    manager, which opens the subscription; one task at a time receives, any may acknowledge.
+
+        async with AsyncConsumer("flights", "billing") as consumer:
+            async for message in consumer:
+                await charge(message)
+                consumer.ack_async(message)
+
+    Cancelled at an await, receiving has delivered nothing, and :meth:`ack`, :meth:`flush` and :meth:`close` can be repeated.
+    After a cancelled :meth:`seek` open a new consumer. It belongs to its event loop: on another one it raises RuntimeError, in a forked
+    child :class:`~oncelog.errors.Forked`.
+    """
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[bytes],
+        topic: str,
+        subscription: str,
+        *,
+        codec: Literal["bytes"] | None = None,
+        **options: Unpack[AsyncConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[str], topic: str, subscription: str, *, codec: Literal["str"], **options: Unpack[AsyncConsumerOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[T], topic: str, subscription: str, *, codec: Codec[T], **options: Unpack[AsyncConsumerOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[Model], topic: str, subscription: str, *, codec: type[Model], **options: Unpack[AsyncConsumerOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncConsumer[Any], topic: str, subscription: str, *, codec: Untyped, **options: Unpack[AsyncConsumerOptions]
+    ) -> None: ...
+
+    def __init__(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        start: Start = "earliest",
+        inclusive: bool = False,
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
+        client: AsyncApi | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
+        codec: Any = None,
+        page_size: int = PAGE,
+        ack_interval: float = ACK_SECONDS,
+    ) -> None:
+        """The arguments are those of :class:`oncelog.Consumer`; ``client``: an :class:`oncelog.AsyncClient`."""
+        if ack_interval <= 0:
+            raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
+        check_seconds(ack_interval=ack_interval)
+        self._at: ConsumerPosition
+        super().__init__(
+            ConsumerPosition(),
+            topic,
+            timeout=timeout,
+            namespace=namespace,
+            url=url,
+            client=client,
+            verify=verify,
+            cert=cert,
+            proxy=proxy,
+            codec=codec,
+            page_size=page_size,
+        )
+        self._ack_interval = ack_interval
+        self._subscription = subscription
+        self._start: tuple[Start, bool] = start, inclusive
+        self._opened: Subscription
+        self._acknowledged = 0
+        self._sending = asyncio.Lock()
+        """Held while an acknowledgement or a seek is under way: one after the other."""
+        self._pending: Upto | None = None
+        self._failure: OncelogError | None = None
+        self._untold = False  # whether the failure was met in the background, and was not raised yet
+        self._task: asyncio.Task[None] | None = None
+
+    async def _open(self) -> None:
+        start, inclusive = self._start
+        self._opened = await self._client.open_subscription(
+            self._topic, self._subscription, start=start, inclusive=inclusive, namespace=self._namespace
+        )
+        self._acknowledged = self._opened.cursor
+        exits.register(self)
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic that it reads."""
+        return self._topic
+
+    @property
+    def namespace(self) -> str:
+        """The topic's namespace."""
+        return self._namespace
+
+    @property
+    def subscription(self) -> str:
+        """Name of the subscription."""
+        return self._subscription
+
+    @property
+    def epoch(self) -> int:
+        """The number of this consumer among those of the subscription; a seek begins a new one."""
+        return self._opened.epoch
+
+    @property
+    def acknowledged(self) -> int:
+        """Every message below this offset is acknowledged, on disk, as far as this consumer knows."""
+        return self._acknowledged
+
+    async def lag(self) -> int:
+        """Offsets between what is acknowledged and the end of the log, as the service says now; see :meth:`status`."""
+        return (await self.status()).lag
+
+    async def status(self) -> Subscription:
+        """The subscription as it is on disk now: cursor, lag, what was lost to expiry, epoch. Raises SubscriptionNotFound."""
+        return await self._client.subscription(self._topic, self._subscription, self._namespace)
+
+    # --- receiving
+
+    async def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[T]]:
+        """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
+
+        As :meth:`oncelog.Consumer.receive`.
+        """
+        return await self._deliver(limit, timeout)
+
+    async def seek(self, start: Start, *, inclusive: bool = False) -> None:
+        """Go on from somewhere else, also from before what is acknowledged: as :meth:`oncelog.Consumer.seek`."""
+        async with self._sending:
+            self._check()
+            sought = await self._client.seek_subscription(
+                self._topic, self._subscription, start, inclusive=inclusive, epoch=self.epoch, namespace=self._namespace
+            )
+            self._pending = self._failure = None
+            self._interrupted = False
+            self._at.begin()
+            self._opened, self._acknowledged = sought, sought.cursor
+
+    async def _fetch(self, wait_ms: int) -> Found:
+        self._check()
+        self._interrupted = False
+        self._at.pass_over()
+        if self._at.records:
+            return Found.MORE
+        opened = self._opened
+        asked = self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms)
+        try:
+            polled = await self._ask(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
+        except OncelogError as error:
+            self._note(error)
+            raise
+        if self._opened is not opened:  # another task has moved it meanwhile: what came lies elsewhere
+            return Found.MORE
+        return self._at.answered(polled, time.monotonic())
+
+    # --- acknowledging
+
+    async def ack(self, upto: Message[Any] | MessageId) -> None:
+        """Acknowledge a message and everything before it; on disk when this returns: as :meth:`oncelog.Consumer.ack`."""
+        self._check()
+        async with self._sending:
+            self._check()
+            await self._acknowledge(self._at.upto(upto))
+
+    def ack_async(self, upto: Message[Any] | MessageId) -> None:
+        """Acknowledge later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
+
+        Nothing is awaited. As :meth:`oncelog.Consumer.ack_async`.
+        """
+        self._check()
+        wanted = self._at.upto(upto)
+        if self._pending is None or self._pending.message_id < wanted.message_id:
+            self._pending = wanted
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"oncelog-consumer-{self._subscription}")
+            self._task.add_done_callback(self._ended)
+
+    async def flush(self) -> None:
+        """Return when all that is acknowledged is on disk. Raises as :meth:`ack` does."""
+        self._check()
+        await self._send_pending()
+        if self._untold:  # the task was at it, and it was refused
+            self._raise_failure()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then let go of the connection. Idempotent; where it is cancelled it can be repeated. Raises as :meth:`flush`
+        does, closed all the same.
+
+        ``timeout``: seconds; else as long as the client tries. What is not acknowledged by then is given up, and delivered again
+        to the next consumer; TimeoutError says so.
+        """
+        self._loop.check()
+        self._interrupted = True
+        self._stop()
+        if self._task is not None:
+            self._task.cancel()
+        try:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._send_pending()
+            except TimeoutError:
+                raise TimeoutError(self._unacknowledged()) from None
+            if self._untold:
+                self._raise_failure()
+        except asyncio.CancelledError:
+            raise  # what waits is sent when it is closed again
+        except BaseException:
+            self._pending = None  # raised once; a second close has nothing left to say
+            await self._let_go()
+            raise
+        await self._let_go()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        try:
+            await self.close(EXIT_SECONDS if interrupted else None)
+        except OncelogError:
+            if kind is None:
+                raise  # else the error that ends the block says more
+        except TimeoutError as error:
+            exits.say(str(error))
+
+    async def _acknowledge(self, upto: Upto) -> None:
+        opened = self._opened
+        asked = upto.asks(opened.epoch, opened.generation)
+        try:
+            cursor = await self._client.acknowledge(self._topic, self._subscription, asked, self._namespace)
+        except OncelogError as error:
+            self._note(error)
+            raise
+        self._acknowledged = max(self._acknowledged, cursor)
+        if self._at.acknowledged(upto):
+            self._interrupted = True
+        if self._pending is not None and self._pending.message_id <= upto.message_id:
+            self._pending = None
+
+    async def _send_pending(self) -> None:
+        """Acknowledge what waits. It waits on if that fails, unless it never could succeed."""
+        async with self._sending:
+            pending = self._pending
+            if pending is None:
+                return
+            try:
+                await self._acknowledge(pending)
+            except OncelogError as error:
+                if not may_retry(error, idempotent=True) and (self._pending is pending or isinstance(error, FOR_EVER)):
+                    self._pending = None
+                raise
+
+    def _unacknowledged(self) -> str:
+        pending = self._pending
+        upto = "" if pending is None else f" up to message {pending.message_id}"
+        place = f"{self._namespace}/{self._topic}"
+        return f"subscription {self._subscription!r} of {place}: what was acknowledged{upto} may be delivered again"
+
+    async def _run(self) -> None:
+        """The task that sends what waits, until nothing does."""
+        while self._pending is not None:
+            await asyncio.sleep(self._ack_interval)
+            try:
+                await self._send_pending()
+            except OncelogError as error:
+                if not may_retry(error, idempotent=True):
+                    self._failure, self._untold, self._interrupted = error, True, True
+        self._task = None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:  # cancelled, as an event loop does with all when it ends
+            self._task = None
+            with suppress(asyncio.CancelledError):
+                task.result()
+
+    def _begin_exit(self) -> None:
+        """Nothing: no event loop runs any more."""
+
+    def _end_exit(self, begun: float) -> str | None:
+        return None if self._pending is None or self._loop.is_elsewhere else self._unacknowledged()
+
+    def _note(self, error: OncelogError) -> None:
+        """This consumer has ended, if it has."""
+        if isinstance(error, FOR_EVER):
+            self._failure, self._interrupted = error, True
+
+    def _check(self) -> None:
+        """Raise what ended this consumer; once, what one acknowledged in the background met."""
+        if self._closed:
+            raise ConsumerClosed
+        super()._check()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if failure is not None:
+            self._untold = False
+            if not isinstance(failure, FOR_EVER):
+                self._failure = None
+            raise failure

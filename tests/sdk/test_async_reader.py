@@ -1,0 +1,106 @@
+"""The twins of reader and consumer for asyncio: what only they have to keep. What both promise is proved where both twins run."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from oncelog import AsyncConsumer, AsyncReader, Client, Consumer, Message, Producer, Reader
+from oncelog.errors import ConsumerClosed, ReaderClosed
+from tests.sdk.test_async_client import signatures
+from tests.world.awaits import Moment, at_each_await, cancelled
+from tests.world.service import RunningService
+
+
+@pytest.fixture
+def filled(client: Client, topic: str) -> str:
+    """A topic of ten messages."""
+    with Producer[bytes](topic, client=client) as producer:
+        producer.send_batch([b"%d" % number for number in range(10)])
+    return topic
+
+
+def test_both_twins_have_the_same_members_with_the_same_arguments() -> None:
+    for twin, kind in ((AsyncReader, Reader), (AsyncConsumer, Consumer)):
+        members = signatures(twin)
+        assert members.pop("open") == ["self: ''"]
+        assert members.pop("lag", None) in (None, ["self: ''"]), "a property of the other twin"
+        assert members == signatures(kind)
+
+
+async def test_a_reader_that_is_cancelled_at_any_await_goes_on_where_it_stood(filled: str, house: RunningService) -> None:
+    async def once(moment: Moment) -> None:
+        found: list[Message[bytes]] = []
+
+        async def read() -> None:
+            async for message in reader:
+                found.append(message)
+                if message.offset == 4:
+                    await reader.has_message_available()
+                    await reader.seek(5)
+
+        async with AsyncReader(filled, url=house.url, timeout=0, page_size=3) as reader:
+            await cancelled(read(), moment)
+            found += await reader.read(2, timeout=0)
+            await read()
+        assert [message.offset for message in found] == list(range(10)), moment
+
+    assert await at_each_await(once) >= 3
+
+
+async def test_a_consumer_that_is_cancelled_at_any_await_loses_nothing_and_acknowledges_no_more_than_it_was_told(
+    client: Client, filled: str, house: RunningService
+) -> None:
+    async def consume(name: str, found: list[int]) -> None:
+        async with AsyncConsumer(filled, name, url=house.url, timeout=0, page_size=3, ack_interval=0.001) as consumer:
+            async for message in consumer:
+                found.append(message.offset)
+                if message.offset % 2:
+                    await consumer.ack(message)
+                else:
+                    consumer.ack_async(message)
+
+    async def once(moment: Moment) -> None:
+        name, first, then = f"s-{uuid4().hex}", list[int](), list[int]()
+        client.open_subscription(filled, name)
+        await cancelled(consume(name, first), moment)
+        cursor = client.subscription(filled, name).cursor
+        assert first == list(range(len(first))), moment
+        assert cursor <= len(first), moment
+        await consume(name, then)
+        assert then == list(range(cursor, 10)), moment
+        assert client.subscription(filled, name).cursor == 10, moment
+
+    assert await at_each_await(once) >= 5
+
+
+async def test_a_cancelled_close_acknowledges_when_it_is_repeated(client: Client, filled: str, house: RunningService) -> None:
+    async def once(moment: Moment) -> None:
+        name = f"s-{uuid4().hex}"
+        consumer = await AsyncConsumer(filled, name, url=house.url, ack_interval=60).open()
+        consumer.ack_async((await consumer.receive(4))[-1])
+        await cancelled(consumer.close(), moment)
+        await consumer.close()
+        assert client.subscription(filled, name).cursor == 4, moment
+        with pytest.raises(ConsumerClosed):
+            await consumer.receive()
+
+    assert await at_each_await(once) >= 1
+
+
+async def test_close_ends_the_waiting_of_another_task(topic: str, house: RunningService) -> None:
+    reader = await AsyncReader(topic, url=house.url).open()
+    waiting = [asyncio.ensure_future(reader.read())]
+    await asyncio.sleep(0.01)
+    await reader.close()
+    assert await waiting[0] == []
+    with pytest.raises(ReaderClosed):
+        await reader.read()
+
+
+async def test_it_is_opened_first(topic: str, house: RunningService) -> None:
+    for stream in (AsyncReader(topic, url=house.url), AsyncConsumer(topic, "s", url=house.url)):
+        with pytest.raises(RuntimeError, match="not open"):
+            await anext(aiter(stream))
