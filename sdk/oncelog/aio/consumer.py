@@ -38,8 +38,8 @@ class AsyncConsumer(AsyncStream[T]):
                 consumer.ack_async(message)
 
     Cancelled at an await, receiving has delivered nothing, and :meth:`ack`, :meth:`flush` and :meth:`close` can be repeated.
-    After a cancelled :meth:`seek` open a new consumer. It belongs to its event loop: on another one it raises RuntimeError, in a forked
-    child :class:`~oncelog.errors.Forked`.
+    After a cancelled :meth:`seek` open a new consumer. It belongs to its event loop: on another one it raises RuntimeError, in a
+    forked child :class:`~oncelog.errors.Forked`.
     """
 
     @overload
