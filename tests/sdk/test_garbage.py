@@ -102,10 +102,10 @@ def test_a_page_that_comes_again_is_not_delivered_again() -> None:
 
 
 def test_a_page_of_nothing_but_messages_is_given_up_before_they_are_made() -> None:
-    """Six million empty messages in 50 MB would be two gigabytes of records."""
-    empty = encode_bytes(b"") + bytes(7)
-    body = encode_long(6_000_000) + empty * 6_000_000 + b"\x00\x00"
-    blocks = b"".join([encode_long(2) + empty * 2] * 400_000) + b"\x00\x00"
+    """Two million empty messages in 56 MB would be half a gigabyte of records."""
+    empty = encode_bytes(bytes(20)) + bytes(7)
+    body = encode_long(2_000_000) + empty * 2_000_000 + b"\x00\x00"
+    blocks = b"".join([encode_long(2) + empty * 2] * 100_000) + b"\x00\x00"
     for each in (body, blocks):
         tracemalloc.start()
         with pytest.raises(Exception, match="more than 1000"):

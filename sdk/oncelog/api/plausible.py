@@ -7,14 +7,15 @@ next, so that none is delivered twice. Offsets may be left out, since messages e
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from itertools import islice, pairwise
 from operator import lt
 from typing import Any
 
 from oncelog.errors import InvalidResponse
 from oncelog.message_id import SIZE
 from oncelog.wire.columns import MessageColumns
+from oncelog.wire.pages import Page
 from oncelog.wire.requests import DUPLICATE, STORED, ReceiptRun
 
 MAX_LONG = 2**63 - 1
@@ -24,7 +25,7 @@ _NOT_BEFORE, _BEFORE = bytes(8), struct.pack(">q", 253_402_300_800_000)
 
 
 def check_page(
-    records: Sequence[dict[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     position: bytes | None,
     *,
     start: bytes | int | None,
@@ -47,7 +48,11 @@ def check_page(
         return
     if limit is not None and len(records) > limit:
         raise InvalidResponse(f"the page has {len(records)} messages where {limit} were asked for")
-    ids = [record["id"] for record in records]
+    if isinstance(records, Page):
+        ids, offsets = records.ids, records.offsets
+    else:
+        ids = [record["id"] for record in records]
+        offsets = [range(record["offset"], record["offset"] + 1) for record in records]
     _check_ids(ids)
     if after is not None and not (ids[0] >= after if inclusive else ids[0] > after):
         raise InvalidResponse("the page begins before the place that was asked for: it was delivered already")
@@ -55,7 +60,7 @@ def check_page(
         raise InvalidResponse("the page begins before the time that was asked for")
     if position is None or position < ids[-1]:
         raise InvalidResponse("the page does not say that it ends behind its last message: it would come again for ever")
-    _check_offsets([record["offset"] for record in records], first_offset or 0)
+    _check_offsets(offsets, first_offset or 0)
 
 
 def check_receipts(runs: Sequence[ReceiptRun], messages: int) -> None:
@@ -135,8 +140,9 @@ def _check_ids(ids: Sequence[bytes]) -> None:
         raise InvalidResponse("the ids of the answer's messages do not rise")
 
 
-def _check_offsets(offsets: Sequence[int], first: int) -> None:
-    if offsets[0] < first or offsets[-1] > MAX_LONG:
-        raise InvalidResponse(f"the answer has offsets from {offsets[0]} to {offsets[-1]}, where {first} on were asked for")
-    if not all(map(lt, offsets, islice(offsets, 1, None))):
+def _check_offsets(runs: Sequence[range], first: int) -> None:
+    begin, end = runs[0].start, runs[-1].stop - 1
+    if begin < first or end > MAX_LONG:
+        raise InvalidResponse(f"the answer has offsets from {begin} to {end}, where {first} on were asked for")
+    if not all(run.stop <= following.start for run, following in pairwise(runs)):
         raise InvalidResponse("the offsets of the answer's messages do not rise")

@@ -9,7 +9,7 @@ Each change of state is one step to a signal handler.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum, auto
@@ -22,10 +22,11 @@ from oncelog.message_id import MessageId
 from oncelog.values.message import Message
 from oncelog.values.start import Start, milliseconds, no_start
 from oncelog.wire.models import Acknowledge, ReceiveMessages
+from oncelog.wire.pages import Page
 from oncelog.wire.requests import ConsumeRequest, Polled
 
-Record = dict[str, Any]
-"""A message as it was decoded."""
+Record = Mapping[str, Any]
+"""A message, as a mapping of its fields."""
 
 
 class Found(Enum):
@@ -89,7 +90,9 @@ class FetchedAhead:
             self._note_fresh(polled.messages)
 
     def _note_fresh(self, records: Iterable[Record]) -> None:
-        self.fresh_until = min(map(self._expires, records), default=inf)
+        # Where none has a ttl of its own the first one, which is the oldest, is the first to go.
+        oldest = records[:1] if isinstance(records, Page) and not records.any_ttl else records
+        self.fresh_until = min(map(self._expires, oldest), default=inf)
 
     def _expires(self, record: Record) -> float:
         """The time at which a message expires: its ttl, or the topic's, after its timestamp."""

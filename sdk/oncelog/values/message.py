@@ -17,8 +17,8 @@ T_co = TypeVar("T_co", covariant=True)
 class Message(Generic[T_co]):
     """One message, whose value is a ``T_co``: immutable, picklable; compares by its content and place.
 
-    It wraps the record that Avro decoded and turns a field into an object when that is asked for: a reader that only wants
-    payloads pays for nothing else.
+    It wraps the record as it came and decodes a field when that is asked for: a reader that only wants payloads pays for nothing
+    else.
     """
 
     __slots__ = ("_codec", "_record")

@@ -1,7 +1,7 @@
-"""Avro's smallest encodings, for the two places where a record is put together from parts that are already encoded.
+"""Avro's smallest encodings, for where a record is put together from parts that are already encoded, or cut into them.
 
 A poll answers rows whose bytes were encoded once, when they were published; fastavro would build a dict per message and cost
-three times as much. Everything that is decoded is decoded by fastavro.
+three times as much.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from oncelog.wire.avro_parts import (
 from oncelog.wire.avro_strict import NotAvro, Reader, TooManyItems, compile_reader, read_whole
 from oncelog.wire.json_encoding import JsonMismatch, from_json, holds_more_values, to_json
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
+from oncelog.wire.pages import read_page
 from oncelog.wire.requests import (
     STORED,
     CommitRequest,
@@ -528,51 +529,24 @@ def _message_json(message: dict[str, Any]) -> str:
     return "".join((around[:-2], *(json.dumps(part)[1:-1] for part in parts), '"}'))
 
 
-_AT_ONCE_BYTES = 4 << 20
-"""An answer up to here is decoded at once: even if every message in it were empty, they would not fill the memory."""
-
-
 def decode_polled(body: bytes, most: int | None = None) -> Polled:
     """An answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`.
 
     Raises InvalidRequest if it is none, or has more than ``most`` messages: before more are made of it.
     """
-    if most is not None and len(body) > _AT_ONCE_BYTES:
-        return _decode_page(body, most)
-    record = decode("ConsumeResponse", ONCELOG_AVRO, body)
-    return _polled(record["messages"], *(record[name] for name in _SAID))
-
-
-def _polled(messages: list[dict[str, Any]], position: bytes | None, *said: int | None) -> Polled:
-    for name, value in zip(_SAID[1:], said, strict=True):
+    page, at = read_page(body, most)
+    said = _read_whole(
+        "ConsumeResponse",
+        body[at:],
+        lambda stream: [fastavro.schemaless_reader(stream, schema, None) for schema in _SAID.values()],
+    )
+    for name, value in list(zip(_SAID, said, strict=True))[1:]:
         if value is not None and not 0 <= value <= (2**31 - 1 if name == "generation" else _MAX_LONG):
             raise InvalidRequest(f"{name} is out of range in the Avro ConsumeResponse")
-    return Polled(messages, position, *said)
+    return Polled(page, *said)
 
 
-_SAID = tuple(field["name"] for field in avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"][1:])
-_MESSAGE, *_FIELDS = (
-    fastavro.parse_schema(field["type"]["items"] if field["name"] == "messages" else field["type"])
-    for field in avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"]
-)
-
-
-def _count(stream: BytesIO) -> int:
-    count: Any = fastavro.schemaless_reader(stream, "long", None)
-    return int(count)
-
-
-def _decode_page(body: bytes, most: int) -> Polled:
-    """Decodes message by message, which takes a fifth longer, and counts them before they are made."""
-
-    def read(stream: BytesIO) -> Polled:
-        messages: list[Any] = []
-        while count := _count(stream):
-            if not 0 < count <= most - len(messages):  # no service of ours writes the other form of a block, with its size
-                raise InvalidRequest(f"the body has more than {most} messages")
-            messages += [fastavro.schemaless_reader(stream, _MESSAGE, None) for _ in range(count)]
-        said: list[Any] = [fastavro.schemaless_reader(stream, field, None) for field in _FIELDS]
-        return _polled(messages, *said)
-
-    polled: Polled = _read_whole("ConsumeResponse", body, read)
-    return polled
+_SAID = {
+    field["name"]: fastavro.parse_schema(field["type"]) for field in avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"][1:]
+}
+"""What an answer says behind its messages: name → schema."""

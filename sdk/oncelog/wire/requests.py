@@ -116,7 +116,7 @@ class Rollback(NamedTuple):
 class Polled(NamedTuple):
     """The answer to a poll: messages, and what is said about them."""
 
-    messages: list[dict[str, Any]]
+    messages: Sequence[Mapping[str, Any]]
     position: bytes | None
     """Id of the last row looked at: go on exclusively after it."""
     generation: int | None = None
