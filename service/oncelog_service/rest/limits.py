@@ -9,7 +9,7 @@ MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers; nginx and Apache refuse at 8 to 32 KiB."""
 
 MAX_AT_ONCE = 4_096
-"""Connections, and requests that are not answered yet."""
+"""Connections, and requests under way: one on each, and those whose client has hung up."""
 
 
 def head_too_large() -> InvalidRequest:

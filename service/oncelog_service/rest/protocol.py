@@ -60,7 +60,7 @@ class Shared:
         self.patience = {_HEAD: settings.header_timeout_seconds, _BODY: settings.body_timeout_seconds, _BETWEEN: _IDLE_SECONDS}
         self.connections: set[HttpConnection] = set()
         self.exchanges: set[Exchange] = set()
-        """Requests whose head has been read, and which are not answered yet."""
+        """Requests whose turn it is on their connection."""
         self.all_gone = asyncio.Event()
         """Set when a connection ends and was the last one."""
         self._date = (0, "")
@@ -82,7 +82,6 @@ class Shared:
             self.bodies.check_declared(exchange.head)
         except OncelogError as error:
             exchange.refused = error
-        self.exchanges.add(exchange)
 
     def forget(self, exchange: Exchange) -> None:
         """It is answered, or nobody waits for its answer."""
@@ -264,6 +263,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _take_turn(self, exchange: Exchange) -> None:
         """All before it are answered."""
+        self._shared.exchanges.add(exchange)
         if exchange.refused is None and exchange.asks_to_continue:
             self._transport.write(CONTINUE)
         if exchange.refused is not None or exchange.complete:

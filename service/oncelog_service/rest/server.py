@@ -23,7 +23,7 @@ class Server:
 
     @property
     def under_way(self) -> int:
-        """Requests whose head has been read, and which are not answered yet."""
+        """Requests whose head has been read, and which nothing before them on their connection keeps waiting."""
         return len(self._shared.exchanges)
 
     def stop(self) -> None:
