@@ -85,7 +85,18 @@ class Fold:
     transactions. At equal sequence ids (deduplication was off) the message that came first is the producer's last entry.
     """
 
-    __slots__ = ("_came_or_went", "_head", "_last", "_last_id", "_live", "_segments", "_settled", "_unsettled", "_upcoming")
+    __slots__ = (
+        "_came_behind",
+        "_forgotten",
+        "_head",
+        "_last",
+        "_last_id",
+        "_live",
+        "_segments",
+        "_settled",
+        "_unsettled",
+        "_upcoming",
+    )
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         """Begin behind ``snapshot``, of which a copy is kept; None: before the first message of the topic's life."""
@@ -100,8 +111,10 @@ class Fold:
         # Both say only what differs from the head's map.
         self._live: dict[str, LastEntry] = {}
         self._settled: dict[str, LastEntry] = {}
-        self._came_or_went = 0
-        """How often a producer may have come or gone by anything but a new entry of the head."""
+        self._came_behind = 0
+        """How often a producer came behind the head."""
+        self._forgotten = 0
+        """How often one was taken out of the head."""
 
     # --- the log grows --------------------------------------------------------------------------------------------------
 
@@ -172,6 +185,7 @@ class Fold:
 
     def forget(self, producer: str) -> None:
         """Drop what is known of the producer up to now, however its transactions end. At an operator's word."""
+        self._forgotten += producer in self._head.last_entries
         segment: _Segment | None = self._head
         while segment is not None:
             segment.last_entries.forget(producer)
@@ -184,7 +198,6 @@ class Fold:
                 )
         self._live.pop(producer, None)
         self._settled.pop(producer, None)
-        self._came_or_went += 1
 
     # --- what is known --------------------------------------------------------------------------------------------------
 
@@ -272,13 +285,18 @@ class Fold:
                 yield item
 
     @property
-    def membership(self) -> tuple[int, int]:
-        """Says whether other producers have a live entry now than before: another value whenever they are others.
+    def moment(self) -> tuple[int, int]:
+        """Now, for :meth:`came_since`."""
+        return self._came_behind, len(self._head.last_entries) + self._forgotten
 
-        Seldom it is another one though they are the same. While nobody is forgotten the head only gains producers, so that
-        their number says which they are; all else is counted.
+    def came_since(self, moment: tuple[int, int]) -> list[str] | None:
+        """Names among which are those of all producers that have come since; None: any may have.
+
+        A producer comes to the end of the head, and nothing else does but what had come behind it before: so they are among the
+        last of it, as many as it has gained.
         """
-        return len(self._head.last_entries), self._came_or_went
+        behind, gained = self.moment
+        return self._head.last_entries.latest(gained - moment[1]) if behind == moment[0] else None
 
     def copy(self) -> SequenceMap:
         """The live map as it is now."""
@@ -317,7 +335,7 @@ class Fold:
         present = overlay.get(producer) or self._head.last_entries.get(producer)
         if newest(present, (last_entry,)) is not present:
             overlay[producer] = last_entry
-            self._came_or_went += present is None
+            self._came_behind += present is None
 
     def _close(self, segment: _Segment, pointer: int) -> tuple[tuple[str, LastEntry], ...]:
         """The last entries of its run, which is not unsettled any more."""
@@ -340,7 +358,6 @@ class Fold:
         )
         if last_entry is None or last_entry == base:
             self._live.pop(producer, None)
-            self._came_or_went += last_entry is None
         else:
             self._live[producer] = last_entry
 

@@ -7,6 +7,7 @@ treated 0 as "unset" and stored record 0 of a file twice).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 MAX_SEQUENCE_ID = 2**63 - 1
@@ -61,6 +62,10 @@ class SequenceMap:
     def producers(self) -> Iterator[str]:
         """The name of every producer, in no promised order."""
         return iter(self._last_entries)
+
+    def latest(self, count: int) -> list[str]:
+        """The ``count`` producers that came last, or all."""
+        return list(islice(reversed(self._last_entries), count))
 
     def __len__(self) -> int:
         return len(self._last_entries)

@@ -61,6 +61,14 @@ def test_what_ids_an_undecided_run_may_hold_is_known_whatever_is_settled_behind_
 # --- forgetting
 
 
+def test_of_a_transaction_only_the_runs_that_are_named_are_rolled_back() -> None:
+    fold = two_transactions()
+    fold.add(run(6, 7, p=6))
+    last = fold.unsettled[7][-1]
+    assert fold.roll_back(7, [last]) == {"p"}
+    assert (fold.get("p"), [each.first_offset for each in fold.unsettled[7]]) == (last_entry(5, 4), [1, 4])
+
+
 @pytest.mark.parametrize("end", ["commit", "roll_back"])
 def test_a_forgotten_producer_stays_forgotten_however_its_transactions_end(end: str) -> None:
     fold = two_transactions()

@@ -22,8 +22,8 @@ class History:
         self.fold = Fold()
         self.log: list[tuple[Run, str]] = []
         self.forgotten: dict[str, int] = {}
-        self.memberships: dict[tuple[int, int], set[str]] = {}
-        """What the fold has said of who is in it → who was."""
+        self.moments: list[tuple[tuple[int, int], set[str]]] = []
+        """And who was in the fold then."""
 
     def runs(self, state: str, pointers: Collection[int | None] = (None, *POINTERS)) -> list[Run]:
         return [run for run, each in self.log if each == state and run.write_pointer in pointers]
@@ -78,7 +78,10 @@ class History:
         live = self.newest(self.runs(SETTLED) + self.runs(OPEN))
         assert (fold.copy(), len(fold)) == (live, len(live))
         present = set(live.producers())
-        assert self.memberships.setdefault(fold.membership, present) == present
+        self.moments.append((fold.moment, present))
+        for moment, before in self.moments:
+            came = fold.came_since(moment)
+            assert came is None or present - before <= set(came)
         assert all((fold.get(name), name in fold) == (live.get(name), name in live) for name in "abc")
         for besides in [(), (1,), (1, 2), POINTERS]:
             visible = self.newest(self.runs(SETTLED) + self.runs(OPEN, besides))

@@ -92,8 +92,8 @@ class Core(RuleBasedStateMachine):
         self.disk = Disk()
         self.in_flight: list[Request] = []
         self.dedup = Deduplicator()
-        self.memberships: dict[tuple[int, int], set[str]] = {}
-        """What this fold has said of who is in it → who was."""
+        self.moments: list[tuple[tuple[int, int], set[str]]] = []
+        """And who was in this fold then."""
         self.always_judged = always_judged
         self.open = [1, 2, 3]
 
@@ -249,7 +249,7 @@ class Core(RuleBasedStateMachine):
         for pointer in set(replayed.fold.unsettled) & self.disk.committed:
             replayed.fold.commit(pointer)
         self.dedup = Deduplicator(replayed.fold)
-        self.memberships.clear()
+        self.moments.clear()
 
     def read(self, data: bytes | None) -> Snapshot | None:
         try:
@@ -273,9 +273,12 @@ class Core(RuleBasedStateMachine):
         assert self.dedup.fold.upcoming_offset == self.dedup.fold.position.upcoming_offset
 
     @invariant()
-    def its_membership_is_another_one_whenever_producers_come_or_go(self) -> None:
+    def whoever_comes_is_among_those_that_it_says_have_come(self) -> None:
         present = set(self.disk.newest(self.disk.log))
-        assert self.memberships.setdefault(self.dedup.fold.membership, present) == present
+        self.moments.append((self.dedup.fold.moment, present))
+        for moment, before in self.moments:
+            came = self.dedup.fold.came_since(moment)
+            assert came is None or present - before <= set(came)
 
     @invariant()
     def the_live_map_is_the_fold_of_the_log(self) -> None:
