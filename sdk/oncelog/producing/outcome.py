@@ -91,8 +91,8 @@ class Outcomes:
     def of(self, index: int) -> _Result | None:
         """Find the result of a message; None: it has none yet."""
         results = self._results
-        at = bisect_right(results, index, key=_BEGIN) - 1
-        return results[at] if at >= 0 and index < results[at].end else None
+        at = bisect_right(results, index, key=_BEGIN) if len(results) > 1 else len(results)
+        return results[at - 1] if at and results[at - 1].begin <= index < results[at - 1].end else None
 
     def wait_for(self, index: int, timeout: float | None) -> _Result:
         """Wait for the result of a message. Raises TimeoutError."""
@@ -203,10 +203,10 @@ class Outcome(Future[Receipt]):
 
     def result(self, timeout: float | None = None) -> Receipt:
         """The receipt. Raises the message's OncelogError, or TimeoutError."""
-        result = self._of.wait_for(self.index, timeout)
+        result = self._of.of(self.index) or self._of.wait_for(self.index, timeout)
         if result.error is not None:
             raise_copy(result.error)
-        return result.receipts[self.index - result.first]
+        return result.receipts.at(self.index - result.first)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None when the message is on disk. Raises TimeoutError."""

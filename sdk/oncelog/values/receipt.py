@@ -97,8 +97,12 @@ class Receipts(Sequence[Receipt]):
         at = index + len(self) if index < 0 else index
         if not 0 <= at < len(self):
             raise IndexError("there is no receipt of that index")
-        number = bisect_right(self._ends, at)
-        return Receipt(self.runs[number], at - self._ends[number] + self.runs[number].count)
+        return self.at(at)
+
+    def at(self, index: int) -> Receipt:
+        """Make the receipt of an index that there is."""
+        number = bisect_right(self._ends, index)
+        return Receipt(self.runs[number], index - self._ends[number] + self.runs[number].count)
 
     def __iter__(self) -> Iterator[Receipt]:
         return (Receipt(run, at) for run in self.runs for at in range(run.count))
