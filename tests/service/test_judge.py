@@ -1,15 +1,25 @@
-"""A producer is in one transaction at a time, and what is refused for another's sake names that other one."""
+"""What a producer's request is judged by holds when its messages are handed over: its epoch, and the producer's transactions.
+
+A producer is in one transaction at a time, and what is refused for another's sake names that other one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-from oncelog.errors import ProducerInTransaction
+from oncelog.errors import ProducerFenced, ProducerInTransaction, StorageFailed, StorageUnavailable
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.log.limits import Limits
 from oncelog_service.storage.memory import Disk
-from tests.service.house import BEGIN, House, numbered, opened
+from tests.patience import PATIENCE
+from tests.service.house import BEGIN, House, numbered, opened, turns
+from tests.world.disk import Gate, no_space
 
 
 async def started(house: House) -> int:
@@ -52,13 +62,19 @@ async def test_an_id_that_only_a_foreign_transaction_holds_is_no_duplicate_whate
         async def publish(first: int) -> list[str]:
             return [each.status for each in (await house.log.publish(numbered([b"x"], "p", first))).receipts]
 
+        async def refused(first: int) -> None:
+            with pytest.raises(ProducerInTransaction) as refusal:
+                await publish(first)
+            assert refusal.value.write_pointer == foreign
+
         await publish(3)
         await house.log.publish(under(foreign, 7))
+        await refused(7)
+        resumed = await house.log.producers.open("p", "n", "allow")
+        assert resumed.last_sequence_id == 3, "what is undecided may yet be rolled back"
         assert await publish(9) == [STORED]
         assert await publish(3) == await publish(9) == [DUPLICATE]
-        with pytest.raises(ProducerInTransaction) as refusal:
-            await publish(7)
-        assert refusal.value.write_pointer == foreign
+        await refused(7)
         assert [each.status for each in (await house.log.publish(under(foreign, 7))).receipts] == [DUPLICATE]
         await house.log.settling.end_foreign(foreign, committed=True)
         assert await publish(7) == [DUPLICATE]
@@ -75,3 +91,41 @@ async def test_a_plain_request_settles_what_has_ended_and_goes_on() -> None:
             answer = await house.log.publish(numbered([b"x"], "p", number + (end == house.transactions.commit)))
             assert [each.status for each in answer.receipts] == [STORED]
         assert not house.log.dedup.fold.unsettled
+
+
+async def test_a_request_that_waited_for_the_disk_while_its_producer_was_opened_anew_is_fenced() -> None:
+    """The new incarnation was told how far the producer has come: nothing may be stored behind its back."""
+    looks, goes = threading.Event(), threading.Event()
+    async with opened(Disk()) as house:
+        epoch = (await house.log.producers.open("p", "n", "allow")).epoch
+        await house.log.publish(numbered([b"0"], "p", 0))
+        scan = house.store.scan
+
+        def held_up(*asked: Any, **how: Any) -> Iterator[tuple[bytes, bytes]]:
+            looks.set()
+            assert goes.wait(PATIENCE)
+            return scan(*asked, **how)
+
+        house.store.scan = held_up  # type: ignore[assignment, method-assign]
+        request = numbered([b"0", b"1"], "p", 0)
+        request.epoch = epoch
+        again = asyncio.ensure_future(house.log.publish(request))
+        assert await asyncio.to_thread(looks.wait, PATIENCE)
+        opening = asyncio.ensure_future(house.log.producers.open("p", "m", "allow"))
+        await turns()
+        assert house.log.producers.show("p").epoch == epoch + 1
+        goes.set()
+        with pytest.raises(ProducerFenced):
+            await again
+        assert (await opening).last_sequence_id == house.log.producers.show("p").last_pushed == 0
+
+
+async def test_behind_a_failed_write_nothing_moves_and_every_refusal_is_definite() -> None:
+    disk = Disk()
+    async with opened(disk, clean=False) as house:
+        disk.before_sync = Gate(no_space(), opened=True)
+        with pytest.raises(StorageFailed):
+            await house.log.publish(numbered([b"0"], "p", 0))
+        for _ in range(2):
+            with pytest.raises(StorageUnavailable):  # also the second time: the first has left no message in flight
+                await house.log.publish(numbered([b"x"], "q", 0))
