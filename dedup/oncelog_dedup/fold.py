@@ -28,7 +28,7 @@ class ReplayError(ValueError):
 
 
 class Run(NamedTuple):
-    """Rows that lie next to each other in the log and were stored by one request."""
+    """Rows that lie next to each other in the log and were stored by one request, or by plain ones that were written together."""
 
     first_offset: int
     count: int  # type: ignore[assignment]  # nobody counts the fields of a run

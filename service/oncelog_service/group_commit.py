@@ -6,6 +6,8 @@ is LevelDB's own group commit one level up (its ``BuildBatchGroup``).
 The invariants on which everything depends:
 
 * Submissions become durable in the order in which they were submitted, and are reported in that order on the event loop.
+* A submission grows (:meth:`Writer.join`) only while it is queued and nothing of its view was handed over behind it. All that is
+  queued is one write: what joins is neither ahead of anything that was handed over before, nor without it.
 * After a failed write nothing is written any more. The submissions of that write may be on disk (not definite); those behind it
   were never written (definite).
 * What stands on a fence that is lost is not written, nor is anything behind it that shares a fence with what was not: it was
@@ -22,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
@@ -38,7 +40,8 @@ LAZY_SECONDS = 0.05
 class _Submission(NamedTuple):
     batch: Batch
     on_written: Callable[[], None]
-    done: asyncio.Future[None]
+    done: list[asyncio.Future[None]]
+    """One for each that handed over a part of it."""
     fallen: bool
     """It was handed over under a lease that is known to be lost: it is not written."""
 
@@ -47,7 +50,13 @@ class _State:
     """What all views of one writer share. On the event loop, but for the queue."""
 
     def __init__(self) -> None:
-        self.queue: SimpleQueue[_Submission | None] = SimpleQueue()
+        self.lock = threading.Lock()
+        """Of the queue. It is taken whole, and what joins a submission does so before it is taken or not at all."""
+        self.queue: list[_Submission] = []
+        self.newest: dict[Writer, _Submission] = {}
+        """What each view has handed over last, as long as it is queued and can be joined."""
+        self.calls: SimpleQueue[bool] = SimpleQueue()
+        """True to the thread whenever the queue is not empty any more; False behind the last one."""
         self.lazy: list[_Submission] = []
         self.last: asyncio.Future[None] | None = None
         self.failure: Exception | None = None
@@ -85,7 +94,8 @@ class Writer:
         return view
 
     def fence(self, batch: Batch) -> None:
-        """Have a batch that another view submits stand on the lease of this view too."""
+        """Have a batch that another view submits stand on the lease of this view too. Nothing joins what was submitted before."""
+        self._state.newest.pop(self, None)
         if self._lease is not None and self._lease.fence is not None:
             batch.fences.add(self._lease.fence)
 
@@ -106,7 +116,7 @@ class Writer:
 
     @property
     def submissions(self) -> int:
-        """Submissions that those writes carried."""
+        """What those writes carried: submissions, and what joined them."""
         return self._state.submissions
 
     def submit(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
@@ -115,19 +125,36 @@ class Writer:
         Never raises: the caller has moved memory, or is about to. The clock is not asked either; what keeps a late write
         out is its fence. The future raises StorageFailed (it may be on disk) or StorageUnavailable (it is not).
         """
-        done = self._future()
-        submission = self._submission(batch, on_written, done)
-        if self._takes(done):
+        submission = self._submission(batch, on_written)
+        done = submission.done[0]
+        if self._takes(submission):
             self._state.last = done
             self._flush_lazy()  # ahead of it: they were handed over before
-            self._state.queue.put(submission)
+            self._put(submission, joinable=True)
         return done
 
-    def _takes(self, done: asyncio.Future[None]) -> bool:
+    def join(self, batch: Batch, more: Callable[[], None]) -> asyncio.Future[None] | None:
+        """Have a batch that was submitted carry more, if it is still queued and nothing of this view was handed over behind it.
+
+        ``more`` adds to the batch, and to what its ``on_written`` will note; it awaits nothing, and raises nothing. None: it was
+        not called; submit. The future is the caller's own, as that of :meth:`submit`.
+        """
+        if self._refusal is not None:
+            return None
+        with self._state.lock:
+            submission = self._state.newest.get(self)
+            if submission is None or submission.batch is not batch:
+                return None
+            more()
+        done: asyncio.Future[None] = self._loop.create_future()
+        submission.done.append(done)
+        return done
+
+    def _takes(self, submission: _Submission) -> bool:
         """Whether anything is written any more; if not, the future says so."""
         refusal = self._refusal
         if refusal is not None:
-            _fail(done, refusal)
+            _fail(submission, lambda: refusal)
         return refusal is None
 
     @contextmanager
@@ -145,11 +172,11 @@ class Writer:
 
     def submit_lazily(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Queue a batch without waiting for it: it joins the next write, or makes its own after a short while."""
-        done = self._future()
-        if self._takes(done):
-            self._state.lazy.append(self._submission(batch, on_written, done))
+        submission = self._submission(batch, on_written)
+        if self._takes(submission):
+            self._state.lazy.append(submission)
             self._loop.call_later(LAZY_SECONDS, self._flush_lazy)
-        return done
+        return submission.done[0]
 
     async def drained(self) -> None:
         """Return when everything submitted before this call is on disk. Others have had a turn meanwhile, whatever was under way:
@@ -181,7 +208,7 @@ class Writer:
         """Write what is queued, then end the thread. Nothing may be submitted any more."""
         self._flush_lazy()
         self._state.closed = True
-        self._state.queue.put(None)
+        self._state.calls.put(False)
         await asyncio.to_thread(self._thread.join)
 
     def check(self) -> None:
@@ -197,47 +224,38 @@ class Writer:
             return StorageUnavailable(f"the store failed and is being reopened: {self._state.failure}")
         return StorageUnavailable("the service is stopping") if self._state.closed else None
 
-    def _submission(self, batch: Batch, on_written: Callable[[], None], done: asyncio.Future[None]) -> _Submission:
+    def _submission(self, batch: Batch, on_written: Callable[[], None]) -> _Submission:
         self.fence(batch)
-        return _Submission(batch, on_written, done, self._lease is not None and self._lease.lost)
-
-    def _future(self) -> asyncio.Future[None]:
-        done: asyncio.Future[None] = self._loop.create_future()
-        done.add_done_callback(_retrieve)
-        return done
+        return _Submission(batch, on_written, [self._loop.create_future()], self._lease is not None and self._lease.lost)
 
     def _flush_lazy(self) -> None:
         for lazy in self._state.lazy:
-            self._state.queue.put(lazy)
+            self._put(lazy)
         self._state.lazy.clear()
+
+    def _put(self, submission: _Submission, joinable: bool = False) -> None:
+        state = self._state
+        with state.lock:
+            state.queue.append(submission)
+            call = len(state.queue) == 1
+            if joinable:
+                state.newest[self] = submission
+        if call:
+            state.calls.put(True)
 
     # --- on the writer thread
 
     def _run(self) -> None:
         lost: set[Fence] = set()
-        while (first := self._state.queue.get()) is not None:
-            group = [first]
-            stop = self._drain(group)
-            if self._state.failure is not None:  # not the store's: memory is not believed any more, and so nothing it said is
+        goes_on = True
+        while self._state.calls.get():
+            with self._state.lock:
+                group, self._state.queue, self._state.newest = self._state.queue, [], {}
+            if not goes_on or self._state.failure is not None:  # not the store's: nothing that memory said is believed
+                goes_on = False
                 self._report(_refuse, group)
-                self._refuse_rest(stop)
-                return
-            if not self._write(group, lost):
-                self._refuse_rest(stop)
-                return
-            if stop:
-                return
-
-    def _drain(self, group: list[_Submission]) -> bool:
-        """Add everything queued to ``group``; whether the end of the queue was among it."""
-        while True:
-            try:
-                submission = self._state.queue.get_nowait()
-            except Empty:
-                return False
-            if submission is None:
-                return True
-            group.append(submission)
+            else:
+                goes_on = self._write(group, lost)
 
     def _write(self, group: list[_Submission], lost: set[Fence]) -> bool:
         """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.
@@ -256,12 +274,6 @@ class Writer:
             break
         self._report(self._decided, group, standing, frozenset(lost), failure)
         return failure is None
-
-    def _refuse_rest(self, stop: bool) -> None:
-        while not stop:
-            submission = self._state.queue.get()
-            stop = submission is None
-            self._report(_refuse, [] if submission is None else [submission])
 
     def _report(self, call: Callable[..., None], *args: object) -> None:
         try:
@@ -285,23 +297,26 @@ class Writer:
                 self._on_fenced(lost)
         if failure is None and standing:
             self._state.groups += 1
-            self._state.submissions += len(standing)
+            self._state.submissions += sum(len(submission.done) for submission in standing)
         stand = set(map(id, standing))
         for submission in group:
             if id(submission) in stand:
                 self._written(submission)
             else:
-                _fail(submission.done, StorageUnavailable(LOST))
+                _fail(submission, lambda: StorageUnavailable(LOST))
 
     def _written(self, submission: _Submission) -> None:
         """It is on disk, or may be, if the store has failed. What cannot be taken note of is a failure too."""
         if self._state.failure is None:
             with suppress(Exception), self.moving():
                 submission.on_written()
-        if self._state.failure is not None:
-            _fail(submission.done, _failed(self._state.failure))
-        elif not submission.done.done():
-            submission.done.set_result(None)
+        failure = self._state.failure
+        if failure is not None:
+            _fail(submission, lambda: _failed(failure))
+            return
+        for done in submission.done:
+            if not done.done():
+                done.set_result(None)
 
     def _give_up(self, error: BaseException) -> None:
         """Nothing is written any more, and nothing in memory is believed."""
@@ -313,7 +328,7 @@ class Writer:
         self._state.failure = failure
         self._on_failure(failure)  # before any waiting caller hears of it
         for lazy in self._state.lazy:
-            _fail(lazy.done, _unwritten())
+            _fail(lazy, _unwritten)
         self._state.lazy.clear()
 
 
@@ -340,15 +355,12 @@ def _unwritten() -> StorageUnavailable:
 
 def _refuse(group: Sequence[_Submission]) -> None:
     for submission in group:
-        _fail(submission.done, _unwritten())
+        _fail(submission, _unwritten)
 
 
-def _fail(done: asyncio.Future[None], error: OncelogError) -> None:
-    if not done.done():
-        done.set_exception(error)
-
-
-def _retrieve(done: asyncio.Future[None]) -> None:
-    """A failure that is not awaited (a snapshot's) is no unhandled exception: on_failure has reported it."""
-    if not done.cancelled():
-        done.exception()
+def _fail(submission: _Submission, error: Callable[[], OncelogError]) -> None:
+    """Each gets an error of its own. One that nobody awaits (a snapshot's) is no unhandled exception: it was reported."""
+    for done in submission.done:
+        if not done.done():
+            done.set_exception(error())
+            done.exception()

@@ -50,11 +50,13 @@ async def opened(
     deduplication: bool = True,
     clean: bool = True,
     keyed: bool = False,
+    store: MemoryStore | None = None,
+    writing: type[Writer] = Writer,
 ) -> AsyncIterator[House]:
     """The log recovered from ``disk``, closed at the end; without ``clean`` as if the process had gone. ``keyed``: it checks
-    expectations."""
-    store = MemoryStore(disk)
-    writer = Writer(store, lambda _: None)
+    expectations. ``store``: the opening of the disk, if it is a special one."""
+    store = store or MemoryStore(disk)
+    writer = writing(store, lambda _: None)
     cache = RecentMessages(2**20).topic()
     row = TopicRow(1, 0, {"ttl": str(10**9)})
     clock = clock or ManualClock()

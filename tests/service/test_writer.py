@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 
@@ -233,6 +234,96 @@ async def test_whoever_asks_again_and_again_lets_the_others_have_a_turn() -> Non
             await gate.writer.drained()
             asked += 1
             assert asked < 1_000, "it keeps the event loop for itself"
+
+
+# --- what joins a submission that is still queued
+
+
+class Growing:
+    """A batch that grows while it is queued, and what is noted of it."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.batch = batch("0")
+        self.noted: list[int] = []
+        self.futures = [writer.submit(self.batch, lambda: self.noted.append(len(self.batch.puts)))]
+
+    def grow(self) -> bool:
+        name = b"%d" % len(self.futures)
+        done = self.writer.join(self.batch, lambda: self.batch.put(Table.MESSAGE, name, b""))
+        if done is not None:
+            self.futures.append(done)
+        return done is not None
+
+
+async def test_what_joins_is_in_the_same_write_and_noted_once_and_whoever_gives_up_takes_nobody_with_him() -> None:
+    async with gated() as gate:
+        gate.submit("first")
+        await gate.busy()
+        growing = Growing(gate.writer)
+        assert all(growing.grow() for _ in range(9))
+        growing.futures[0].cancel()
+        growing.futures[4].cancel()
+        gate.let(2)
+        answers = await asyncio.gather(*growing.futures, return_exceptions=True)
+        assert [type(each) for each in answers].count(type(None)) == 8
+        assert (growing.noted, gate.groups[1]) == ([10], [b"%d" % each for each in range(10)])
+        assert gate.writer.submissions == 11
+
+
+async def test_nothing_joins_what_is_being_written_or_is_not_the_newest_of_its_view() -> None:
+    async with gated() as gate:
+        writing = Growing(gate.writer)
+        await gate.busy()
+        assert not writing.grow(), "it is being written"
+        lease = Lease(b"a", None, lambda: True)
+        views = [gate.writer.under(lease) for _ in range(5)]
+        behind, lazily, elsewhere, alone, other = map(Growing, views)
+        assert all(each.grow() for each in (behind, lazily, elsewhere, alone, other))
+        views[0].submit(batch("behind"))
+        views[1].submit_lazily(batch("lazily"))
+        views[2].fence(batch("of another view"))
+        views[3].under(lease).submit(batch("alone"))
+        assert [each.grow() for each in (behind, lazily, elsewhere, alone)] == [False, False, False, True]
+        assert views[4].join(batch("another"), nothing) is None
+        gate.let(10)
+        await asyncio.gather(*writing.futures, *alone.futures)
+        assert not alone.grow(), "it is written"
+
+
+async def test_what_joined_fails_with_it_each_by_an_error_of_its_own_and_nothing_joins_behind_a_failure() -> None:
+    async with gated() as gate:
+        gate.submit("first")
+        await gate.busy()
+        gate.submit("second")
+        gate.let()
+        await gate.busy()
+        queued = Growing(gate.writer)
+        assert queued.grow()
+        gate.fail = True
+        gate.let(10)
+        answers = await asyncio.gather(*queued.futures, return_exceptions=True)
+        assert [type(each) for each in answers] == [StorageUnavailable] * 2
+        assert answers[0] is not answers[1]
+        assert (queued.grow(), queued.noted) == (False, [])
+        await gate.refuses()
+
+
+async def test_what_is_joining_when_the_writer_takes_the_queue_is_in_the_write_or_has_not_joined() -> None:
+    async with gated(opened=True) as gate:
+        done = None
+        while done is None:
+            growing = Growing(gate.writer)
+
+            def slowly(grown: Batch = growing.batch) -> None:
+                time.sleep(0.05)  # the thread would take it now
+                grown.put(Table.MESSAGE, b"late", b"")
+
+            done = gate.writer.join(growing.batch, slowly)
+            await growing.futures[0]
+        await done
+        assert b"late" in gate.on_disk
+        assert growing.noted == [2]
 
 
 # --- leases: what another process may have taken over is not written, nor what was decided behind it

@@ -1,6 +1,6 @@
 """Recent messages in memory, so that readers near the end cost no read of the store. Bounded in bytes over all topics.
 
-A topic's cache is contiguous up to the end of its log: it is filled by publishing alone, oldest requests leave first.
+A topic's cache is contiguous up to the end of its log: it is filled by publishing alone, what was written first leaves first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RecentMessages:
 
 
 class TopicCache:
-    """The newest messages of one topic, in blocks of one request each."""
+    """The newest messages of one topic, in blocks of what was written together."""
 
     def __init__(self, budget: RecentMessages) -> None:
         self._budget = budget
@@ -62,7 +62,7 @@ class TopicCache:
         """How many messages are held."""
 
     def append(self, row_ids: Sequence[bytes], rows: MutableSequence[bytes]) -> None:
-        """Hold the rows of a request, which follow directly on what is held."""
+        """Hold the rows of a write, which follow directly on what is held."""
         size = sum(map(len, rows)) + _OBJECT_OVERHEAD * len(rows)
         if not self._blocks:
             self._blocks = deque()

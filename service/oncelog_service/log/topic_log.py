@@ -18,6 +18,7 @@ from itertools import islice
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog_dedup import LastEntry, Position, Run
 from oncelog_service.clock import SteadyClock
+from oncelog_service.log.append.addition import Addition
 from oncelog_service.log.append.appearances import Appearances
 from oncelog_service.log.append.atomic import AtomicOnTopic
 from oncelog_service.log.append.expectations import Expectations
@@ -29,7 +30,7 @@ from oncelog_service.log.append.unnamed import Unnamed
 from oncelog_service.log.checks import check_publish, check_store
 from oncelog_service.log.keep.expiry import Expiry
 from oncelog_service.log.keep.snapshots import Snapshots
-from oncelog_service.log.key_index import key_entries
+from oncelog_service.log.key_index import KeyEntries, key_entries
 from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic, Recovered
 from oncelog_service.log.read.inspection import Inspection
@@ -65,6 +66,7 @@ class TopicLog:
         "_limits",
         "_memory",
         "_pointers",
+        "_queued",
         "_stamps",
         "_steady",
         "_transactional",
@@ -133,6 +135,8 @@ class TopicLog:
         self._check_open = topic.check_open
         self.refused = 0
         """Messages answered as duplicates since the topic was opened."""
+        self._queued: Addition | None = None
+        """The newest that was handed over without a write pointer; the writer may have taken it."""
         self._trimming = asyncio.Lock()
 
     # --- what is known of it
@@ -225,22 +229,34 @@ class TopicLog:
         return await self._judge.known(request)
 
     def _hand_over(self, columns: Columns, row_ids: list[bytes], rows: list[bytes], first_offset: int) -> asyncio.Future[None]:
-        """Push and submit, in one step."""
-        batch = Batch()
-        batch.put_run(Table.MESSAGE, self.prefix, row_ids, rows)
-        first_id, last_id = message_id_of(row_ids[0]), message_id_of(row_ids[-1])
+        """Push and submit, in one step. A plain request joins those before it that are still queued."""
+        pointer = columns.write_pointer
         last_entries: tuple[tuple[str, LastEntry], ...] = ()
         if columns.producer is not None and columns.sequence_ids is not None:
-            last_entry = LastEntry(columns.sequence_ids[-1], last_id, first_offset + len(rows) - 1)
+            last_entry = LastEntry(columns.sequence_ids[-1], message_id_of(row_ids[-1]), first_offset + len(rows) - 1)
             last_entries = ((columns.producer, last_entry),)
             self.dedup.push(columns.producer, last_entry)
-        elif columns.write_pointer is not None and columns.sequence_ids is not None:
-            self._unnamed.push(columns.write_pointer, columns.sequence_ids, row_ids[0])
-        run = Run(first_offset, len(rows), first_id, last_id, last_entries, columns.write_pointer)
-        keyed = None
+        elif pointer is not None and columns.sequence_ids is not None:
+            self._unnamed.push(pointer, columns.sequence_ids, row_ids[0])
+        keys: KeyEntries = ()
         if self._keys is not None:
-            keyed = self._keys.push(run._replace(last_entries=key_entries(columns.keys, row_ids, first_offset)))
-        return self._writer.submit(batch, partial(self._memory.written, run, keyed, row_ids, rows))
+            keys = key_entries(columns.keys, row_ids, first_offset)
+            self._keys.push(Run(first_offset, len(rows), message_id_of(row_ids[0]), message_id_of(row_ids[-1]), keys, pointer))
+        queued = self._queued
+        if pointer is None and queued is not None:
+            done = self._writer.join(queued.batch, partial(queued.add, row_ids, rows, last_entries, keys))
+            if done is not None:
+                return done
+        addition = Addition(self.prefix, first_offset, pointer)
+        addition.add(row_ids, rows, last_entries, keys)
+        self._queued = addition if pointer is None else None
+        return self._writer.submit(addition.batch, partial(self._written, addition))
+
+    def _written(self, addition: Addition) -> None:
+        if self._queued is addition:
+            self._queued = None
+        keyed = None if self._keys is None else addition.keyed
+        self._memory.written(addition.run, keyed, addition.row_ids, addition.rows)
 
     def check_staged(self, request: PublishRequest) -> None:
         """What an atomic commit brings must satisfy what a publish does. Raises as that does."""

@@ -166,8 +166,8 @@ class Batch:
     def put_run(self, table: Table, prefix: bytes, suffixes: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Sets many rows whose keys share ``prefix``, without an object per row.
 
-        In MESSAGE and PAYLOAD these are the messages of one request, laid together (runs.py): in their log, no row is there with
-        one of these ids, and none between two that rise by one. Rows that may be there are set one by one.
+        In MESSAGE and PAYLOAD these are messages that are handed over together, laid together (runs.py): in their log, no row is
+        there with one of these ids, and none between two that rise by one. Rows that may be there are set one by one.
         """
         self.runs.append((table, prefix, suffixes, values))
 

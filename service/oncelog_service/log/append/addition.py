@@ -1,0 +1,61 @@
+"""What one write adds to a topic's log: the rows of a request, and of all plain ones that come before the writer takes them.
+
+Each request is judged, stamped, encoded and pushed by itself, at once; from there on those that wait share what does not depend
+on whose messages they are: one batch, one run on disk, one note in memory, one moment in which their callers awake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncelog_dedup import LastEntry, Run
+from oncelog_service.log.key_index import KeyEntries
+from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.rows import message_id_of
+
+
+class Addition:
+    """Rows that lie side by side, in the order of their stamps. It grows until the writer takes it (``Writer.join``)."""
+
+    __slots__ = ("_first_offset", "_keys", "_last_entries", "_write_pointer", "batch", "row_ids", "rows")
+
+    def __init__(self, prefix: bytes, first_offset: int, write_pointer: int | None) -> None:
+        self._first_offset = first_offset
+        self._write_pointer = write_pointer
+        self._last_entries: dict[str, LastEntry] = {}
+        self._keys: dict[str, LastEntry] = {}
+        self.row_ids: list[bytes] = []
+        self.rows: list[bytes] = []
+        self.batch = Batch()
+        self.batch.put_run(Table.MESSAGE, prefix, self.row_ids, self.rows)
+
+    def add(
+        self,
+        row_ids: Sequence[bytes],
+        rows: Sequence[bytes],
+        last_entries: Sequence[tuple[str, LastEntry]],
+        keys: KeyEntries,
+    ) -> None:
+        """Add the rows of the next request, with its producer's newest message and that of each of its keys."""
+        self.row_ids += row_ids
+        self.rows += rows
+        for producer, last_entry in last_entries:
+            present = self._last_entries.get(producer)
+            # As the fold adds them one by one: without deduplication ids need not rise, and of equal ones the first counts.
+            if present is None or last_entry.sequence_id > present.sequence_id:
+                self._last_entries[producer] = last_entry
+        self._keys.update(keys)
+
+    @property
+    def run(self) -> Run:
+        """All of it, for the fold of the producers."""
+        return self._run(self._last_entries)
+
+    @property
+    def keyed(self) -> Run:
+        """All of it, for the index of keys."""
+        return self._run(self._keys)
+
+    def _run(self, last_entries: dict[str, LastEntry]) -> Run:
+        first_id, last_id = message_id_of(self.row_ids[0]), message_id_of(self.row_ids[-1])
+        return Run(self._first_offset, len(self.rows), first_id, last_id, tuple(last_entries.items()), self._write_pointer)

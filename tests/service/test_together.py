@@ -1,0 +1,349 @@
+"""What is handed over while the writer is busy is stored as one addition, and each request is answered as if it had come alone.
+
+The reference is a writer that nothing joins: the same requests, in the same order, at the same moments of the same writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
+from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse
+from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_service.cluster.leases import Lease
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.limits import Limits
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, Table
+from tests.patience import PATIENCE
+from tests.service.house import BEGIN, PREFIX, House, numbered, opened, turns
+from tests.world.clock import ManualClock
+
+T = TypeVar("T")
+
+
+class HeldStore(MemoryStore):
+    """Each write waits until it is let through, and can be read beside; it fails when told to."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.standing = threading.Semaphore(0)
+        self.through = threading.Semaphore(0)
+        self.batches: list[int] = []
+        """Of each write, how many it carried."""
+        self.fails = False
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.batches.append(len(batches))
+        self.standing.release()
+        assert self.through.acquire(timeout=PATIENCE)
+        if self.fails:
+            self.disk.before_sync = _full
+        super().write(batches)
+
+
+def _full(_: object) -> None:
+    raise OSError("no space left on device")
+
+
+class Alone(Writer):
+    """Nothing joins what is queued."""
+
+    def join(self, batch: Batch, more: Callable[[], None]) -> None:
+        return None
+
+
+class AtOnce(ThreadPoolExecutor):
+    """What is to be done on a thread is done at once, so that two runs do everything in one order."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class Run:
+    """One log, whose writer is held between the steps: it stands in a write, and everything since is queued."""
+
+    def __init__(self, house: House, store: HeldStore) -> None:
+        self.house, self.store = house, store
+        self.asked: list[asyncio.Task[object]] = []
+        self._aside = house.writer.under(Lease(b"aside", None, lambda: True))
+
+    def hold(self) -> None:
+        """Have the writer take everything that is queued, and stand in that write."""
+        self._aside.submit(Batch())
+        assert self.store.standing.acquire(timeout=PATIENCE)
+
+    async def let(self) -> None:
+        """The write at which the writer stands ends, and all that was queued by now is the next one."""
+        self._aside.submit(Batch())
+        self.store.through.release()
+        assert self.store.standing.acquire(timeout=PATIENCE)
+        await turns()
+
+    async def answered(self) -> None:
+        """Everything that was asked is answered."""
+        while not all(each.done() for each in self.asked):
+            await self.let()
+
+    async def ask(self, what: Any) -> asyncio.Task[object]:
+        self.asked.append(asyncio.ensure_future(what))
+        await turns()
+        return self.asked[-1]
+
+    def finish(self) -> None:
+        self.store.through.release(10_000)
+
+    async def outcomes(self) -> list[object]:
+        return [_plain(each) for each in await asyncio.gather(*self.asked, return_exceptions=True)]
+
+
+def _plain(outcome: object) -> object:
+    if isinstance(outcome, OncelogError):
+        return outcome.to_problem()
+    return type(outcome) if isinstance(outcome, BaseException) else outcome
+
+
+async def ran(kind: type[Writer], drive: Callable[[Run], Any], **settings: Any) -> tuple[object, ...]:
+    """What came of it: each answer, and all that is on disk and in memory."""
+    asyncio.get_running_loop().set_default_executor(AtOnce())
+    disk = Disk()
+    store = HeldStore(disk)
+    clock = ManualClock(BEGIN)
+    async with opened(disk, clock, writing=kind, store=store, **settings) as house:
+        run = Run(house, store)
+        run.hold()
+        try:
+            await drive(run)
+        finally:
+            run.finish()
+        outcomes = await run.outcomes()
+        await house.writer.drained()  # also what somebody who gave up had handed over
+        fold, keys, topic = house.log.dedup.fold, house.log.topic.keys, house.log.topic
+        memory = (sorted(fold.items()), fold.position, dict(fold.unsettled), house.log.stored, house.log.refused)
+        by_key = None if keys is None else (sorted(keys.fold.items()), keys.upcoming_offset, keys.last_message_id)
+        at_hand = list(topic.cache.rows(b"")) if topic.cache.messages else []
+        on_disk = {table: dict(disk.tables[table]) for table in (Table.MESSAGE, Table.PAYLOAD, Table.GROUP, Table.PRODUCER)}
+        assert not any(map(house.log.dedup.in_flight, "pqr"))
+    return outcomes, memory, by_key, at_hand, on_disk
+
+
+# --- the property
+
+FOREIGN = BEGIN * POINTERS_PER_MS + 5
+
+
+@dataclass
+class Ask:
+    """A request at a moment; numbers are small, so that requests repeat, overlap, leave out and lose to each other."""
+
+    producer: str | None
+    first: int
+    count: int
+    payload: bytes = b"x"
+    epoch: int | None = None
+    keys: str = ""
+    """Of the messages in turn; "-" for none."""
+    expects: dict[str, Any] = field(default_factory=dict)
+    pointer: int | None = None
+    stores: bool = False
+
+    def request(self) -> PublishRequest:
+        payloads = [b"%s%d" % (self.payload, self.first + each) for each in range(self.count)]
+        request = PublishRequest(payloads) if self.producer is None else numbered(payloads, self.producer, self.first)
+        request.epoch, request.write_pointer = self.epoch, self.pointer
+        if self.keys:
+            named = [None if each == "-" else each.encode() for each in self.keys]
+            request.keys = (named * self.count)[: self.count]
+        return replace(request, **self.expects)
+
+
+small = st.integers(0, 6)
+nothing: st.SearchStrategy[dict[str, Any]] = st.just({})
+expectations = st.one_of(
+    *(6 * [nothing]),
+    st.fixed_dictionaries({"expected_offset": small}),
+    st.fixed_dictionaries({"expected_last_message_id": st.just(bytes(20))}),
+    st.fixed_dictionaries({"expected_key_offsets": st.dictionaries(st.sampled_from("ab"), st.none() | small, min_size=1)}),
+)
+plain = st.builds(
+    Ask,
+    producer=st.sampled_from(["p", "p", "p", "q", "r", None]),
+    first=small,
+    count=st.integers(1, 3),
+    payload=st.sampled_from([b"x", b"x", b"x", b"x", b"y"]),
+    epoch=st.sampled_from([*[None] * 8, 1, 2]),
+    keys=st.sampled_from(["", "", "a", "ab-", "-b"]),
+    expects=expectations,
+)
+transactional = st.builds(
+    Ask,
+    producer=st.sampled_from(["p", "r", None]),
+    first=small,
+    count=st.integers(1, 2),
+    pointer=st.just(FOREIGN),
+    stores=st.booleans(),
+)
+others = st.one_of(
+    transactional,
+    st.tuples(st.just("cancel"), small),
+    st.tuples(st.just("open"), st.sampled_from("pq")),
+    st.tuples(st.just("settle"), st.booleans()),
+    st.tuples(st.just("appear"), st.none()),
+    st.tuples(st.just("tick"), st.integers(-1, 1)),
+)
+steps = st.lists(st.one_of(*(9 * [plain]), others, others, st.tuples(st.just("let"), st.none())), min_size=4, max_size=40)
+
+
+async def drive(run: Run, told: Sequence[Ask | tuple[str, Any]]) -> None:
+    log = run.house.log
+    for gaps, name in (("refuse", "q"), ("allow", "p")):
+        await run.ask(log.producers.open(name, "first", gaps))  # type: ignore[arg-type]
+        await run.answered()
+    for step in told:
+        if isinstance(step, Ask):
+            await run.ask((log.store if step.stores else log.publish)(step.request()))
+            continue
+        kind, value = step
+        if kind == "cancel":
+            run.asked[-1 - min(value, len(run.asked) - 1)].cancel()
+        elif kind == "open":
+            await run.ask(log.producers.open(value, "again", "allow"))
+        elif kind == "settle":
+            await run.ask(log.settling.end_foreign(FOREIGN, committed=value))
+        elif kind == "appear":
+            await run.ask(log.publish(PublishRequest([], write_pointer=FOREIGN)))
+        elif kind == "tick":
+            run.house.log.topic.clock.advance(value)  # type: ignore[attr-defined]
+        else:
+            await run.let()
+    await run.answered()
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps, st.booleans(), st.booleans())
+def test_each_is_judged_stored_and_answered_as_if_nothing_had_joined_it(
+    told: Sequence[Ask | tuple[str, Any]], keyed: bool, deduplication: bool
+) -> None:
+    said = {"keyed": keyed, "deduplication": deduplication, "limits": Limits(foreign_write_pointers=True)}
+    together, alone = (asyncio.run(ran(kind, lambda run: drive(run, told), **said)) for kind in (Writer, Alone))
+    for at, (first, second) in enumerate(zip(together, alone, strict=True)):
+        assert first == second, f"part {at}"
+
+
+# --- what is shared, and what is not
+
+
+async def requests(run: Run, count: int = 64) -> list[asyncio.Task[object]]:
+    return [await run.ask(run.house.log.publish(numbered([b"m%d" % each], f"p{each}", 0))) for each in range(count)]
+
+
+async def test_all_that_wait_are_one_batch_and_one_block_in_order_and_awake_together() -> None:
+    async def meet(run: Run) -> None:
+        asked = await requests(run)
+        await run.let()
+        assert not any(each.done() for each in asked)
+        assert run.store.batches[-1] == 2, "one of the requests, one of this test"
+        await run.let()
+        assert all(each.done() for each in asked)
+        answers: list[PublishResponse] = [each.result() for each in asked]  # type: ignore[misc]
+        assert [each.receipts[0].offset for each in answers] == [*range(64)]
+        assert [each.start_sequence_id for each in answers] == [each.end_sequence_id for each in answers] == [*range(64)]
+        assert run.house.writer.submissions >= 64, "what joined is counted"
+
+    *_, at_hand, on_disk = await ran(Writer, meet)
+    assert {PREFIX + row_id: row for row_id, row in at_hand} == on_disk[Table.MESSAGE]  # type: ignore[attr-defined,index]
+
+
+async def test_a_repetition_beside_its_original_is_its_duplicate_and_an_id_that_was_passed_over_is_stored_nowhere() -> None:
+    async def meet(run: Run) -> None:
+        log = run.house.log
+        await requests(run, 3)
+        asked = [await run.ask(log.publish(numbered([b"%d" % each], "p", each))) for each in (1, 1, 0, 2)]
+        await run.answered()
+        receipts = [each.result().receipts[0] for each in asked]  # type: ignore[attr-defined]
+        assert [each.status for each in receipts] == [STORED, DUPLICATE, DUPLICATE, STORED]
+        assert [each.offset for each in receipts] == [3, 3, None, 4], "what was never stored has no place in the log"
+        assert receipts[0].message_id == receipts[1].message_id
+
+    await ran(Writer, meet)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 63])
+async def test_a_caller_who_gives_up_takes_nobody_with_it_and_is_stored(gone: int) -> None:
+    async def meet(run: Run) -> None:
+        asked = await requests(run)
+        asked[gone].cancel()
+        run.finish()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [number for number, each in enumerate(answers) if isinstance(each, BaseException)] == [gone]
+        assert run.house.log.position.upcoming_offset == 64
+
+    await ran(Writer, meet)
+
+
+async def test_a_refused_one_takes_nobody_with_it_and_nothing_of_it_is_there() -> None:
+    async def meet(run: Run) -> None:
+        log = run.house.log
+        first, *_ = await requests(run, 3)
+        lost = await run.ask(log.publish(PublishRequest([b"lost"], expected_offset=0)))
+        broken = await run.ask(log.publish(PublishRequest([b"broken"], properties=[{"a": "\ud800"}])))
+        behind = await run.ask(log.publish(PublishRequest([b"behind"], expected_offset=3)))
+        run.finish()
+        answers = await asyncio.gather(first, lost, broken, behind, return_exceptions=True)
+        assert [type(each).__name__ for each in answers] == [
+            "PublishResponse",
+            "OffsetMismatch",
+            "UnicodeEncodeError",
+            "PublishResponse",
+        ]
+
+    *_, at_hand, _ = await ran(Writer, meet, keyed=True)
+    assert len(at_hand) == 4  # type: ignore[arg-type]
+
+
+async def test_a_failed_write_is_indefinite_for_all_of_it_and_definite_for_what_is_behind_it() -> None:
+    disk = Disk()
+    store = HeldStore(disk)
+    async with opened(disk, clean=False, store=store) as house:
+        run = Run(house, store)
+        run.hold()
+        asked = await requests(run, 8)
+        await run.let()
+        behind = await run.ask(house.log.publish(numbered([b"behind"], "p0", 1)))
+        store.fails = True
+        run.finish()
+        answers = await asyncio.gather(*asked, behind, return_exceptions=True)
+        assert [type(each) for each in answers] == [*[StorageFailed] * 8, StorageUnavailable]
+        assert len(set(map(id, answers))) == 9, "each its own: raised twice, one error would tell of both callers"
+        assert not disk.tables[Table.MESSAGE]
+
+
+async def test_a_topic_that_is_closed_answers_what_was_handed_over_and_refuses_the_rest() -> None:
+    async def meet(run: Run) -> None:
+        asked = await requests(run, 4)
+        closing = asyncio.ensure_future(run.house.log.close(snapshot=False))
+        await turns()
+        late = await run.ask(run.house.log.publish(PublishRequest([b"late"])))
+        with pytest.raises(StorageUnavailable):
+            await late
+        run.asked.remove(late)
+        run.finish()
+        await closing
+        assert all(each.done() for each in asked)
+        assert run.house.log.position.upcoming_offset == 4
+
+    await ran(Writer, meet)
