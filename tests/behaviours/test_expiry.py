@@ -69,6 +69,29 @@ def test_what_had_expired_when_a_later_message_came_or_the_ttl_was_raised_stays_
     assert topic.payloads() == ["newest"]
 
 
+def test_what_had_expired_at_a_clean_stop_stays_so_although_nobody_looked(house: House) -> None:
+    topic = house.make(ttl="60")
+    topic.publish("old")
+    house.clock.advance(61 * SECOND)
+    house.restart()
+    house.clock.advance(-HOUR)
+    house.restart()
+    assert topic.payloads() == []
+
+
+def test_what_is_published_behind_a_change_of_the_ttl_lives_although_the_clock_is_set_back(house: House) -> None:
+    """It would be stamped with the millisecond of the last message, which the change has expired for good."""
+    topic = house.make(ttl="60")
+    topic.publish("old")
+    house.clock.advance(61 * SECOND)
+    assert topic.payloads() == []
+    house.clock.advance(-HOUR)
+    assert topic.request("PUT", "/properties", json={"ttl": YEAR}).status_code == 200
+    topic.publish("new")
+    for _ in house.lives():
+        assert topic.payloads() == ["new"]
+
+
 def test_a_clock_that_was_far_ahead_shortens_the_life_of_nothing_that_comes_after(house: House) -> None:
     topic = house.make(ttl="60")
     topic.publish("old")

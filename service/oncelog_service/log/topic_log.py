@@ -292,9 +292,7 @@ class TopicLog:
 
     async def _trim(self, rows: Sequence[Expired]) -> int:
         self._check_open()
-        stable = self.dedup.fold.stable.position.upcoming_offset
-        if self._keys is not None:
-            stable = min(stable, self._keys.snapshot().position.upcoming_offset)
+        stable = self.dedup.fold.stable.position.upcoming_offset  # the index of keys has the same runs, and is as far
         rows = [row for row in rows if row.end <= stable]
         if not rows or rows[0].last_id <= self.topic.trimmed_id:
             return 0  # another round of retention was here first
