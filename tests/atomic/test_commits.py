@@ -34,7 +34,7 @@ from oncelog_service.log.append.atomic import AtomicOnTopic, Staged
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from oncelog_service.topics import Topics
-from tests.atomic.house import House, Stalling, living, messages, refused
+from tests.atomic.house import BatchByBatch, House, Stalling, living, messages, refused
 from tests.patience import PATIENCE
 from tests.world.clock import ManualClock
 from tests.world.disk import crashed
@@ -266,6 +266,7 @@ async def _waiting(where: Any, name: str, call: Any) -> AsyncIterator[asyncio.Fu
 async def test_what_a_commit_brings_is_nowhere_until_it_is_committed_and_then_lies_as_if_it_were_published(house: House) -> None:
     await house.publish("a", messages("0", producer="p", first=0))
     parts = {"a": messages("1", "2", producer="p", first=1, keys=[b"k", None]), "b": messages("3")}
+    await house.begin("t")
     async with _waiting(AtomicOnTopic, "ready", house.commit("t", parts, group="g")) as waiting:
         await house.service.writer.synced()
         assert [house.rows(table) for table in (Table.PAYLOAD, Table.CHUNK, Table.GROUP, Table.MESSAGE)] == [0, 0, 0, 1]
@@ -286,8 +287,31 @@ async def test_what_a_commit_brings_is_nowhere_until_it_is_committed_and_then_li
     await house.verify("a", "b")
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_commit_that_brings_everything_is_one_write_behind_which_all_of_it_is_there(begun: bool) -> None:
+    store = BatchByBatch(Disk())
+    async with living(None, store=store, topics="ab") as house:
+        await house.publish("a", messages("0", producer="p", first=0))
+        await house.commit("before", {"a": messages("1", producer="p", first=1)}, group="g")
+        if begun:
+            await house.begin("t")
+        await house.service.writer.synced()
+        written = len(store.disks)
+        parts = {"a": messages("2", "3", producer="p", first=2), "b": messages("4")}
+        committed = await house.commit("t", parts, group="g", producer="loader", sequence_id=0)
+        assert len(store.disks) == written + 1
+    for disk, shown in ((store.disks[written - 1], [["0", "1"], []]), (store.disks[written], [["0", "1", "2", "3"], ["4"]])):
+        async with living(crashed(disk)) as house:
+            assert [await house.shown(name) for name in "ab"] == shown
+            again = await house.commit("t", parts, group="g", producer="loader", sequence_id=0)
+            assert again == committed if shown[1] else again.state == "committed"
+            assert [await house.shown(name) for name in "ab"] == [["0", "1", "2", "3"], ["4"]]
+            await house.verify("a", "b")
+
+
 async def test_what_a_commit_brings_is_committed_though_its_topic_was_opened_anew_while_it_waited(house: House) -> None:
     parts = {"a": messages("0", producer="p", first=0), "b": messages("1", "2", producer="p", first=0)}
+    await house.begin("t")
     async with _waiting(AtomicOnTopic, "ready", house.commit("t", parts, group="g")) as waiting:
         house.service.topics.drop(("default", "b"))  # as one whose lease was lost, and came back
     assert (await waiting).state == "committed"

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
 from weakref import WeakValueDictionary
 
@@ -125,7 +126,7 @@ class AtomicCommits:
         self._writer.check()
         batch = Batch()
         with self._writer.moving():
-            number = self._ledger.begin(batch, id, group, timeout_ms, of)
+            number = self._ledger.begin(batch, id, group, timeout_ms, of).number
             return number, self._writer.submit(batch)
 
     async def _check_parent(self, of: str | None, group: str) -> None:
@@ -230,8 +231,15 @@ class AtomicCommits:
         transaction = None if number is None else self._ledger.find(number)
         brought, refusal = await self._brought(request.parts)
         if transaction is None:
-            assert request.group is not None  # checked
-            number, _ = self._begin_now(id, request.group, None, None)
+            group = request.group
+            assert group is not None  # checked
+            check_assignable(id)
+            if refusal is None:
+                begin = partial(self._ledger.begin, id=id, group=group)
+                committed = await self._endings.at_once(begin, group, request, brought)
+                if committed is not None:
+                    return committed
+            number, _ = self._begin_now(id, group, None, None)
             transaction = self._ledger.find(number)
         return await self._endings.decide(transaction, request, brought, refusal)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -171,7 +171,32 @@ class Endings:
             # Another commit may have named it while `_work` waited. Then it has ended, and must not be ended again by a refusal.
             overtaken = await self._overtaken(transaction, request)
             return await self._refuse(transaction, refusal, brought) if overtaken is None else overtaken
-        return await self._commit(transaction, request, branches, work, own)
+        return await self._commit(lambda _: transaction, request, branches, work, own)
+
+    async def at_once(
+        self, begin: Callable[[Batch], Transaction], group: str, request: CommitRequest, brought: Sequence[Brought]
+    ) -> AtomicOutcome | None:
+        """Begins a transaction and commits it in one write, if it brings all of its messages and nothing stands in its way; None:
+        that cannot be said without waiting, and nothing was done.
+
+        ``begin`` adds to the batch that it begins, in the step in which memory moves.
+        """
+        if request.branches:
+            return None
+        work: dict[TopicRef, _Work] = {}
+        try:
+            if self._ledger.original(group, request) is not None:
+                return None
+            self._writer.check()
+            for each in brought:
+                staged = each.log.atomic.brought(self._ledger.next_number(), each.request)
+                ready = each.log.atomic.judged_at_once(staged)
+                if ready is None:
+                    return None
+                work[each.topic] = _Work(each.log, ready, [staged.number], [staged], 1)
+        except OncelogError:
+            return None  # it is to begin, for its refusal to be known
+        return await self._commit(begin, request, (), work, {})
 
     async def _overtaken(self, transaction: Transaction, request: CommitRequest) -> AtomicOutcome | None:
         """Answers a commit whose transaction another one has named as a branch meanwhile; None: none has, at this very moment.
@@ -263,7 +288,7 @@ class Endings:
 
     async def _commit(
         self,
-        transaction: Transaction,
+        begin: Callable[[Batch], Transaction],
         request: CommitRequest,
         branches: Sequence[Transaction],
         work: dict[TopicRef, _Work],
@@ -272,6 +297,7 @@ class Endings:
         """Commits right behind the verdict: until the one write of all of it is handed over nothing awaits."""
         batch, asked = Batch(), fingerprint(request)
         with self._writer.moving():
+            transaction = begin(batch)
             copied = {topic: each.log.atomic.copy(batch, each.ready.staged) for topic, each in work.items()}
             became = _committed(transaction, request, branches, copied)
             self._ledger.append(batch, Commit(transaction.number, tuple(each.number for each in branches)))

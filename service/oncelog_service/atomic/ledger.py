@@ -85,8 +85,15 @@ class Ledger:
         """The numbers of all transactions in progress, rising."""
         return sorted(self._partition_of)
 
-    def begin(self, batch: Batch, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> int:  # noqa: A002
-        """Adds to ``batch`` that a transaction begins; returns its number.
+    def begin(
+        self,
+        batch: Batch,
+        id: str | None,  # noqa: A002
+        group: str,
+        timeout_ms: int | None = None,
+        of: str | None = None,
+    ) -> Transaction:
+        """Adds to ``batch`` that a transaction begins.
 
         The id is one that :func:`check_assignable` lets pass.
         """
@@ -99,7 +106,7 @@ class Ledger:
         put_id(batch, id, number)
         begun = self.find(number)
         begun.expires = self.running.now_ms() + begun.expires - begun.began
-        return number
+        return begun
 
     def find(self, number: int) -> Transaction:
         """Returns the transaction of this number, which is in progress."""

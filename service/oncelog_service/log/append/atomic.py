@@ -292,6 +292,14 @@ class AtomicOnTopic:
             index += staged.group.messages
         return True
 
+    def judged_at_once(self, staged: Staged) -> Ready | None:
+        """Returns what a commit brings, if it can be copied at this very moment and nothing is to be left out; None: it is to be
+        waited for. Raises as :meth:`judged`."""
+        ready = Ready([staged], {})
+        if self._topic.deduplicates and any(map(self._dedup.in_flight, _first_ids(ready.staged))):
+            return None
+        return ready if self.judged(ready) else None
+
     def _is_new(self, producer: str, first: int, cleared: frozenset[int]) -> bool:
         pushed = self._dedup.last_pushed(producer)
         if (pushed is not None and pushed.sequence_id >= first) or not self._topic.transactions_of(producer) <= cleared:
