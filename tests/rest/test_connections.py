@@ -14,6 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from oncelog.wire.media import AVRO, JSON
+from oncelog_service.rest import protocol
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, avro_publish, connected, head, read_answer
 from tests.world.service import RunningService, running_service
@@ -239,3 +240,17 @@ def test_many_long_polls_at_once_hold_up_nobody(running: RunningService) -> None
         running.arrived(30)
         assert topic.publish("here").status_code == 200
         assert [each.result(TIMEOUT) for each in waiting] == [["here"]] * 30
+
+
+def test_a_client_that_does_not_read_holds_its_requests_only_so_long(
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_UNREAD_SECONDS", SHORT)
+    topic = Topic(running.url, "unread")
+    for _ in range(7):
+        assert topic.publish("x" * 1_000_000).status_code == 200
+    path = "/v1/namespaces/default/topics/unread/poll"
+    with connected(running.url) as connection:
+        connection.sendall((head("POST", path, f"content-type: {JSON}", "content-length: 2") + b"{}") * 4)
+        assert connection.recv(1) == b"H"
+        until(lambda: running.server.under_way == 0)

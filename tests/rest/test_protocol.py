@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from io import BytesIO
+from itertools import repeat
 from typing import NamedTuple
 
 import pytest
@@ -17,6 +18,7 @@ from oncelog_service.config import Settings
 from oncelog_service.rest import protocol
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
+from oncelog_service.rest.limits import Bodies
 from oncelog_service.rest.protocol import HttpConnection, Shared
 from tests.rest.talk import head, read_answer
 
@@ -61,6 +63,9 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.sent = b""
         self.closed = False
+        self.lost = False
+        self.unread: Iterator[int] = iter(range(0))
+        """How much is unread whenever that is asked; nothing at last."""
         self.reads = True
         self.protocol = HttpConnection(shared)
         self.protocol.connection_made(self)
@@ -69,15 +74,22 @@ class Wire(asyncio.Transport):
         assert not self.closed
         self.sent += data
 
+    def get_write_buffer_size(self) -> int:
+        return next(self.unread, 0)
+
     def is_closing(self) -> bool:
         return self.closed
 
     def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+        self.closed = True
+        if not self.get_write_buffer_size():
+            self.abort()
 
-    abort = close
+    def abort(self) -> None:
+        self.closed = True
+        if not self.lost:
+            self.lost = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -145,6 +157,7 @@ LAST = st.sampled_from(
         Told(b"garbage\r\n\r\n", 400, ends=True),
         Told(declared(b"x", "transfer-encoding: chunked"), 400, ends=True),
         Told(head("POST", "/echo", "transfer-encoding: chunked") + b"zz\r\n", 400, ends=True),
+        Told(head("POST", "/nothing", "transfer-encoding: chunked") + b"zz\r\n", 404, ends=True),
         Told(b"CONNECT oncelog:80 HTTP/1.1\r\n\r\n", 400, ends=True),
     ]
 )
@@ -324,5 +337,72 @@ def test_of_a_head_request_only_the_head_is_answered() -> None:
         await wire.send(head("HEAD", "/echo"), turns=5)
         assert wire.sent.startswith(b"HTTP/1.1 405 Method Not Allowed\r\ndate: ")
         assert wire.sent.endswith(b"\r\nallow: POST\r\ncontent-length: 165\r\n\r\n")
+
+    run(check)
+
+
+def test_of_one_clients_requests_so_many_wait_behind_another_and_those_beyond_are_not_obeyed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "MAX_BEHIND", 9)
+
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(b"".join(declared(b"%d" % number) for number in range(20)))
+        await until(lambda: wire.closed)
+        assert [status for status, _ in wire.answers()] == [200] * 10
+        assert echo.seen == [b"%d" % number for number in range(10)]
+
+    run(check)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=600), max_size=20))
+def test_a_body_is_what_its_parts_are_and_takes_about_as_much_memory(parts: list[bytes]) -> None:
+    exchange, bodies = Exchange(Head("", "", b"", "", {}), True), Bodies(10**6, 10**6)
+    for part in parts:
+        bodies.take(exchange, part)
+    assert exchange.body == b"".join(parts)
+    assert isinstance(exchange.body, bytes)
+    assert len(exchange.parts) <= 2 + 2 * len(exchange.body) // 512
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_takes_nothing_of_its_answer_is_waited_for_only_so_long(
+    reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_UNREAD_SECONDS", 0)
+
+    async def check(echo: Echo, shared: Shared) -> None:
+        waiting, closing = Wire(shared), Wire(shared)
+        for wire in (waiting, closing):
+            wire.unread = iter(range(9, 0, -1)) if reads else repeat(9)
+        waiting.protocol.pause_writing()
+        await waiting.send(declared(b"x"))
+        await closing.send(declared(b"x", "connection: close"))
+        if reads:
+            await until(lambda: not list(waiting.unread))
+            assert (waiting.lost, closing.lost) == (False, False)
+            waiting.protocol.resume_writing()
+            await until(lambda: waiting.answers())
+        else:
+            await until(lambda: waiting.lost and closing.lost)
+            assert waiting.answers() == []
+
+    run(check)
+
+
+@pytest.mark.parametrize("path", ["/echo", "/nothing"])
+@pytest.mark.parametrize("begun", [b"0\r\nx: ", b"1;"], ids=["trailer", "extension"])
+def test_what_surrounds_a_body_is_bounded_as_a_head_is(path: str, begun: bytes) -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(head("POST", path, "transfer-encoding: chunked") + b"2\r\nxy\r\n" + begun, turns=5)
+        sent = 0
+        while not wire.closed:
+            await wire.send(b"x" * 1_000, turns=5)
+            sent += 1_000
+        assert 60_000 < sent < 70_000
+        assert [status for status, _ in wire.answers()] == [400 if path == "/echo" else 404]
+        assert echo.seen == []
 
     run(check)

@@ -51,7 +51,7 @@ class Exchange:
     admitted: Admitted | None = None
     refused: OncelogError | None = None
     """Why it is not answered by a handler; what is still to come of its body is dropped."""
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[bytes | bytearray] = field(default_factory=list)
     size: int = 0
     """Of the parts."""
     complete: bool = False
@@ -68,7 +68,7 @@ class Exchange:
     @property
     def body(self) -> bytes:
         """What has arrived of it."""
-        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        return bytes(self.parts[0]) if len(self.parts) == 1 else b"".join(self.parts)  # bytes of bytes are no copy
 
     def head_of(self, answer: Answer, date: str) -> bytes:
         """The bytes before the answer's body."""

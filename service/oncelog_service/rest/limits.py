@@ -11,6 +11,12 @@ MAX_HEAD_BYTES = 64 * 2**10
 MAX_AT_ONCE = 4_096
 """Connections, and requests under way: one on each, and those whose client has hung up."""
 
+MAX_BEHIND = 512
+"""Requests that wait behind another one on their connection. All that arrive together are judged in one go, 10 ms of these."""
+
+_SMALL_BYTES = 512
+"""Parts of a body that are joined as they arrive: an object for each of two bytes would be twenty times the body."""
+
 
 def head_too_large() -> InvalidRequest:
     """What a head beyond MAX_HEAD_BYTES is told."""
@@ -42,7 +48,13 @@ class Bodies:
             raise Overloaded("the service holds as many request bodies as it may; try again in a moment")
         self._left -= len(part)
         exchange.size += len(part)
-        exchange.parts.append(part)
+        parts = exchange.parts
+        if not parts or len(part) >= _SMALL_BYTES:
+            parts.append(part)
+        elif isinstance(last := parts[-1], bytearray):
+            last += part
+        else:
+            parts.append(bytearray(part))
 
     def give_back(self, exchange: Exchange) -> None:
         """Forgets the body. Twice is as once."""

@@ -10,7 +10,7 @@ The invariants:
 * What breaks HTTP is told so only where that cannot be taken for the answer to another request; those before it are answered.
 * A request whose client has gone before it was begun is not obeyed. One that only reads ends with its client; others go on.
 * The bytes of a body count from when they arrive until the answer is written, or the connection is gone.
-* A client that is waited for – for a head, a body, the next request – has a deadline. One that we keep waiting has none.
+* A client that is waited for – for a head, a body, the next request, to read – has a deadline. One that we keep waiting has none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from collections import deque
 from contextlib import aclosing
 from email.utils import formatdate
+from math import inf
 from typing import Protocol, cast
 from urllib.parse import unquote
 
@@ -30,12 +31,15 @@ from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overload
 from oncelog_service.config import Settings
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
-from oncelog_service.rest.limits import MAX_AT_ONCE, MAX_HEAD_BYTES, Bodies, head_too_large
+from oncelog_service.rest.limits import MAX_AT_ONCE, MAX_BEHIND, MAX_HEAD_BYTES, Bodies, head_too_large
 
 _log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 75
 """How long a connection may wait for its next request; nginx's keepalive_timeout."""
+
+_UNREAD_SECONDS = 60
+"""How long a client may take nothing of what is written to it; nginx's send_timeout."""
 
 _JOINED_BYTES = 16 * 2**10
 """A body up to here goes out in one piece with its head; copying a larger one costs more than a second write."""
@@ -109,7 +113,7 @@ class HttpConnection(asyncio.Protocol):
 
         self._phase = _HEAD
         self._head_bytes = 0
-        """At most so many of the head have arrived, or, in their last part, of what is behind it."""
+        """At most so many bytes have arrived without one of a body between: of a head, of trailers, of extensions of chunks."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._without_upgrade = b""
@@ -119,6 +123,8 @@ class HttpConnection(asyncio.Protocol):
         """When the client must have sent what it is waited for; None: nothing has begun to be waited for."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
+        self._unread_alarm: asyncio.Handle | None = None
+        """Set while a client does not read what was written."""
 
     # --- what the transport calls
 
@@ -131,8 +137,9 @@ class HttpConnection(asyncio.Protocol):
         self._lost = True
         self._parser = None  # it refers to the connection, which refers to it
         self._writable.set()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for alarm in (self._alarm, self._unread_alarm):
+            if alarm is not None:
+                alarm.cancel()
         for exchange in (self._current, *self._behind):
             if exchange is None:
                 continue
@@ -146,15 +153,17 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable.clear()
+        self._await_reader()
 
     def resume_writing(self) -> None:
         self._writable.set()
+        if self._unread_alarm is not None and not self._transport.is_closing():
+            self._unread_alarm.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
             return
-        if self._phase != _BODY:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         try:
             while data and self._parser is not None:
                 data = self._parsed(data)
@@ -162,7 +171,7 @@ class HttpConnection(asyncio.Protocol):
             told = error.__context__  # what was raised in a call of the parser's
             self._refuse(told if isinstance(told, OncelogError) else InvalidRequest("Invalid HTTP request received."))
         else:
-            if self._phase == _HEAD and self._head_bytes > MAX_HEAD_BYTES:
+            if self._phase != _BETWEEN and self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(head_too_large())
         self._watch()
 
@@ -207,14 +216,16 @@ class HttpConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is there: who answers is known now, or that nobody does."""
-        self._phase, self._due = _BODY, None
         if self._head_bytes > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
             raise head_too_large()
+        if len(self._behind) >= MAX_BEHIND:
+            raise Overloaded("so many requests behind one another are not taken")
         assert self._parser is not None
         head = self._head(self._parser.get_method().decode("ascii"))
         if self._parser.should_upgrade():
             self._without_upgrade = self._head_without_upgrade(head.method)
             return
+        self._phase, self._due, self._head_bytes = _BODY, None, 0
         keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
         exchange = self._newest = Exchange(head, keep_alive)
         self._shared.judge(exchange)
@@ -227,6 +238,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_body(self, part: bytes) -> None:
         """A part of a body."""
+        self._head_bytes = 0
         exchange = self._newest
         if exchange is None or exchange.refused is not None:
             return
@@ -279,8 +291,12 @@ class HttpConnection(asyncio.Protocol):
             self._begin(exchange)
 
     def _refuse(self, error: OncelogError) -> None:
-        """What came cannot be read, and no more is read. It is told where no other request waits for its answer."""
+        """What came cannot be read, and no more is read. It is told where no other request waits for its answer, and where it is
+        not the rest of one that has been answered."""
         self._parser = None
+        if self._current is None and self._phase == _BODY:
+            self._close()
+            return
         exchange = self._newest
         if exchange is None or self._current is None:
             self._newest = self._current = exchange = Exchange(Head("", "", b"", "", {}), False, refused=error)
@@ -301,7 +317,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
         except Exception:
             _log.exception("%s %s: the answer broke off", exchange.head.method, exchange.head.path)
-            self._transport.close()
+            self._close()
         finally:
             self._end(exchange)
 
@@ -349,7 +365,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._current = None
         if not exchange.keep_alive:
-            self._transport.close()
+            self._close()
         if self._transport.is_closing():
             return
         if self._behind:
@@ -362,9 +378,15 @@ class HttpConnection(asyncio.Protocol):
     def shut_down(self) -> None:
         """Ends the connection, or has it end with the answer that is under way."""
         if self._current is None:
-            self._transport.close()
+            self._close()
         else:
             self._current.keep_alive = False
+
+    def _close(self) -> None:
+        """Ends the connection when its client has read what was written."""
+        self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._await_reader()
 
     def abort(self) -> None:
         """Ends the connection at once."""
@@ -394,9 +416,22 @@ class HttpConnection(asyncio.Protocol):
         if self._loop.time() < self._due:
             self._watch()
         elif self._current is None:
-            self._transport.close()
+            self._close()
         else:
             self._refuse(RequestTimeout(f"the body did not arrive within {self._shared.patience[_BODY]:g} s"))
+
+    def _await_reader(self) -> None:
+        """Gives a client that does not read its time; what is unread is looked at when all of the answer has been handed over."""
+        if self._unread_alarm is not None:
+            self._unread_alarm.cancel()
+        self._unread_alarm = self._loop.call_soon(self._look_at_what_is_unread, inf)
+
+    def _look_at_what_is_unread(self, before: float) -> None:
+        unread = self._transport.get_write_buffer_size()
+        if unread >= before:
+            self._transport.abort()
+        elif unread:
+            self._unread_alarm = self._loop.call_later(_UNREAD_SECONDS, self._look_at_what_is_unread, unread)
 
 
 def _parser(connection: HttpConnection) -> httptools.HttpRequestParser:
