@@ -184,13 +184,18 @@ def encode_rows(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -
         heads, head = _heads, _head
     else:
         heads, head = _transactional_heads(columns.write_pointer)
+    of_chain = columns.producer is not None or columns.write_pointer is not None
+    previous = columns.previous or FIRST_ROW_ID if of_chain else b""
     for row_id, offset, sequence_id, tail, flag, payload in zip(
         row_ids, offsets, sequence_ids, tails, flags, payloads, strict=False
     ):
         payload_at = around + len(offset) + len(sequence_id) + len(tail)
+        begin = heads.get(flag << 32 | payload_at) or head(flag, payload_at)
+        if previous:  # stands on the first row alone
+            begin, previous = _with_previous(begin, previous), b""
         body = join(
             (
-                heads.get(flag << 32 | payload_at) or head(flag, payload_at),
+                begin,
                 row_id,
                 _NO_PAYLOAD_ID,
                 offset,
@@ -202,15 +207,12 @@ def encode_rows(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -
             )
         )
         append(with_checksum(body))
-    if columns.producer is not None or columns.write_pointer is not None:
-        rows[0] = _with_previous(rows[0], columns.previous or FIRST_ROW_ID)
     return rows
 
 
-def _with_previous(row: bytes, previous: bytes) -> bytes:
-    version, flags, payload_at = _HEAD.unpack_from(row)
-    at = _HEAD.size + (_POINTER.size if flags & T else 0)
-    return with_checksum(_HEAD.pack(version, flags | PREVIOUS, payload_at) + row[_HEAD.size : at] + previous + row[at:-4])
+def _with_previous(head: bytes, previous: bytes) -> bytes:
+    version, flags, payload_at = _HEAD.unpack_from(head)
+    return _HEAD.pack(version, flags | PREVIOUS, payload_at) + head[_HEAD.size : -len(ID_LENGTH)] + previous + ID_LENGTH
 
 
 def rolled_back(row: bytes) -> bytes:
