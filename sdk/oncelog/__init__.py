@@ -18,9 +18,9 @@ from oncelog.message_id import MessageId
 from oncelog.producing.producer import Producer
 from oncelog.reading.consumer import Consumer
 from oncelog.reading.reader import Reader
-from oncelog.transactions.atomic import AtomicBatch, AtomicBranch
+from oncelog.transactions.atomic import AsyncAtomicBatch, AsyncAtomicBranch, AtomicBatch, AtomicBranch
 from oncelog.transactions.participants import TransactionAware
-from oncelog.transactions.transaction import TransactionContext
+from oncelog.transactions.transaction import AsyncTransactionContext, TransactionContext
 from oncelog.values.expectation import UNCHECKED
 from oncelog.values.message import Message
 from oncelog.values.receipt import Receipt
@@ -35,10 +35,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCHECKED",
+    "AsyncAtomicBatch",
+    "AsyncAtomicBranch",
     "AsyncClient",
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncTransactionContext",
     "AtomicBatch",
     "AtomicBranch",
     "Checkpoint",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from oncelog.api.api import Api
@@ -13,22 +14,12 @@ from oncelog.api.retry import pause
 from oncelog.api.topics import AsyncApi
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.errors import TransactionConflict
-from oncelog.transactions.atomic import AtomicBatch, AtomicBranch
-from oncelog.transactions.participants import TransactionAware
-from oncelog.transactions.transaction import TransactionContext
+from oncelog.transactions.atomic import AsyncAtomicBatch, AsyncAtomicBranch, AtomicBatch, AtomicBranch
+from oncelog.transactions.participants import Participant, TransactionAware
+from oncelog.transactions.transaction import AsyncTransactionContext, TransactionContext
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 T = TypeVar("T")
-
-
-class AsyncClient(AsyncApi):
-    """The twin of :class:`oncelog.Client` for asyncio: every call is awaited. An asynchronous context manager.
-
-    It belongs to the event loop on which it is used first; on another one it raises RuntimeError, in a forked child
-    :class:`~oncelog.errors.Forked`. Any number of tasks may call at once; each request under way has a connection of its own.
-    Where a call is cancelled its connection is closed, so that its answer reaches nobody else; whether it was done is not known
-    then, as after a time-out.
-    """
 
 
 class Client(Api):
@@ -120,3 +111,97 @@ class Client(Api):
     ) -> AtomicBranch:
         """Stage messages for the atomic commit of id ``of``, for a ``with`` statement; see :class:`oncelog.AtomicBranch`."""
         return AtomicBranch(self, of, group, id=id, timeout=timeout, namespace=namespace, buffer_bytes=buffer_bytes)
+
+
+class AsyncClient(AsyncApi):
+    """The twin of :class:`oncelog.Client` for asyncio: every call is awaited. An asynchronous context manager.
+
+    It belongs to the event loop on which it is used first; on another one it raises RuntimeError, in a forked child
+    :class:`~oncelog.errors.Forked`. Any number of tasks may call at once; each request under way has a connection of its own.
+    Where a call is cancelled its connection is closed, so that its answer reaches nobody else; whether it was done is not known
+    then, as after a time-out.
+    """
+
+    # --- transactions
+
+    def transaction(
+        self,
+        *participants: Participant,
+        long: bool = False,
+        timeout: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> AsyncTransactionContext:
+        """Make a transaction over topics and ``participants``, for an ``async with`` statement."""
+        return AsyncTransactionContext(self, *participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
+
+    async def run_in_transaction(
+        self,
+        function: Callable[[AsyncTransactionContext], Awaitable[T]],
+        *participants: Participant,
+        attempts: int = 5,
+        long: bool = False,
+        timeout: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> T:
+        """Await ``function(tx)`` in a transaction and return what it does; after a conflict again, ``attempts`` times.
+
+        Raises:
+            TransactionConflict: the last attempt's. Whatever else fails is raised at once, as by its block.
+        """
+        if attempts < 1:
+            raise ValueError(f"attempts is at least 1, not {attempts}")
+        for attempt in range(attempts - 1):
+            context = self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
+            try:
+                async with context as tx:
+                    return await function(tx)
+            except TransactionConflict:
+                if context.state not in ("aborted", "invalid"):
+                    raise  # not this transaction's: it has taken effect
+            await asyncio.sleep(pause(attempt, random.random()))
+        async with self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes) as tx:
+            return await function(tx)
+
+    # --- atomic commits
+
+    def atomic(
+        self,
+        group: str = DEFAULT_GROUP,
+        *,
+        id: str | None = None,  # noqa: A002  # the field's word
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        branches: Iterable[str] = (),
+        producer: str | None = None,
+        sequence_id: int | None = None,
+        incarnation: str | None = None,
+        checksum: str | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> AsyncAtomicBatch:
+        """Gather messages for several topics and commit them together, in an ``async with`` block."""
+        return AsyncAtomicBatch(
+            self,
+            group,
+            id=id,
+            timeout=timeout,
+            namespace=namespace,
+            branches=branches,
+            producer=producer,
+            sequence_id=sequence_id,
+            incarnation=incarnation,
+            checksum=checksum,
+            buffer_bytes=buffer_bytes,
+        )
+
+    def atomic_branch(
+        self,
+        of: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        id: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> AsyncAtomicBranch:
+        """Stage messages for the atomic commit of id ``of``, for an ``async with`` statement."""
+        return AsyncAtomicBranch(self, of, group, id=id, timeout=timeout, namespace=namespace, buffer_bytes=buffer_bytes)

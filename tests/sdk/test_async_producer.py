@@ -77,7 +77,7 @@ async def test_a_load_that_is_cancelled_at_any_await_and_resumed_is_stored_once_
         await load(topic)
         assert stored(client, topic) == rows, moment
 
-    assert await at_each_await(once) > 5
+    assert await at_each_await(once)
 
 
 @pytest.mark.parametrize("sends", ["send", "send_async", "send_batch"])
@@ -111,7 +111,7 @@ async def test_a_failure_whose_sender_was_cancelled_is_told_by_flush(client: Cli
             with pytest.raises(ProducerFenced):
                 await producer.flush()
 
-    assert await at_each_await(once) >= 1
+    assert await at_each_await(once)
 
 
 async def test_a_cancelled_close_can_be_repeated_and_loses_nothing(client: Client, house: RunningService) -> None:
@@ -127,7 +127,7 @@ async def test_a_cancelled_close_can_be_repeated_and_loses_nothing(client: Clien
         assert [future.result().offset for future in futures] == [0, 1, 2], moment
         assert stored(client, topic) == [b"0", b"1", b"2"], moment
 
-    assert await at_each_await(once) >= 1
+    assert await at_each_await(once)
 
 
 async def test_a_future_that_is_cancelled_takes_nothing_back(client: Client, topic: str, house: RunningService) -> None:

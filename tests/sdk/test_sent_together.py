@@ -29,16 +29,33 @@ from oncelog.errors import (
 from oncelog.wire.transaction import Transaction
 from tests.patience import until
 from tests.sdk.fakes import Answer, Request, fake_server, forward, meeting
+from tests.world.awaits import of_threads
 from tests.world.service import RunningService
+
+pytestmark = pytest.mark.usefixtures("twin")
+
+
+@pytest.fixture
+def client(house: RunningService, twin: str) -> Iterator[Client]:
+    """A client of the twin."""
+    with Client(house.url) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(client: Client, topic: str) -> Iterator[Producer[bytes]]:
+    """An open producer of the topic, named "p"."""
+    with Producer[bytes](topic, name="p", client=client) as producer:
+        yield producer
+
 
 Begun = TransactionContext | AtomicBatch
 Begin = Callable[..., Any]
 
 
-@pytest.fixture(params=[Client.transaction, Client.atomic], ids=["transaction", "atomic"])
+@pytest.fixture(params=["transaction", "atomic"])
 def begin(request: pytest.FixtureRequest) -> Begin:
-    made: Begin = request.param
-    return made
+    return lambda client, *args, **options: getattr(client, request.param)(*args, **options)
 
 
 @pytest.fixture
@@ -130,6 +147,7 @@ def test_what_cannot_be_a_message_is_refused_and_harms_no_other(client: Client, 
         begin(client, buffer_bytes=-1)
 
 
+@of_threads
 def test_a_message_that_failed_spoils_everything(client: Client, topic: str, begin: Begin) -> None:
     with pytest.raises(TransactionClosed, match="failed"), begin(client, buffer_bytes=0) as begun:  # noqa: PT012
         begun.send(topic, b"never")
@@ -155,6 +173,7 @@ def test_a_message_that_failed_spoils_everything(client: Client, topic: str, beg
     ],
 )
 @pytest.mark.parametrize("named", [True, False])
+@of_threads
 def test_what_was_lost_is_repeated_and_nothing_is_there_twice(
     house: RunningService, topic: str, named: bool, begin: Begin, action: str, buffer_bytes: int, lost: str
 ) -> None:
@@ -178,6 +197,7 @@ def test_what_was_lost_is_repeated_and_nothing_is_there_twice(
 
 @pytest.mark.parametrize("buffer_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("given", [None, 5])
+@of_threads
 def test_a_producer_goes_on_behind_what_is_committed_and_uses_the_numbers_again_of_what_is_not(
     client: Client, topic: str, producer: Producer[bytes], begin: Begin, buffer_bytes: int, given: int | None
 ) -> None:
@@ -319,6 +339,7 @@ def test_a_loss_without_end_aborts_and_the_service_undoes_what_came_through(
 # --- named producers ----------------------------------------------------------------------------------------------------
 
 
+@of_threads
 def test_a_producer_whose_transaction_is_in_doubt_stops(
     client: Client, topic: str, producer: Producer[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +352,7 @@ def test_a_producer_whose_transaction_is_in_doubt_stops(
 
 
 @pytest.mark.parametrize("named", [True, False])
+@of_threads
 def test_an_answer_that_does_not_name_all_messages_is_none(
     client: Client, topic: str, producer: Producer[bytes], monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:

@@ -1,11 +1,16 @@
-"""A lock that raises where it would wait for ever: in a signal handler, and in a forked child."""
+"""Locks around what a procedure does: ``with await turn.come():``. Of threads, and of an event loop.
+
+That of threads raises where it would wait for ever: in a signal handler, and in a forked child.
+"""
 
 from __future__ import annotations
 
 import _thread
+import asyncio
 from typing import Self
 
 from oncelog.process import forks
+from oncelog.process.loops import Loop
 
 
 class Turn(_thread.RLock):  # type: ignore[misc]  # final to type checkers only
@@ -32,6 +37,10 @@ class Turn(_thread.RLock):  # type: ignore[misc]  # final to type checkers only
         """Whether it was made before a fork, on the other side of it."""
         return forks.here() != self._home
 
+    async def come(self) -> Self:
+        """Return it; the ``with`` statement waits."""
+        return self
+
     def __enter__(self) -> bool:  # type: ignore[override]  # for with statements
         forks.check_made_here(self._home, self._what)
         if self._owned():
@@ -47,3 +56,37 @@ class Turn(_thread.RLock):  # type: ignore[misc]  # final to type checkers only
     def _owned(self) -> bool:
         owned: bool = self._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks it
         return owned
+
+
+class AsyncTurn:
+    """A lock of an event loop, taken by one task at a time."""
+
+    def __init__(self, what: str) -> None:
+        """``what``: it is around, in words."""
+        self._loop = Loop(what)
+        self._is_taken = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it was made before a fork, on the other side of it."""
+        return self._loop.is_elsewhere
+
+    async def come(self) -> Self:
+        """Return when it is free: the ``with`` statement takes it, with no await between. Raises Forked, RuntimeError."""
+        self._loop.check()
+        while self._is_taken:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+        return self
+
+    def __enter__(self) -> None:
+        self._is_taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_taken = False
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Literal, NoReturn, Self, Unpack
 from uuid import uuid4
 
-from oncelog.api.api import Api
+from oncelog.api.api import AnyApi
 from oncelog.api.options import SendOptions, shows
 from oncelog.api.retry import may_retry
 from oncelog.api.transactions import BUFFER_BYTES
@@ -20,12 +20,12 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
-from oncelog.process.turns import Turn
+from oncelog.process.procedures import Procedure, drive, driven, got
 from oncelog.producing.core import DELIVERY_SECONDS
 from oncelog.producing.cutting import REQUEST
-from oncelog.producing.producer import Producer, encoded_by
 from oncelog.transactions.chunks import Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
+from oncelog.transactions.twins import PRODUCERS, AnyProducer, codec_of, turn_of
 from oncelog.values.outgoing import outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import ATOMIC_ID_PATTERN, AtomicOutcome
@@ -39,7 +39,7 @@ class _Messages:
 
     def __init__(
         self,
-        client: Api,
+        client: AnyApi,
         group: str,
         id: str | None,  # noqa: A002  # the field's word
         timeout: float | None,
@@ -58,9 +58,9 @@ class _Messages:
         self._namespace = namespace
         self._buffer_bytes = buffer_bytes
         self._of = of
-        self._lock = Turn(f"the atomic commit {self.id}")
+        self._lock = turn_of(client, f"the atomic commit {self.id}")
         self._topics: dict[tuple[str, str], TopicChunks] = {}
-        self._producers = EnlistedProducers()
+        self._producers = EnlistedProducers(client)
         self._last_named: dict[tuple[str, str, str], int] = {}
         self._size = 0
         self._messages = 0
@@ -77,13 +77,13 @@ class _Messages:
         return self._size
 
     @shows(SendOptions)
-    def send(
+    async def _send(
         self,
         topic: str,
         value: Any,
         *,
         namespace: str | None = None,
-        producer: Producer[Any] | str | None = None,
+        producer: AnyProducer | str | None = None,
         **options: Unpack[SendOptions],
     ) -> None:
         """Adds one message. The messages of a topic keep their order, and are side by side in its log.
@@ -101,45 +101,43 @@ class _Messages:
             TransactionClosed: it has ended, or one of its messages failed before.
             OncelogError: staging what exceeds the buffer failed; it cannot be committed any more.
         """
-        message = outgoing(value, encoded_by(producer) if isinstance(producer, Producer) else None, **options)
+        message = outgoing(value, codec_of(producer) if isinstance(producer, PRODUCERS) else None, **options)
         space = self._namespace if namespace is None else namespace
-        with self._lock:
+        with await self._lock.come():
             self._require_running()
-            number = self._number(space, topic, producer, message.sequence_id)
+            number = await self._number(space, topic, producer, message.sequence_id)
             # Not before: only then it is sure to keep its name until the end.
-            origin = Origin(producer.name, producer.epoch) if isinstance(producer, Producer) else Origin(producer)
+            origin = Origin(producer.name, producer.epoch) if isinstance(producer, PRODUCERS) else Origin(producer)
             chunks = self._topics.setdefault((space, topic), TopicChunks(space, topic))
             chunks.add(message._replace(sequence_id=number), origin)
             self._size += message.size
             self._messages += 1
-            self._spill(self._buffer_bytes)
+            await self._spill(self._buffer_bytes)
 
-    def abort(self) -> None:
+    async def _abort(self) -> None:
         """Drops everything; nothing of it will ever be seen.
 
         Raises:
             TransactionClosed: it has ended. OncelogError: the service did not answer; it is dropped when its time is up.
         """
-        with self._lock:
+        with await self._lock.come():
             self._require("in_progress")
-            self._drop()
+            await self._drop()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
+        """What the end of the block does."""
         if self._state != "in_progress":
             return  # ended in the block
         if error is None:
-            self._finish()
+            await self._finish()
             return
         if self._lock.elsewhere:
             return  # a forked child leaves the block: it is the parent's to end
-        with self._lock:
-            self._drop_because(error)
+        with await self._lock.come():
+            await self._drop_because(error)
 
-    def _finish(self) -> None:
-        """What the end of the block does."""
+    def _finish(self) -> Procedure[object]:
+        """What the end of a block does that raises nothing."""
         raise NotImplementedError
 
     # --- on its way
@@ -153,13 +151,13 @@ class _Messages:
         if self._failure is not None:
             raise TransactionClosed(f"an earlier message of {self.id} failed; it can only be aborted") from self._failure
 
-    def _number(self, namespace: str, topic: str, producer: Producer[Any] | str | None, given: int | None) -> int | None:
+    async def _number(self, namespace: str, topic: str, producer: AnyProducer | str | None, given: int | None) -> int | None:
         if producer is None:
             if given is not None:
                 raise ValueError("a sequence id is a producer's; give the producer too")
             return None
-        if isinstance(producer, Producer):
-            return self._producers.number(self.id, namespace, topic, producer, given)
+        if isinstance(producer, PRODUCERS):
+            return await self._producers.number(self.id, namespace, topic, producer, given)
         if given is None:
             raise ValueError(f"the messages of {producer!r} are numbered here; give a sequence_id, or the open Producer")
         last = self._last_named.get((namespace, topic, producer))
@@ -168,19 +166,19 @@ class _Messages:
         self._last_named[namespace, topic, producer] = given
         return given
 
-    def _spill(self, to_bytes: int) -> None:
+    async def _spill(self, to_bytes: int) -> None:
         """Stages the largest topics until what is left fits."""
         while self._size > to_bytes or self._messages > REQUEST.messages:
             by_size = self._size > to_bytes
-            self._stage(max(self._topics.values(), key=lambda each: each.size if by_size else each.messages))
+            await self._stage(max(self._topics.values(), key=lambda each: each.size if by_size else each.messages))
 
-    def _stage(self, topic: TopicChunks, but_last: bool = False) -> None:
+    async def _stage(self, topic: TopicChunks, but_last: bool = False) -> None:
         """Stages the topic's chunks. A failure is the end: what is staged then is not what was sent."""
         try:
             for chunk, request in topic.take(but_last):
-                self._begin()
+                await self._begin()
                 if not self._committed_before:
-                    self._client.stage(self.id, topic.topic, chunk, request, topic.namespace)
+                    await got(self._client.stage(self.id, topic.topic, chunk, request, topic.namespace))
         except BaseException as error:
             self._failure = error
             raise
@@ -188,11 +186,11 @@ class _Messages:
             self._size = sum(each.size for each in self._topics.values())
             self._messages = sum(each.messages for each in self._topics.values())
 
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         if self._begun:
             return
         self._begun = True  # perhaps, also where this fails
-        outcome = self._client.begin_atomic(self.group, id=self.id, timeout=self._timeout, of=self._of)
+        outcome = await got(self._client.begin_atomic(self.group, id=self.id, timeout=self._timeout, of=self._of))
         # An id that the caller has chosen may have been committed by a process that died before it heard of it.
         self._committed_before = outcome.committed
         if outcome.state == "aborted":
@@ -200,17 +198,17 @@ class _Messages:
                 f"{self.id} was aborted: {outcome.detail}", transaction=self.id, state=outcome.state, reason=outcome.reason
             )
 
-    def _drop(self) -> None:
+    async def _drop(self) -> None:
         self._end("aborted")
         self._producers.roll_back()
         if self._begun:
             with suppress(TransactionNotFound):  # its begin did not get through
-                self._client.abort_atomic(self.id)
+                await got(self._client.abort_atomic(self.id))
 
-    def _drop_because(self, error: BaseException) -> None:
+    async def _drop_because(self, error: BaseException) -> None:
         """Drops everything; what goes wrong with that is noted."""
         try:
-            self._drop()
+            await self._drop()
         except OncelogError as other:
             error.add_note(f"the service was not reached to abort {self.id}, and does so when its time is up: {other}")
 
@@ -220,22 +218,12 @@ class _Messages:
         self._size = self._messages = 0
 
 
-class AtomicBatch(_Messages):
-    """Messages for several topics that are committed together; a context manager. ``client.atomic(…)`` makes one.
-
-        with client.atomic(group="orders") as batch:
-            batch.send("orders", b"order 17 is paid")
-            batch.send("audit", b"17: paid")
-        print(batch.outcome.state)
-
-    When the block ends, all of it is committed by one request, in one step: every topic gets its messages or none does, and no
-    reader sees any before. What exceeds ``buffer_bytes`` is staged on the service on the way. When the block raises, everything
-    is dropped. Thread-safe.
-    """
+class _Batch(_Messages):
+    """The procedures of an atomic commit."""
 
     def __init__(
         self,
-        client: Api,
+        client: AnyApi,
         group: str,
         *,
         id: str | None = None,  # noqa: A002
@@ -283,7 +271,7 @@ class AtomicBatch(_Messages):
         ``duplicate`` where the sequence id had been committed before."""
         return self._outcome
 
-    def commit(self) -> AtomicOutcome:
+    async def _commit(self) -> AtomicOutcome:
         """Commits, as the end of the block does.
 
         Raises:
@@ -292,33 +280,33 @@ class AtomicBatch(_Messages):
             TransactionInDoubt: whether it is committed is not known; :meth:`oncelog.Client.atomic_outcome` will tell.
             TransactionClosed: it has ended, or one of its messages failed; then it is aborted.
         """
-        with self._lock:
+        with await self._lock.come():
             self._require("in_progress")
             try:
-                request = self._prepare()
+                request = await self._prepare()
                 self._state = "in_doubt"  # before it is sent: an interruption decides nothing, wherever it comes from now on
-                self._outcome = self._commit(request)
-                self._go_on(self._outcome)
+                self._outcome = await self._ask(request)
+                await self._go_on(self._outcome)
                 return self._outcome
             except BaseException as error:
-                self._failed(error)
+                await self._failed(error)
                 raise
 
-    def _go_on(self, outcome: AtomicOutcome) -> None:
+    async def _go_on(self, outcome: AtomicOutcome) -> None:
         """Lets the producers go on behind a commit."""
         self._end("committed")
         if outcome.state == "duplicate":
             self._producers.roll_back()
         else:
             if self._may_be_repeated:
-                self._producers.give_back_unused()
+                await self._producers.give_back_unused()
             self._producers.note_all()
             self._producers.release()
 
-    def _failed(self, error: BaseException) -> None:
+    async def _failed(self, error: BaseException) -> None:
         """Ends it as its state says, not as where the error arose: an interruption comes also when it is committed."""
         if self._state == "in_progress":
-            self._drop_because(error)
+            await self._drop_because(error)
         elif self._state == "in_doubt" and isinstance(error, OncelogError) and error.definite:
             self._end("refused")
             self._producers.roll_back()
@@ -326,15 +314,15 @@ class AtomicBatch(_Messages):
             self._end("in_doubt" if self._outcome is None else "committed")
             self._producers.stop(error)
 
-    def _finish(self) -> None:
-        self.commit()
+    def _finish(self) -> Procedure[object]:
+        return self._commit()
 
-    def _prepare(self) -> CommitRequest:
+    async def _prepare(self) -> CommitRequest:
         """Stages what does not fit into the request. Until that is sent, nothing is committed, whatever fails."""
         self._require_running()
         for topic in self._topics.values():
-            self._stage(topic, but_last=True)
-        self._spill(REQUEST.bytes)
+            await self._stage(topic, but_last=True)
+        await self._spill(REQUEST.bytes)
         parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
         return CommitRequest(
             group=self.group,
@@ -346,22 +334,22 @@ class AtomicBatch(_Messages):
             checksum=self._checksum,
         )
 
-    def _commit(self, request: CommitRequest) -> AtomicOutcome:
+    async def _ask(self, request: CommitRequest) -> AtomicOutcome:
         try:
-            return self._client.commit_atomic(self.id, request, retry=self._delivery_timeout)
+            return await got(self._client.commit_atomic(self.id, request, retry=self._delivery_timeout))
         except OncelogError as error:
             if error.definite:
                 raise
             if may_retry(error, idempotent=True):
                 self._raise_in_doubt(error)
-            return self._decide(error, request)
+            return await self._decide(error, request)
 
-    def _decide(self, error: OncelogError, request: CommitRequest) -> AtomicOutcome:
+    async def _decide(self, error: OncelogError, request: CommitRequest) -> AtomicOutcome:
         """Has the commit aborted, or hears of it: its last try was refused, but an earlier one may get through yet."""
         try:
-            outcome = self._client.begin_atomic(self.group, id=self.id)
+            outcome = await got(self._client.begin_atomic(self.group, id=self.id))
             if outcome.state == "in_progress":
-                outcome = self._abort_or_outcome()
+                outcome = await self._abort_or_outcome()
         except OncelogError:
             self._raise_in_doubt(error)
         if outcome.committed and not (outcome.of and request.carries):  # else another one has named it, without what that carries
@@ -369,31 +357,23 @@ class AtomicBatch(_Messages):
         error.definite = True
         raise error
 
-    def _abort_or_outcome(self) -> AtomicOutcome:
+    async def _abort_or_outcome(self) -> AtomicOutcome:
         try:
-            return self._client.abort_atomic(self.id)
+            return await got(self._client.abort_atomic(self.id))
         except TransactionNotInProgress:
-            return self._client.atomic_outcome(self.id)
+            return await got(self._client.atomic_outcome(self.id))
 
     def _raise_in_doubt(self, cause: OncelogError) -> NoReturn:
         detail = f"whether {self.id} is committed is not known: {cause}; ask for its outcome before doing it again"
         raise TransactionInDoubt(detail, transaction=self.id) from cause
 
 
-class AtomicBranch(_Messages):
-    """Messages that are staged for another process's atomic commit; a context manager. ``client.atomic_branch(of)`` makes one.
-
-        with client.atomic_branch(of=batch_id, group="orders") as branch:
-            branch.send("orders", b"order 18")
-        report(branch.id)                             # to the one that commits: client.atomic(id=batch_id, branches=[…])
-
-    When the block ends, everything is staged. It is seen when a commit names the branch, where that commit is; one that is not
-    named is dropped. So a piece of work may be done twice, in two branches, and only one of them counts. Thread-safe.
-    """
+class _Branch(_Messages):
+    """The procedures of a branch."""
 
     def __init__(
         self,
-        client: Api,
+        client: AnyApi,
         of: str,
         group: str,
         *,
@@ -405,27 +385,98 @@ class AtomicBranch(_Messages):
         """``of``: the id of the transaction whose commit may name it; the other arguments are those of :class:`AtomicBatch`."""
         super().__init__(client, group, id, timeout, namespace, buffer_bytes, _checked(of, "of"))
 
-    def stage(self) -> None:
+    async def _stage_all(self) -> None:
         """Stages everything, as the end of the block does. Raises as :meth:`send` does; then it is aborted."""
-        with self._lock:
+        with await self._lock.come():
             self._require("in_progress")
             try:
                 self._require_running()
-                self._begin()
+                await self._begin()
                 for topic in self._topics.values():
-                    self._stage(topic)
+                    await self._stage(topic)
             except BaseException as error:
-                self._drop_because(error)
+                await self._drop_because(error)
                 raise
             self._end("staged")
 
-    def _finish(self) -> None:
-        self.stage()
+    def _finish(self) -> Procedure[object]:
+        return self._stage_all()
 
-    def _number(self, namespace: str, topic: str, producer: Producer[Any] | str | None, given: int | None) -> int | None:
-        if isinstance(producer, Producer):
+    async def _number(self, namespace: str, topic: str, producer: AnyProducer | str | None, given: int | None) -> int | None:
+        if isinstance(producer, PRODUCERS):
             raise ValueError("what becomes of a branch, its producer does not learn: name it, and give the sequence ids")
-        return super()._number(namespace, topic, producer, given)
+        return await super()._number(namespace, topic, producer, given)
+
+
+class _Blocks(_Messages):
+    send = driven(_Messages._send)
+    abort = driven(_Messages._abort)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        drive(self._leave(error))
+
+
+class _Awaits(_Messages):
+    send = _Messages._send
+    abort = _Messages._abort
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        await self._leave(error)
+
+
+class AtomicBatch(_Batch, _Blocks):
+    """Messages for several topics that are committed together; a context manager. ``client.atomic(…)`` makes one.
+
+        with client.atomic(group="orders") as batch:
+            batch.send("orders", b"order 17 is paid")
+            batch.send("audit", b"17: paid")
+        print(batch.outcome.state)
+
+    When the block ends, all of it is committed by one request, in one step: every topic gets its messages or none does, and no
+    reader sees any before. What exceeds ``buffer_bytes`` is staged on the service on the way. When the block raises, everything
+    is dropped. Thread-safe.
+    """
+
+    commit = driven(_Batch._commit)
+
+
+class AsyncAtomicBatch(_Batch, _Awaits):
+    """The twin of :class:`oncelog.AtomicBatch` for asyncio; an asynchronous context manager.
+
+        async with client.atomic(group="orders") as batch:            # an AsyncClient
+            await batch.send("orders", b"order 17 is paid")
+
+    A task that is cancelled in the block, or at any await before the commit is sent, drops everything; behind that the commit is
+    in doubt, and :meth:`oncelog.AsyncClient.atomic_outcome` tells.
+    """
+
+    commit = _Batch._commit
+
+
+class AtomicBranch(_Branch, _Blocks):
+    """Messages that are staged for another process's atomic commit; a context manager. ``client.atomic_branch(of)`` makes one.
+
+        with client.atomic_branch(of=batch_id, group="orders") as branch:
+            branch.send("orders", b"order 18")
+        report(branch.id)                             # to the one that commits: client.atomic(id=batch_id, branches=[…])
+
+    When the block ends, everything is staged. It is seen when a commit names the branch, where that commit is; one that is not
+    named is dropped. So a piece of work may be done twice, in two branches, and only one of them counts. Thread-safe.
+    """
+
+    stage = driven(_Branch._stage_all)
+
+
+class AsyncAtomicBranch(_Branch, _Awaits):
+    """The twin of :class:`oncelog.AtomicBranch` for asyncio; an asynchronous context manager."""
+
+    stage = _Branch._stage_all
 
 
 def _checked(name: str, what: str) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
+from oncelog.api.api import AnyApi
 from oncelog.errors import OncelogError, SequenceIdNotRising
-from oncelog.producing.producer import Producer, sender_of
+from oncelog.process.procedures import got
+from oncelog.transactions.twins import AnyProducer, any_sender_of, check_twin
 from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import STORED, ReceiptRun
 
 
 @dataclass(slots=True)
 class _Enlisted:
-    producer: Producer[Any]
+    producer: AnyProducer
     last: Receipt | None = None
     """Of the newest message that is stored, if the transaction is."""
     last_given: int | None = None
@@ -23,22 +24,25 @@ class _Enlisted:
 class EnlistedProducers:
     """The producers of one transaction. Each takes no messages but through it until it is released, rolled back or stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: AnyApi) -> None:
+        """``client``: that the transaction is begun with."""
+        self._client = client
         self._held: dict[tuple[str, str, str], _Enlisted] = {}
 
-    def number(self, transaction: int | str, namespace: str, topic: str, producer: Producer[Any], given: int | None) -> int:
+    async def number(self, transaction: int | str, namespace: str, topic: str, producer: AnyProducer, given: int | None) -> int:
         """Gives the producer's next message its sequence id.
 
         Raises:
             ValueError: it publishes to another topic; another one of this name is in the transaction. SequenceIdNotRising; what
             the producer's own ``send_async`` and ``flush`` raise.
         """
+        check_twin(self._client, producer)
         if (producer.topic, producer.namespace) != (topic, namespace):
             raise ValueError(f"producer {producer.name!r} publishes to {producer.namespace}/{producer.topic}")
         place = namespace, topic, producer.name
         held = self._held.get(place)
         if held is None:
-            sender_of(producer).enlist(transaction)  # which may give it another name
+            await got(any_sender_of(producer).enlist(transaction))  # which may give it another name
             held = self._held[namespace, topic, producer.name] = _Enlisted(producer)
         elif held.producer is not producer:
             raise ValueError(f"two producers named {producer.name!r} in one transaction; the older one is fenced")
@@ -46,7 +50,7 @@ class EnlistedProducers:
             raise SequenceIdNotRising(
                 f"sequence id {given} does not follow {held.last_given}; nothing was sent", last=held.last_given, received=given
             )
-        held.last_given = sender_of(producer).number(given)
+        held.last_given = any_sender_of(producer).number(given)
         return held.last_given
 
     def note_last(self, namespace: str, topic: str, name: str, last: Receipt) -> None:
@@ -62,28 +66,28 @@ class EnlistedProducers:
     def release(self) -> None:
         """Lets the producers go on behind the numbers that they have used: the transaction is committed."""
         for held in self._held.values():
-            sender_of(held.producer).release(held.last)
+            any_sender_of(held.producer).release(held.last)
         self._held.clear()
 
-    def give_back_unused(self) -> None:
+    async def give_back_unused(self) -> None:
         """Rolls back those whose newest number the topic does not have: another process committed, under other numbers.
 
         Where that cannot be asked, they are taken for used: then there is a hole, and nothing is lost or doubled.
         """
         for place, held in list(self._held.items()):
             with suppress(OncelogError):
-                if held.last_given is not None and not sender_of(held.producer).has_stored(held.last_given):
-                    sender_of(held.producer).roll_back()
+                if held.last_given is not None and not await got(any_sender_of(held.producer).has_stored(held.last_given)):
+                    any_sender_of(held.producer).roll_back()
                     del self._held[place]
 
     def roll_back(self) -> None:
         """Gives all numbers back: nothing of the transaction will ever be seen."""
         for held in self._held.values():
-            sender_of(held.producer).roll_back()
+            any_sender_of(held.producer).roll_back()
         self._held.clear()
 
     def stop(self, error: BaseException) -> None:
         """Stops the producers: which numbers are used is not known."""
         for held in self._held.values():
-            sender_of(held.producer).stop(error)
+            any_sender_of(held.producer).stop(error)
         self._held.clear()

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
-from oncelog.api.api import Api, tried
+from oncelog.api.api import AnyApi, tried
 from oncelog.api.options import MessageOptions
 from oncelog.api.plausible import check_names_all
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.codecs import codec_for
 from oncelog.errors import StoredGroupPublished, TransactionClosed
-from oncelog.process.procedures import drive
-from oncelog.process.turns import Turn
-from oncelog.producing.producer import Producer, encoded_by
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
+from oncelog.transactions.twins import AnyProducer, codec_of, turn_of
 from oncelog.values.outgoing import Outgoing, outgoing
 from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
+
+_Send = Callable[[str, PublishRequest, str], PublishResponse | Awaitable[PublishResponse]]
+"""A call of either twin's client."""
 
 
 @dataclass
@@ -53,23 +54,23 @@ class _Topic:
 
 
 class MessagePublisher:
-    """The participant that publishes; always the last one, so that nothing is published that others still refuse.
+    """The participant that publishes, of either twin; always the last one, so that nothing is published that others still refuse.
 
     Messages of one topic and producer keep their order. Those without a producer are numbered here, within the write pointer and
     the topic. So what is stored or published is deduplicated, and a request whose answer was lost is repeated. Nothing is undone
     from here: when the transaction is aborted the service rolls back whatever each topic holds of it, also where no answer came.
     """
 
-    def __init__(self, client: Api, buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(self, client: AnyApi, buffer_bytes: int = BUFFER_BYTES) -> None:
         """Raises ValueError for a negative buffer; 0 stores each message at once."""
         if buffer_bytes < 0:
             raise ValueError(f"buffer_bytes is at least 0, not {buffer_bytes}")
         self._client = client
         self._buffer_bytes = buffer_bytes
-        self._lock = Turn("the transaction")
+        self._lock = turn_of(client, "the transaction")
         self._tx: Transaction | None = None
         self._topics: dict[tuple[str, str], _Topic] = {}
-        self._held = EnlistedProducers()
+        self._held = EnlistedProducers(client)
         self._size = 0
         self._failure: BaseException | None = None
 
@@ -78,13 +79,13 @@ class MessagePublisher:
         """What is in memory now."""
         return self._size
 
-    def send(
+    async def send(
         self,
         topic: str,
         value: Any,
         *,
         namespace: str,
-        producer: Producer[Any] | None = None,
+        producer: AnyProducer | None = None,
         codec: Any = None,
         **options: Unpack[MessageOptions],
     ) -> None:
@@ -92,15 +93,15 @@ class MessagePublisher:
         if options.get("sequence_id") is not None and producer is None:
             raise ValueError("a sequence id is a producer's; give the producer too")
         encode = codec_for(codec)
-        message = outgoing(value, encoded_by(producer) if encode is None and producer is not None else encode, **options)
-        with self._lock:
+        message = outgoing(value, codec_of(producer) if encode is None and producer is not None else encode, **options)
+        with await self._lock.come():
             tx, origin = self._running(), NO_PRODUCER
             if producer is not None:
-                number = self._held.number(tx.transaction_id, namespace, topic, producer, message.sequence_id)
+                number = await self._held.number(tx.transaction_id, namespace, topic, producer, message.sequence_id)
                 message, origin = message._replace(sequence_id=number), Origin(producer.name, producer.epoch)
             self._topics.setdefault((namespace, topic), _Topic(namespace, topic)).add(message, origin)
             self._size += message.size
-            self._spill(tx)
+            await self._spill(tx)
 
     def _running(self) -> Transaction:
         if self._tx is None:
@@ -109,12 +110,12 @@ class MessagePublisher:
             raise TransactionClosed("an earlier message of this transaction failed; roll it back") from self._failure
         return self._tx
 
-    def _spill(self, tx: Transaction) -> None:
+    async def _spill(self, tx: Transaction) -> None:
         """Store the largest topics until what is left fits."""
         while self._size > self._buffer_bytes:
             largest = max(self._topics.values(), key=lambda topic: topic.size)
             with self._noting():
-                self._store(tx, largest)
+                await self._store(tx, largest)
 
     # --- the participant
 
@@ -122,39 +123,39 @@ class MessagePublisher:
         """A transaction begins."""
         self._tx = tx
 
-    def update_tx(self, tx: Transaction) -> None:
+    async def update_tx(self, tx: Transaction) -> None:
         """A checkpoint: what was sent so far is published under the pointer that it was sent under."""
-        self.commit_tx()
+        await self.commit_tx()
         self._tx = tx
 
     def get_tx_changes(self) -> tuple[bytes, ...]:
         """None: any number of transactions may publish to a topic."""
         return ()
 
-    def commit_tx(self) -> None:
+    async def commit_tx(self) -> None:
         """Publish everything. Raises what the service answers; what was published before it is then undone with the rest."""
-        with self._lock:
+        with await self._lock.come():
             tx = self._running()
             with self._noting():
                 for topic in self._topics.values():
-                    self._publish(tx, topic)
+                    await self._publish(tx, topic)
             self._topics.clear()
 
-    def post_tx_commit(self) -> None:
+    async def post_tx_commit(self) -> None:
         """The producers go on behind the numbers that they have used."""
-        with self._lock:
+        with await self._lock.come():
             self._held.release()
             self._end()
 
-    def rollback_tx(self) -> None:
+    async def rollback_tx(self) -> None:
         """The producers get their numbers back. What the topics hold is undone by the abort that follows."""
-        with self._lock:
+        with await self._lock.come():
             self._held.roll_back()
             self._end()
 
-    def in_doubt_tx(self, error: BaseException) -> None:
+    async def in_doubt_tx(self, error: BaseException) -> None:
         """The producers stop, as it is not known which numbers are used."""
-        with self._lock:
+        with await self._lock.come():
             self._held.stop(error)
             self._end()
 
@@ -165,37 +166,37 @@ class MessagePublisher:
 
     # --- the wire
 
-    def _publish(self, tx: Transaction, topic: _Topic) -> None:
+    async def _publish(self, tx: Transaction, topic: _Topic) -> None:
         if topic.is_spilled:
-            self._store(tx, topic)
-            self._publish_group(tx, topic)
+            await self._store(tx, topic)
+            await self._publish_group(tx, topic)
         else:
-            self._send_all(tx, topic, self._client.publish_transactional)
+            await self._send_all(tx, topic, self._client.publish_transactional)
 
-    def _store(self, tx: Transaction, topic: _Topic) -> None:
+    async def _store(self, tx: Transaction, topic: _Topic) -> None:
         topic.is_spilled = True
-        self._send_all(tx, topic, self._client.store)
+        await self._send_all(tx, topic, self._client.store)
 
-    def _send_all(self, tx: Transaction, topic: _Topic, send: Callable[[str, PublishRequest, str], PublishResponse]) -> None:
+    async def _send_all(self, tx: Transaction, topic: _Topic, send: _Send) -> None:
         for chunks in topic.chunks.values():
             for _, request in chunks.take():
                 request.write_pointer = tx.write_pointer
-                self._send(topic, request, send)
+                await self._send(topic, request, send)
         self._size = sum(each.size for each in self._topics.values())
 
-    def _publish_group(self, tx: Transaction, topic: _Topic) -> None:
+    async def _publish_group(self, tx: Transaction, topic: _Topic) -> None:
         """Make what is stored appear. Repeated freely: the pointer is ours alone, and it publishes its group once."""
         request = PublishRequest([], write_pointer=tx.write_pointer)
         try:
-            drive(tried(self._client, lambda: self._client.publish_transactional(topic.name, request, topic.namespace)))
+            await tried(self._client, lambda: self._client.publish_transactional(topic.name, request, topic.namespace))
         except StoredGroupPublished as error:
             if error.definite:
                 raise
             # An earlier try got through and its answer was lost.
         topic.is_spilled = False
 
-    def _send(self, topic: _Topic, request: PublishRequest, send: Callable[[str, PublishRequest, str], PublishResponse]) -> None:
-        response = drive(tried(self._client, lambda: send(topic.name, request, topic.namespace)))
+    async def _send(self, topic: _Topic, request: PublishRequest, send: _Send) -> None:
+        response = await tried(self._client, lambda: send(topic.name, request, topic.namespace))
         assert request.sequence_ids is not None  # each message has one, with a producer or without
         # Before anything is noted: an answer that leaves one out says nothing of the others either.
         check_names_all(response.receipts, request.sequence_ids)

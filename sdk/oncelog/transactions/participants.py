@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from oncelog.wire.transaction import Transaction
@@ -41,6 +41,30 @@ class TransactionAware(Protocol):
 
     def rollback_tx(self) -> bool | None:
         """Undoes everything. False, or raising: something may be left; the transaction is invalidated then, not aborted."""
+        ...
+
+
+class Participant(Protocol):
+    """Takes part in transactions of either twin: a :class:`TransactionAware`; for asyncio also one with coroutine functions."""
+
+    def start_tx(self, tx: Transaction) -> Awaitable[None] | None:
+        """As of a TransactionAware."""
+        ...
+
+    def get_tx_changes(self) -> Iterable[bytes] | Awaitable[Iterable[bytes]]:
+        """As of a TransactionAware."""
+        ...
+
+    def commit_tx(self) -> Awaitable[bool | None] | bool | None:
+        """As of a TransactionAware."""
+        ...
+
+    def post_tx_commit(self) -> Awaitable[None] | None:
+        """As of a TransactionAware."""
+        ...
+
+    def rollback_tx(self) -> Awaitable[bool | None] | bool | None:
+        """As of a TransactionAware."""
         ...
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, Unpack, cast
+from inspect import iscoroutinefunction
+from typing import Any, NoReturn, Self, Unpack, cast
 
-from oncelog.api.api import Api, end_rolled_back, end_unconfirmed, tried
+from oncelog.api.api import AnyApi, end_rolled_back, end_unconfirmed, tried
 from oncelog.api.options import MessageOptions, check_takes, shows
+from oncelog.api.topics import AsyncApi
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.errors import (
     OncelogError,
@@ -17,40 +19,23 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.process import forks
-from oncelog.process.procedures import drive
-from oncelog.producing.producer import Producer
+from oncelog.process.procedures import drive, driven, got
 from oncelog.transactions.ending import MOVES, Event, State, verdict
 from oncelog.transactions.message_publisher import MessagePublisher
-from oncelog.transactions.participants import DecidingParticipant, NotCommitted, TransactionAware
+from oncelog.transactions.participants import DecidingParticipant, NotCommitted, Participant
+from oncelog.transactions.twins import AnyProducer
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import Transaction
 
 
-class TransactionContext:
-    """A transaction from its start to its end; a context manager, for one transaction. Tephra's TransactionContext.
-
-        with client.transaction(orders) as tx:            # orders: a TransactionAware
-            orders["17"] = "paid"
-            tx.send("payments", b"order 17 is paid")
-
-    When the block ends, everything takes effect or nothing: the changes of all participants are collected and checked for
-    conflicts (can-commit), each participant commits in the order given, the messages are published last, and then the
-    transaction is committed. With a deciding participant (:class:`oncelog.SqlParticipant`), that one's own commit, after all the
-    others, is what decides.
-
-    When anything fails before that, or the block raises, every participant is rolled back and the transaction aborted, or
-    invalidated if one of them could not be rolled back. What the topics hold the service rolls back by itself. The first cause
-    is raised as it came; whatever else went wrong meanwhile is in its notes, and in its attribute ``others``.
-
-    Messages become readable when the transaction is committed; a ``Reader(transaction=tx)`` sees them as soon as they are
-    published, which a :meth:`checkpoint` brings about.
-    """
+class _Transaction:
+    """The procedures of a transaction, over the calls of either twin's client and participants of either kind."""
 
     def __init__(
         self,
-        client: Api,
-        *participants: TransactionAware,
+        client: AnyApi,
+        *participants: Participant,
         long: bool = False,
         timeout: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
@@ -66,17 +51,19 @@ class TransactionContext:
         """
         self._client = client
         self._publisher = MessagePublisher(client, buffer_bytes)
-        self._participants: Sequence[TransactionAware] = (*participants, self._publisher)
+        self._participants: Sequence[Participant] = (*participants, self._publisher)
         deciding = [one for one in participants if isinstance(one, DecidingParticipant)]
         for one in participants:
             if hasattr(one, "decide") and not isinstance(one, DecidingParticipant):
                 raise TypeError(f"{type(one).__name__} decides, but lacks methods of a DecidingParticipant")
         if len(deciding) > 1:
             raise ValueError("of two databases without two-phase commit only one can decide; put both sets of tables into one")
-        self._deciding = deciding[0] if deciding else None
+        self._deciding: Any = deciding[0] if deciding else None  # its calls are of either twin
+        if isinstance(client, AsyncApi) and deciding and not iscoroutinefunction(deciding[0].decide):
+            raise TypeError(f"{type(self._deciding).__name__} blocks while its database decides: use a Client, in a thread")
         self._long = long
         self._timeout = timeout
-        self._started: list[TransactionAware] = []
+        self._started: list[Participant] = []
         self._tx: Transaction | None = None
         self._state: State = "new"
         self._home = forks.here()
@@ -109,13 +96,13 @@ class TransactionContext:
         return self._publisher.buffered_bytes
 
     @shows(MessageOptions)
-    def send(
+    async def _send(
         self,
         topic: str,
         value: Any,
         *,
         namespace: str = DEFAULT_NAMESPACE,
-        producer: Producer[Any] | None = None,
+        producer: AnyProducer | None = None,
         codec: Any = None,
         **options: Unpack[MessageOptions],
     ) -> None:
@@ -134,27 +121,27 @@ class TransactionContext:
         """
         self._require("in_progress")
         check_takes(options, MessageOptions, "send")
-        self._publisher.send(topic, value, namespace=namespace, producer=producer, codec=codec, **options)
+        await self._publisher.send(topic, value, namespace=namespace, producer=producer, codec=codec, **options)
 
     # --- from start to end
 
-    def start(self) -> None:
+    async def _start(self) -> None:
         """Begins, and tells the participants. Raises TransactionClosed when it was started before."""
         self._require("new")
         if self._deciding is not None:
-            self._deciding.recover_once(self._client)
-        self._tx = self._client.start_transaction("long" if self._long else "short", self._timeout)
+            await got(self._deciding.recover_once(self._client))
+        self._tx = await got(self._client.start_transaction("long" if self._long else "short", self._timeout))
         self._move("started")
         try:
-            drive(end_unconfirmed(self._client))
+            await end_unconfirmed(self._client)
             for participant in self._participants:
-                participant.start_tx(self._tx)  # where this raises, there is nothing of it to roll back
+                await got(participant.start_tx(self._tx))  # where this raises, there is nothing of it to roll back
                 self._started.append(participant)
         except BaseException as cause:
-            self._undo(cause)
+            await self._undo(cause)
             raise
 
-    def checkpoint(self) -> None:
+    async def _checkpoint(self) -> None:
         """Publishes what was sent so far under the present write pointer and goes on under a new one.
 
         A ``Reader(transaction=tx)`` sees it then, like everything of this transaction. Raises as :meth:`finish` does, and the
@@ -162,16 +149,16 @@ class TransactionContext:
         """
         self._require("in_progress")
         try:
-            self._tx = self._client.checkpoint_transaction(self.transaction_id)
+            self._tx = await got(self._client.checkpoint_transaction(self.transaction_id))
             for participant in self._started:
                 update = getattr(participant, "update_tx", None)
                 if update is not None:
-                    update(self._tx)
+                    await got(update(self._tx))
         except BaseException as cause:
-            self._undo(cause)
+            await self._undo(cause)
             raise
 
-    def finish(self) -> None:
+    async def _finish(self) -> None:
         """Commits the transaction.
 
         Raises:
@@ -183,44 +170,41 @@ class TransactionContext:
         """
         self._require("in_progress")
         try:
-            self._prepare()
+            await self._prepare()
             # Before the first call that may commit: whatever interrupts from here on undoes nothing.
             self._move("asked")
-            self._decide()
-            self._commit()
+            await self._decide()
+            await self._commit()
             self._move("committed")
         except BaseException as cause:
             # An interruption comes anywhere, also when all is committed: what follows from it the state says, not where it came.
-            self._undo(cause)
+            await self._undo(cause)
             raise
-        failures = [error for _, error in _call_all(self._participants, lambda each: each.post_tx_commit())]
+        failures = [error for _, error in await _call_all(self._participants, lambda each: each.post_tx_commit())]
         if failures:
             failures[0].add_note(f"transaction {self.transaction_id} is committed all the same; do not repeat it")
             _attach(failures[0], failures[1:])
             raise failures[0]
 
-    def abort(self) -> None:
+    async def _abort(self) -> None:
         """Rolls everything back. Raises what went wrong with that; the transaction does not take effect all the same."""
         self._require("in_progress")
         self._move("given_up")
-        others = self._roll_back()
+        others = await self._roll_back()
         if others:
             _attach(others[0], others[1:])
             raise others[0]
 
-    def __enter__(self) -> TransactionContext:
-        self.start()
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
+        """What the end of the block does."""
         if self._state != "in_progress":
             return  # finished or aborted in the block
         if error is None:
-            self.finish()
+            await self._finish()
         elif forks.here() != self._home:
             return  # a forked child leaves the block: it is the parent's to end
         else:
-            self._undo(error)
+            await self._undo(error)
 
     def _require(self, state: State) -> None:
         forks.check_made_here(self._home, "the transaction")
@@ -234,22 +218,22 @@ class TransactionContext:
 
     # --- towards the commit
 
-    def _prepare(self) -> None:
-        changes = [change for participant in self._participants for change in participant.get_tx_changes()]
+    async def _prepare(self) -> None:
+        changes = [change for participant in self._participants for change in await got(participant.get_tx_changes())]
         if changes or self._deciding is not None:
             resource = None if self._deciding is None else self._deciding.resource
-            store_id = self._client.can_commit(self.transaction_id, changes, resource)
+            store_id = await got(self._client.can_commit(self.transaction_id, changes, resource))
             if self._deciding is not None:
-                self._deciding.prepared_tx(self._client, store_id)
+                await got(self._deciding.prepared_tx(self._client, store_id))
         for participant in self._participants:
-            if participant.commit_tx() is False:
+            if await got(participant.commit_tx()) is False:
                 raise TransactionFailed(f"{type(participant).__name__} could not commit its part; everything is rolled back")
 
-    def _decide(self) -> None:
+    async def _decide(self) -> None:
         if self._deciding is None:
             return
         try:
-            self._deciding.decide()
+            await got(self._deciding.decide())
         except NotCommitted as refused:
             cause = refused.cause
         except TransactionInDoubt:
@@ -261,23 +245,23 @@ class TransactionContext:
         self._move("refused")
         raise cause
 
-    def _commit(self) -> None:
+    async def _commit(self) -> None:
         try:
-            self._client.commit_transaction(self.transaction_id)
+            await got(self._client.commit_transaction(self.transaction_id))
         except OncelogError as error:
             state = _state_in(error)
             if state is None and not error.definite:
-                state = self._find_state(error)
+                state = await self._find_state(error)
             self._judge(state, error)
 
-    def _find_state(self, error: OncelogError) -> TransactionState:
+    async def _find_state(self, error: OncelogError) -> TransactionState:
         """Asks what became of a commit whose answer was not definite. Raises TransactionInDoubt."""
 
-        def ask() -> TransactionState:
+        async def ask() -> TransactionState:
             try:
-                status = self._client.transaction_status(self.transaction_id)
+                status = await got(self._client.transaction_status(self.transaction_id))
                 if status.state == "in_progress":  # not yet; committing is idempotent
-                    status = self._client.commit_transaction(self.transaction_id)
+                    status = await got(self._client.commit_transaction(self.transaction_id))
             except TransactionNotInProgress as ended:
                 if (state := _state_in(ended)) is None:
                     raise
@@ -285,7 +269,7 @@ class TransactionContext:
             return status.state
 
         try:
-            return drive(tried(self._client, ask))
+            return await tried(self._client, ask)
         except OncelogError:
             self._raise_in_doubt(error)
 
@@ -315,48 +299,107 @@ class TransactionContext:
 
     # --- back
 
-    def _undo(self, cause: BaseException) -> None:
+    async def _undo(self, cause: BaseException) -> None:
         """Rolls back because of ``cause``, or lets go of what may be committed; attaches to it what goes wrong with that."""
         self._move("given_up")
         if self._state != "in_doubt":
-            _attach(cause, self._roll_back())
+            _attach(cause, await self._roll_back())
             return
         if not isinstance(cause, OncelogError):
             cause.add_note(f"whether transaction {self.transaction_id} is committed is not known; nothing was rolled back")
         letting_go = [each for each in self._started if hasattr(each, "in_doubt_tx")]
-        others = [error for _, error in _call_all(letting_go, lambda each: each.in_doubt_tx(cause))]
+        others = [error for _, error in await _call_all(letting_go, lambda each: each.in_doubt_tx(cause))]
         _attach(cause, others)
         _raise_interruption(others)
 
-    def _roll_back(self) -> list[BaseException]:
+    async def _roll_back(self) -> list[BaseException]:
         failures: list[BaseException] = []
-        for participant, error in _call_all(self._started, _roll_back):
+        for participant, error in await _call_all(self._started, _roll_back):
             failures.append(error)
             if participant is not self._publisher:  # what topics hold, the service rolls back by itself
                 self._move("left_over")
         try:
-            drive(end_rolled_back(self._client, self.transaction_id, invalid=self._state == "invalid"))
+            await end_rolled_back(self._client, self.transaction_id, invalid=self._state == "invalid")
         except OncelogError as error:
             failures.append(error)
         _raise_interruption(failures)
         return failures
 
 
-def _call_all(
-    participants: Iterable[TransactionAware], call: Callable[[Any], object]
-) -> list[tuple[TransactionAware, BaseException]]:
+class TransactionContext(_Transaction):
+    """A transaction from its start to its end; a context manager, for one transaction. Tephra's TransactionContext.
+
+        with client.transaction(orders) as tx:            # orders: a TransactionAware
+            orders["17"] = "paid"
+            tx.send("payments", b"order 17 is paid")
+
+    When the block ends, everything takes effect or nothing: the changes of all participants are collected and checked for
+    conflicts (can-commit), each participant commits in the order given, the messages are published last, and then the
+    transaction is committed. With a deciding participant (:class:`oncelog.SqlParticipant`), that one's own commit, after all the
+    others, is what decides.
+
+    When anything fails before that, or the block raises, every participant is rolled back and the transaction aborted, or
+    invalidated if one of them could not be rolled back. What the topics hold the service rolls back by itself. The first cause
+    is raised as it came; whatever else went wrong meanwhile is in its notes, and in its attribute ``others``.
+
+    Messages become readable when the transaction is committed; a ``Reader(transaction=tx)`` sees them as soon as they are
+    published, which a :meth:`checkpoint` brings about.
+    """
+
+    send = driven(_Transaction._send)
+    start = driven(_Transaction._start)
+    checkpoint = driven(_Transaction._checkpoint)
+    finish = driven(_Transaction._finish)
+    abort = driven(_Transaction._abort)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        drive(self._leave(error))
+
+
+class AsyncTransactionContext(_Transaction):
+    """The twin of :class:`oncelog.TransactionContext` for asyncio; an asynchronous context manager, for one transaction.
+
+        async with client.transaction() as tx:            # an AsyncClient
+            await tx.send("payments", b"order 17 is paid")
+
+    A participant's methods may be coroutine functions, and are awaited; one whose methods block, blocks the event loop. A task
+    that is cancelled in the block, or at any await of its end before the commit is asked for, rolls everything back; behind that
+    the transaction is in doubt, as :attr:`state` says, and nothing is rolled back.
+    """
+
+    send = _Transaction._send
+    start = _Transaction._start
+    checkpoint = _Transaction._checkpoint
+    finish = _Transaction._finish
+    abort = _Transaction._abort
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        await self._leave(error)
+
+
+async def _call_all(
+    participants: Iterable[Participant], call: Callable[[Any], object]
+) -> list[tuple[Participant, BaseException]]:
     """Calls each participant, whatever the others raise; answers who raised what."""
-    failures: list[tuple[TransactionAware, BaseException]] = []
+    failures: list[tuple[Participant, BaseException]] = []
     for participant in participants:
         try:
-            call(participant)
+            await got(call(participant))
         except BaseException as error:
             failures.append((participant, error))
     return failures
 
 
-def _roll_back(participant: TransactionAware) -> None:
-    if participant.rollback_tx() is False:
+async def _roll_back(participant: Participant) -> None:
+    if await got(participant.rollback_tx()) is False:
         raise TransactionFailed(f"{type(participant).__name__} could not undo everything")
 
 
