@@ -258,6 +258,9 @@ class RunStore:
                 rows = ((each, changes.pop(each, row)) for each, row in rows_of(key, value))
                 _put_all(last, table, {each: row for each, row in rows if row is not _GONE})
             _put_all(last, table, changes)
+        written = {(table, key) for table, key, _ in last.puts}
+        written.update((table, prefix + end) for table, prefix, ends, _ in last.runs for end in ends)
+        last.deletes = [each for each in last.deletes if each not in written]
         return [*made, last]
 
     def _changed(self, table: Table, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -340,7 +343,7 @@ def _changes(table: Table, batches: Iterable[Batch]) -> dict[bytes, object]:
 
 
 def _put_all(batch: Batch, table: Table, changes: Mapping[bytes, object]) -> None:
-    """Adds rows to a batch that has deleted the run they were in, or new ones: laid together where they can be."""
+    """Adds rows to a batch, those of a run that it deletes or new ones: laid together where they can be."""
     logs: dict[bytes, dict[bytes, bytes]] = {}
     for key in sorted(changes):
         row, log = changes[key], log_of_key(table, key)
@@ -355,5 +358,3 @@ def _put_all(batch: Batch, table: Table, changes: Mapping[bytes, object]) -> Non
     for log, rows in logs.items():
         ids, runs = laid_together(log, [*rows], [*rows.values()])
         batch.put_run(table, log, ids, runs)
-    written = {(each, prefix + end) for each, prefix, ends, _ in batch.runs for end in ends}
-    batch.deletes = [each for each in batch.deletes if each not in written]
