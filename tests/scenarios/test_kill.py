@@ -17,7 +17,7 @@ import pytest
 from oncelog import Client, Producer
 from tests.model.log import check_order, payload_of, read_log
 from tests.patience import PATIENCE, until
-from tests.scenarios.writing import MIXED, Load, OneByOne
+from tests.scenarios.writing import MIXED, Awaiting, Load, OneByOne
 from tests.world.crash import kill_while_starting, process, seeded
 from tests.world.service import ServiceProcess
 
@@ -60,9 +60,10 @@ SENDERS = 64
 
 
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [OneByOne, Awaiting])
 def test_senders_who_all_wait_for_one_message_when_the_service_is_killed_lose_double_and_reorder_nothing(
-    service: ServiceProcess, kills: int
+    service: ServiceProcess, kind: type[OneByOne], kills: int
 ) -> None:
     """What the service writes in one go for many who wait is there or not for each of them as its own receipt says.
 
@@ -70,10 +71,10 @@ def test_senders_who_all_wait_for_one_message_when_the_service_is_killed_lose_do
     than three each on average somebody still waits when the kill comes; mostly nearly all of them do.
     """
     with seeded() as rng:
-        load = Load([service.url], TOPIC, rng, writers=[OneByOne] * SENDERS, followers=1, back=lambda: None)
+        load = Load([service.url], TOPIC, rng, writers=[kind] * SENDERS, followers=1, back=lambda: None)
         with load.running():
             for _ in range(kills):
-                load.allow(4 * OneByOne.LONGEST_STEP)
+                load.allow(4 * kind.LONGEST_STEP)
                 load.wait_for_receipts(rng.randrange(3 * SENDERS))
                 service.kill()
                 acknowledged = load.acknowledged()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from oncelog import Client, Message, Producer, Reader, Receipt
+from oncelog import AsyncClient, AsyncProducer, Client, Message, Producer, Reader, Receipt
 from oncelog.errors import OncelogError
 from tests.model.log import check_acknowledged, check_maps, check_order, check_prefix, check_receipts, payload_of, read_log
 from tests.patience import PATIENCE, until
@@ -95,7 +96,34 @@ class OneByOne(Writer):
         self._note(producer.send(self._payload(number), sequence_id=number, key=b"one"))
         if self._random.random() < 0.1:
             self.repeated.append(producer.send(self._payload(number), sequence_id=number, key=b"one"))
-        self._next = number + self._random.choice([1, 1, 1, self.LONGEST_STEP])
+        self._next = number + self._step()
+
+    def _step(self) -> int:
+        return self._random.choice([1, 1, 1, self.LONGEST_STEP])
+
+
+class Awaiting(OneByOne):
+    """The same with the twin for asyncio, on an event loop of its own."""
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            self.failure = error
+
+    async def _run(self) -> None:
+        async with (
+            AsyncClient(self._url, retry=self.patience) as client,
+            AsyncProducer(self._topic, name=self.producer_name, client=client, delivery_timeout=self.patience) as producer,
+        ):
+            while not self._enough.is_set():
+                if self._next < self._allowed:
+                    number = self._next
+                    self._note(await producer.send(self._payload(number), sequence_id=number, key=b"one"))
+                    if self._random.random() < 0.1:
+                        self.repeated.append(await producer.send(self._payload(number), sequence_id=number, key=b"one"))
+                    self._next = number + self._step()
+                await asyncio.sleep(0.005)
 
 
 class Streaming(Writer):
