@@ -34,6 +34,9 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import ReceiveMessages
 from oncelog.wire.requests import CommitRequest, PublishRequest, PublishResponse, ReceiptRun
 from tests.sdk.fakes import Answer, fake_server
+from tests.world.awaits import of_threads
+
+pytestmark = pytest.mark.usefixtures("twin")
 
 NOW = 1_700_000_000_000
 
@@ -212,6 +215,7 @@ CALLS: list[Callable[[Client], object]] = [
 ]
 
 
+@of_threads
 def test_whatever_answers_it_is_an_error_of_ours() -> None:
     problem = {"content-type": "application/problem+json"}
     answers = [

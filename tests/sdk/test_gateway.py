@@ -19,6 +19,8 @@ from oncelog.http.answers import AWAY, refusal, retry_after
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.world.service import RunningService
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 PATIENCE = 120.0
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 NGINX = b"<html><head><title>502 Bad Gateway</title></head><body><center>nginx</center></body></html>"
