@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from oncelog import AsyncClient, AsyncProducer, Client, Producer, Reader
-from oncelog.errors import Forked, OncelogError, ProducerClosed, ProducerFenced, ProducerStopped
+from oncelog.errors import Forked, OncelogError, ProducerClosed, ProducerFenced, ProducerStopped, RequestTooLarge
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.sdk.test_async_client import signatures
 from tests.world.awaits import Moment, at_each_await, cancelled
@@ -179,6 +179,39 @@ async def test_what_is_given_up_fails_its_futures_and_is_named(topic: str, house
             await future
         assert not caught.value.definite
         await producer.close()
+
+
+async def test_flush_ends_where_another_task_gives_up(topic: str, house: RunningService) -> None:
+    async with Watched(house.url) as watched:
+        producer = await AsyncProducer(topic, name="p", client=watched).open()
+        watched.may.clear()
+        await producer.send_async(b"x")
+        flushing = [asyncio.ensure_future(producer.flush()), asyncio.ensure_future(producer.close())]
+        await watched.came.wait()
+        with pytest.raises(TimeoutError):
+            await producer.close(0.01)
+        for each in flushing:
+            with pytest.raises(ProducerStopped, match="closed before this was answered"):
+                await each
+        await producer.flush()
+        await producer.close()
+
+
+async def test_a_failure_in_a_batch_that_is_cancelled_behind_it_is_told_by_flush(topic: str, house: RunningService) -> None:
+    large, small = b"x" * 9_000_000, b"x"
+    for at in range(2):
+        async with Watched(house.url) as watched:
+            producer = await AsyncProducer(topic, client=watched, batch_max_messages=1, max_pending=1 + at).open()
+            sending = asyncio.ensure_future(producer.send_batch([large, small, small, small]))
+            while len(watched.seen) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            watched.may.clear()
+            sending.cancel()
+            await asyncio.wait([sending])
+            watched.may.set()
+            with pytest.raises(RequestTooLarge):
+                await producer.flush()
+            await producer.close()
 
 
 # --- its event loop, its process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -104,3 +105,23 @@ async def test_it_is_opened_first(topic: str, house: RunningService) -> None:
     for stream in (AsyncReader(topic, url=house.url), AsyncConsumer(topic, "s", url=house.url)):
         with pytest.raises(RuntimeError, match="not open"):
             await anext(aiter(stream))
+
+
+@pytest.mark.parametrize("kind", [AsyncReader, AsyncConsumer])
+async def test_what_is_fetched_by_two_tasks_is_delivered_once_and_a_seek_counts_whoever_waits(
+    client: Client, filled: str, house: RunningService, kind: Any
+) -> None:
+    name = ("s",) if kind is AsyncConsumer else ()
+    async with kind(filled, *name, url=house.url, start=8, inclusive=True, page_size=3) as stream:
+        read = stream.receive if kind is AsyncConsumer else stream.read
+        found = await asyncio.gather(read(1), stream.has_message_available(), read(1))
+        assert [message.offset for message in found[0] + found[2]] == [8, 9]
+        waiting = asyncio.ensure_future(read(4))
+        await asyncio.to_thread(house.arrived, 1)
+        await stream.seek(0)
+        with Producer[bytes](filled, client=client) as producer:
+            await asyncio.to_thread(producer.send, b"10")
+        offsets = [message.offset for message in await waiting]
+        while len(offsets) < 11:
+            offsets += [message.offset for message in await read(4)]
+        assert offsets == list(range(11))

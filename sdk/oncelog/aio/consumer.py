@@ -13,7 +13,7 @@ from oncelog.api.options import AsyncConsumerOptions, Untyped
 from oncelog.api.retry import may_retry
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Codec
-from oncelog.errors import ConsumerClosed, OncelogError
+from oncelog.errors import ConsumerClosed, ConsumerFenced, OncelogError
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits
@@ -30,7 +30,7 @@ from oncelog.wire.models import Subscription
 
 class AsyncConsumer(AsyncStream[T]):
     """The twin of :class:`oncelog.Consumer` for asyncio: the same subscription, promises and errors. An asynchronous context
-    manager, which opens the subscription; one task at a time receives, any may acknowledge.
+    manager, which opens the subscription; one task at a time receives, any may acknowledge or seek.
 
         async with AsyncConsumer("flights", "billing") as consumer:
             async for message in consumer:
@@ -193,10 +193,15 @@ class AsyncConsumer(AsyncStream[T]):
         try:
             polled = await self._ask(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
         except OncelogError as error:
+            if isinstance(error, ConsumerFenced):
+                async with self._sending:  # perhaps by a seek of another task, which has not heard of it yet
+                    pass
+            if self._opened is not opened:
+                return Found.MORE
             self._note(error)
             raise
-        if self._opened is not opened:  # another task has moved it meanwhile: what came lies elsewhere
-            return Found.MORE
+        if self._opened is not opened or self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms) != asked:
+            return Found.MORE  # another task has moved it meanwhile: what came lies elsewhere, or is held already
         return self._at.answered(polled, time.monotonic())
 
     # --- acknowledging

@@ -18,6 +18,7 @@ from oncelog.reading.stream import PAGE, Model, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start
 from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction
 
 _log = logging.getLogger(__name__)
@@ -140,11 +141,17 @@ class AsyncReader(AsyncStream[T]):
             try:
                 polled = await self._ask(partial(self._client.poll, self._topic, asked, self._namespace))
             except MessagesExpired as error:
+                if self._has_moved(asked):
+                    return Found.MORE
                 lost = self._at.expired(error)
                 place = f"{self._namespace}/{self._topic}"
                 _log.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
             else:
-                return self._at.answered(asked, polled, time.monotonic())
+                return Found.MORE if self._has_moved(asked) else self._at.answered(asked, polled, time.monotonic())
+
+    def _has_moved(self, asked: ConsumeRequest) -> bool:
+        """Whether another task has moved it since this was asked: what came lies elsewhere, or is held already."""
+        return self._at.asks(asked.wait or 0, asked.transaction) != asked
 
     def _check(self) -> None:
         if self._closed:

@@ -113,8 +113,10 @@ class AsyncSender:
                 while not self.core.put_batch(part, time.monotonic()):
                     pass
                 self._wake()
-        except BaseException:
+        except BaseException as error:
             outcomes.awaited = ()  # its caller does not hear of those that are queued
+            if not isinstance(error, OncelogError):
+                self._hear(outcomes)
             raise
         return outcomes
 
@@ -124,14 +126,12 @@ class AsyncSender:
             await self._until(outcomes.done)
         except BaseException:
             outcomes.awaited = ()
-            if outcomes.done():
-                with suppress(OncelogError):
-                    self._hear(outcomes)
+            self._hear(outcomes)
             raise
         return outcomes.receipts()
 
     def _hear(self, outcomes: Awaited) -> None:
-        """Keep the failure for flush and close: who was cancelled has not heard of it."""
+        """Keep the failure, if there is one by now, for flush and close: who was cancelled has not heard of it."""
         try:
             outcomes.receipts()
         except OncelogError as error:
@@ -166,14 +166,16 @@ class AsyncSender:
     async def flush(self, timeout: float | None = None) -> None:
         """Return when everything queued so far has its result; raise the first failure that no caller has heard of."""
         self._loop.check()
-        last = self.end_batch()
+        last = None if self._is_given_up else self.end_batch()
         try:
             async with asyncio.timeout(timeout):
-                await self._until(lambda: last is None or last.done)
+                await self._until(lambda: last is None or last.done or self._is_given_up)
         except TimeoutError:
             if last is not None and not last.done:
                 raise TimeoutError(f"{self.core.pending} messages have no result yet") from None
         failure = self.core.take_failure()
+        if failure is None and last is not None and not last.done:  # another task has closed it, and waits no longer
+            failure = self.core.unusable()
         if failure is not None:
             raise failure
 
@@ -183,8 +185,7 @@ class AsyncSender:
         self.core.close()
         self._notify()
         try:
-            if not self._is_given_up:
-                await self.flush(timeout)
+            await self.flush(timeout)
         except TimeoutError:
             raise TimeoutError(self._give_up()) from None
         except OncelogError:
@@ -211,6 +212,7 @@ class AsyncSender:
         for each in results:
             _complete(each)
         self.core.take_failure()  # the caller who gave up hears of it now
+        self._notify()
         return f"{self}: {len(ids)} messages have no outcome and are given up" + (
             f", sequence ids {ids[0]} to {ids[-1]}" if ids else ""
         )
