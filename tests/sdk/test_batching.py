@@ -171,6 +171,15 @@ def test_messages_are_cut_within_the_bounds_but_for_one_that_is_larger(
     )
 
 
+def test_a_request_is_full_at_just_its_bytes() -> None:
+    messages = Messages()
+    size = messages.extend([b"x" * 100] * 7) // 7
+    table = {3 * size: [3, 6, 7], 3 * size - 1: [2, 4, 6, 7], size - 1: [*range(1, 8)], 7 * size: [7], 7 * size - 1: [6, 7]}
+    for most, ends in table.items():
+        assert list(messages.ends(Bounds(99, most))) == ends
+    assert list(messages.ends(Bounds(5, 7 * size))) == [5, 7]
+
+
 def test_the_size_covers_what_travels() -> None:
     messages = Messages()
     assert messages.extend([b"x" * 100]) >= 100

@@ -70,6 +70,27 @@ def test_wait_wakes_for_a_batch_that_is_settled_meanwhile(when: str) -> None:
     assert len(list(as_completed(outcomes + others, timeout=PATIENCE))) == 8
 
 
+class Told:
+    """What waits for several futures."""
+
+    def __init__(self) -> None:
+        self.of: list[object] = []
+
+    def add_result(self, outcome: object) -> None:
+        self.of.append(outcome)
+
+
+def test_who_waits_for_several_is_told_once_and_only_what_is_not_done_is_watched() -> None:
+    together, outcomes = batch(3)
+    told = Told()
+    outcomes[0]._waiters.append(told)  # type: ignore[arg-type]  # as concurrent.futures does
+    stored(together, 0, 2)
+    outcomes[0].wake()  # as a call that was interrupted and is made again
+    assert told.of == [outcomes[0]]
+    wait(outcomes, timeout=0)
+    assert list(together.watched) == [2]
+
+
 def test_as_completed_yields_each_once_in_whatever_parts_they_are_completed() -> None:
     together, outcomes = batch(6)
     waiting = as_completed(outcomes, timeout=PATIENCE)

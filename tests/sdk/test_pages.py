@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from oncelog import Message
 from oncelog.errors import InvalidRequest
 from oncelog.wire import codec
-from oncelog.wire.avro_parts import encode_long
+from oncelog.wire.avro_parts import encode_long, encode_varint
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.pages import read_page
 
@@ -135,6 +135,10 @@ def test_a_page_that_is_cut_short_is_refused() -> None:
 
 def test_a_number_without_end_and_a_block_of_the_other_form_are_refused() -> None:
     head = encode_long(1) + b"\x28" + bytes(20)
+    largest = 2**63 - 1
+    beyond = enumerate(
+        [*map(encode_long, range(largest - 2, largest + 1)), encode_varint(2**64)]
+    )  # foretold, were it not too large
     for wrong in (
         head + b"\xff" * 1_000_000,
         head + b"\x00\x00\x02" + b"\xff" * 1_000_000,
@@ -152,6 +156,9 @@ def test_a_number_without_end_and_a_block_of_the_other_form_are_refused() -> Non
         head + bytes(6) + b"\x7e" + bytes(20),
         encode_long(-1) + encode_long(28) + head[1:] + bytes(8),
         encode_long(2) + head[1:] + bytes(8),
+        encode_long(4)
+        + b"".join(b"\x28" + bytes(20) + encode_long(at) + b"\x00\x02" + number + bytes(4) for at, number in beyond)
+        + b"\x00",
     ):
         with pytest.raises(InvalidRequest):
             read_page(wrong)

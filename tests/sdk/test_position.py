@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from oncelog import Message, MessageId
 from oncelog.errors import MessagesExpired
 from oncelog.reading.position import ConsumerPosition, Found, ReaderPosition, Record, Upto
+from oncelog.wire.codec import decode_polled, encode
+from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import ConsumeRequest, Polled
 
 MS = 1_700_000_000_000
@@ -108,6 +110,17 @@ def test_a_reader_from_the_oldest_that_finds_none_misses_nothing_from_then_on(st
 
 
 # --- what expires
+
+
+def test_a_message_whose_own_ttl_is_shorter_expires_before_older_ones() -> None:
+    fields = {"producer": None, "sequenceId": None, "key": None, "properties": None}
+    messages = [{**fields, **record(offset), "ttl": 2 if offset == 1 else None} for offset in range(3)]
+    body = encode("ConsumeResponse", ONCELOG_AVRO, {"messages": messages, "position": bytes(id_of(2)), "now": MS, "ttl": 90_000})
+    consumer = ConsumerPosition()
+    consumer.answered(decode_polled(body), 0.0)
+    assert consumer.fresh_until == pytest.approx(2.001)
+    consumer.drop_expired(3.0)
+    assert (offsets(consumer.records), consumer.fresh_until) == ([0, 2], 90.0)
 
 
 @pytest.mark.parametrize(

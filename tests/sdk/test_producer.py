@@ -377,6 +377,11 @@ def test_a_failure_is_told_once_by_send_by_flush_or_at_the_end_of_the_block(
         producer.send_async(b"2", sequence_id=2)
         raise ZeroDivisionError
     assert stored(client, topic) == numbered(3)
+    with Producer(topic, client=client, name="p") as producer:
+        with pytest.raises(SequenceIdNotRising):
+            producer.send_batch([b"other", b"4", b"passed over"], sequence_ids=[0, 4, 3])
+        with pytest.raises(SequenceReused):
+            producer.flush()
 
 
 @of_threads

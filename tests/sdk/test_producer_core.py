@@ -166,7 +166,9 @@ def test_there_is_room_for_a_number_of_messages_and_of_bytes_and_for_one_alone_a
             if expected:
                 shell.put(b"x")
         shell.run()
-        assert (shell.core.pending, shell.core.pending_bytes, shell.core.has_room(10**9)) == (0, 0, True)
+        assert (shell.core.pending, shell.core.pending_bytes, shell.core.has_room(10**9, 10**9)) == (0, 0, True)
+        shell.put(b"x")
+        assert [shell.core.has_room(size * count, count) for count in (2, 3)] == [True, False]
 
 
 def test_only_offsets_that_follow_on_share_a_request() -> None:
@@ -459,6 +461,15 @@ def test_one_refusal_judges_every_message_and_the_one_that_expects_the_upcoming_
         else:
             assert (each.expected, each.definite) == (at, True)
     assert len(shell.requests) <= 3
+
+
+def test_the_numbers_of_what_is_refused_stay_empty_where_what_is_behind_it_in_the_request_is_stored() -> None:
+    shell = Shell()
+    for at in range(3):
+        shell.put(expected_offset=at)
+    assert kinds(shell.run(mismatch(0, 2))) == ["OffsetMismatch", "OffsetMismatch", "stored"]
+    shell.put()
+    assert shell.run()[-1].sequence_id == 3, "below it, it would be taken for a duplicate"
 
 
 # --- numbers of what was refused

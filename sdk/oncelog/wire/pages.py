@@ -107,7 +107,7 @@ def read_page(body: bytes, most: int | None = None) -> tuple[Page, int]:
     page, at = Page(), 0
     try:
         while True:
-            count, at = _long(body, at)
+            count, at = _long(body, at)  # raises IndexError behind the body
             if count == 0:
                 return page, at
             # No service of ours writes the other form of a block, with its size.
@@ -120,7 +120,10 @@ def read_page(body: bytes, most: int | None = None) -> tuple[Page, int]:
 
 
 def _read_block(page: Page, body: bytes, at: int, count: int) -> int:
-    """Cut so many messages that begin at ``at``; where they end. Raises InvalidRequest, IndexError, UnicodeDecodeError."""
+    """Cut so many messages that begin at ``at``; where they end, which may be behind the body.
+
+    Raises InvalidRequest, IndexError, UnicodeDecodeError.
+    """
     begins, payloads = list[int](), list[int]()
     heads, tail = _Heads(count), _NONE
     ahead: Iterator[bytes] = iter(())
@@ -150,8 +153,6 @@ def _read_block(page: Page, body: bytes, at: int, count: int) -> int:
             raise _not_avro()
         payloads.append(end - at)
         at = end + (length >> 1)
-    if at > len(body):
-        raise _not_avro()
     heads.end_run(page, count)
     raws = [body[begin:end] for begin, end in pairwise((*begins, at))]
     page.ids += [raw[1:_OFFSET_AT] for raw in raws]
