@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -229,3 +230,15 @@ def test_a_row_under_a_key_that_is_no_messages_can_be_written_again(place: Place
         batch.put(Table.MESSAGE, LOG + end, value)
         store.write([batch])
         assert store.get(Table.MESSAGE, LOG + end) == value
+
+
+def test_a_falling_scan_gives_each_row_once_although_the_run_it_began_in_is_laid_anew_meanwhile(place: Place) -> None:
+    store, ids = place.open(), ids_from(row_id(1_000, 0), 10)
+    written_as_run(store, LOG, ids, [b"row"] * 10)
+    with closing(store.scan(Table.MESSAGE, LOG, LOG + ids[8], reverse=True)) as rows:
+        found = [next(rows)]
+        batch = Batch()
+        batch.delete(Table.MESSAGE, LOG + ids[4])
+        store.write([batch])
+        found += rows
+    assert found == [(LOG + each, b"row") for each in ids[7::-1]], "as of its first step"
