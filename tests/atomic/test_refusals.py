@@ -95,6 +95,15 @@ def gaps(*begins: int) -> Callable[[House], Awaitable[Fields]]:
     return call
 
 
+async def gap_between_its_messages(house: House) -> Fields:
+    """Were it committed, the message left out would be called a duplicate for ever."""
+    await (await house.topic("a")).producers.open("p", "nonce", "refuse")
+    await _staged(house, "b")
+    left_out = messages("0", "2", producer="p", sequence_ids=[0, 2])
+    await refused(SequenceGap, house.stage("t", "a", 0, left_out))
+    return {"parts": {"a": left_out}}
+
+
 def incarnations(first: str | None, then: str | None, sequence_id: int) -> Callable[[House], Awaitable[Fields]]:
     async def call(house: House) -> Fields:
         loader = {"group": "g", "producer": "loader"}
@@ -259,6 +268,7 @@ TABLE = [
     Row("a sequence id with another payload", reused, SequenceReused, "sequence_reused", {}),
     Row("an older incarnation's messages", fenced, ProducerFenced, "producer_fenced", {"epoch": 1, "current_epoch": 2}),
     Row("a gap within", gaps(1, 3), SequenceGap, "sequence_gap", {"expected": 2, "received": 3}),
+    Row("a gap in a request", gap_between_its_messages, SequenceGap, "sequence_gap", {"expected": 1, "received": 2}),
     Row("a gap before", gaps(2, 3), SequenceGap, "sequence_gap", {"expected": 1, "received": 2}),
     Row("a gap behind a known one", gaps(0, 2), SequenceGap, "sequence_gap", {"expected": 1, "received": 2}),
     *[

@@ -128,8 +128,8 @@ class AtomicOnTopic:
     def brought(self, number: int, request: PublishRequest) -> Staged:
         """Stage what a commit brings itself, in memory alone: nobody else knows of it, and nothing is to be dropped.
 
-        Raises ExpectationsNotChecked, ProducerFenced, StorageUnavailable: it cannot be committed. A refusal may depend on what is
-        being written.
+        Raises ExpectationsNotChecked, ProducerFenced, SequenceGap, StorageUnavailable: it cannot be committed. A refusal may
+        depend on what is being written.
         """
         staged = self.begun(number)
         self._check_new(staged, request)
@@ -179,11 +179,11 @@ class AtomicOnTopic:
         if refusal is not None:
             raise refusal
         last = staged.group.dedup.last_pushed(producer)
-        if last is None:
-            return
-        if ids[0] <= last.sequence_id:
+        if last is not None and ids[0] <= last.sequence_id:
             raise _not_rising(producer, last.sequence_id, ids[0])
-        gap = self._producers.gap(producer, ids, last)
+        # Within the first request too: the commit looks only at what lies before it.
+        before = last or LastEntry(ids[0] - 1, b"", 0)
+        gap = self._producers.gap(producer, ids, before) if self._topic.deduplicates else None
         if gap is not None:
             raise sequence_gap(producer, *gap)
 
