@@ -474,11 +474,20 @@ async def test_where_nobody_deduplicates_a_commit_stores_every_message() -> None
         assert await house.shown("a") == ["0", "1", "0", "1", "2"]
 
 
-async def test_a_commit_that_was_made_before_is_a_duplicate_though_its_topic_is_gone(house: House) -> None:
+@pytest.mark.parametrize("how", ["gone", "fenced", "not checked"])
+async def test_a_commit_that_was_made_before_is_a_duplicate_though_its_topic_would_not_take_it_now(how: str) -> None:
     numbered = {"group": "g", "producer": "p", "sequence_id": 1, "incarnation": "i"}
-    await house.commit("t", {"a": messages("1")}, **numbered)
-    await house.delete("a")
-    assert (await house.commit("u", {"a": messages("1")}, **numbered)).state == "duplicate"
+    async with living(topics="a", checked=True) as house:
+        await (await house.topic("a")).producers.open("p", "nonce-1", "allow")
+        parts = {"a": messages("1", producer="p", first=0, epoch=1, expected_offset=0)}
+        await house.commit("t", parts, **numbered)
+        if how == "gone":
+            await house.delete("a")
+        elif how == "fenced":
+            await (await house.topic("a")).producers.open("p", "nonce-2", "allow")
+        else:
+            await house.service.topics.update("default", "a", {})
+        assert (await house.commit("u", parts, **numbered)).state == "duplicate"
 
 
 # --- what its messages expect; on one topic: test_staged.py

@@ -81,26 +81,6 @@ class _Work(NamedTuple):
         return list(self.holders) == list(holders) and self.chunks == _chunks(self.staged)
 
 
-class _Sources(NamedTuple):
-    """Where the messages of one commit are, beside those that its transaction and its branches have staged."""
-
-    carried: Mapping[int, Brought]
-    """What the commit brings, by number."""
-    staged: dict[int, Staged]
-    own: dict[int, TopicRef]
-    """Numbers under which the commit has staged anew what is left of others, and where."""
-
-    def brought(self, log: TopicLog, number: int) -> Staged | None:
-        """Returns what the commit brings under this number, known to this opening of its topic; None: it is none of these.
-
-        Raises as ``AtomicOnTopic.brought``.
-        """
-        each = self.carried.get(number)
-        if each is not None and each.log is not log:
-            self.staged[number] = log.atomic.brought(number, each.request)
-        return self.staged.get(number)
-
-
 class Endings:
     """Ends the transactions in one ledger. Belongs to the event loop that owns the writer and the topics."""
 
@@ -145,11 +125,10 @@ class Endings:
         own: dict[int, TopicRef],
         known: OncelogError | None,
     ) -> AtomicOutcome:
-        """``own``: numbers under which this commit has staged something, and where."""
+        """``own``: numbers under which this commit has staged something anew, and where."""
         work: dict[TopicRef, _Work] = {}
+        carried = {self._ledger.next_number(): each for each in brought}
         try:
-            carried = {self._ledger.next_number(): each for each in brought}
-            staged = {number: each.log.atomic.brought(number, each.request) for number, each in carried.items()}
             while True:
                 overtaken = await self._overtaken(transaction, request)
                 if overtaken is not None:
@@ -160,13 +139,13 @@ class Endings:
                 if known is not None:
                     raise known
                 branches = self._branches(transaction, request)
-                holders = _holders(transaction, {number: each.topic for number, each in carried.items()}, branches)
+                holders = _holders(transaction, carried, branches)
                 self._writer.check()
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
                 # another commit the branches, that this verdict is about.
                 if self._is_judged(holders, work):
                     break
-                work = await self._work(holders, work, _Sources(carried, staged, own))
+                work = await self._work(holders, work, carried, own)
         except OncelogError as refusal:
             # Another commit may have named it while `_work` waited. Then it has ended, and must not be ended again by a refusal.
             overtaken = await self._overtaken(transaction, request)
@@ -250,27 +229,32 @@ class Endings:
         return whole and all(each.log.atomic.judged(each.ready) for each in work.values())
 
     async def _work(
-        self, holders: dict[TopicRef, list[int]], before: dict[TopicRef, _Work], sources: _Sources
+        self,
+        holders: dict[TopicRef, list[int]],
+        before: dict[TopicRef, _Work],
+        carried: Mapping[int, Brought],
+        own: dict[int, TopicRef],
     ) -> dict[TopicRef, _Work]:
         """Returns what is to be copied on each topic, having waited for what it depends on.
 
-        ``before``: what was found a moment ago.
+        ``before``: what was found a moment ago. What is ``carried`` is judged here and not sooner: it may be a duplicate.
         """
         work: dict[TopicRef, _Work] = {}
         for topic, holding in holders.items():
             log = await self._open(topic)
             known = before.get(topic)
             if known is None or known.log is not log or not known.is_all_of(holding):
-                staged = [sources.brought(log, each) or await self._staged(log, each) for each in holding]
+                staged = [
+                    log.atomic.brought(each, carried[each].request) if each in carried else await self._staged(log, each)
+                    for each in holding
+                ]
                 missing = [number for number, each in zip(holding, staged, strict=True) if not each.chunks]
                 if missing and not any(self._ledger.needs(number) for number in missing):
                     continue  # they ended while that was read: the next look at them says so
                 if missing:
                     raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
                 known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
-            work[topic] = known._replace(
-                ready=await log.atomic.ready(known.ready.staged, partial(self._allot, sources.own, topic))
-            )
+            work[topic] = known._replace(ready=await log.atomic.ready(known.ready.staged, partial(self._allot, own, topic)))
         return work
 
     async def _staged(self, log: TopicLog, number: int) -> Staged:
@@ -408,12 +392,12 @@ class Endings:
 
 
 def _holders(
-    transaction: Transaction, carried: Mapping[int, TopicRef], branches: Sequence[Transaction]
+    transaction: Transaction, carried: Mapping[int, Brought], branches: Sequence[Transaction]
 ) -> dict[TopicRef, list[int]]:
     """Returns topic → the numbers under which the commit's messages are staged there, in order."""
     holders: dict[TopicRef, list[int]] = {topic: [transaction.number] for topic in transaction.topics}
-    for number, topic in carried.items():
-        holders.setdefault(topic, []).append(number)
+    for number, each in carried.items():
+        holders.setdefault(each.topic, []).append(number)
     for branch in branches:
         for topic in branch.topics:
             holders.setdefault(topic, []).append(branch.number)
