@@ -26,6 +26,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.wire.models import AtomicOutcome
+from oncelog.wire.requests import PublishRequest
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from tests.atomic.house import BatchByBatch, House, living, messages, refused
@@ -37,8 +38,10 @@ NAMES = ("t", "u", "v", "t.1", "t.2", "u.1")
 TIMEOUT_MS = 10_000
 STEP_MS = 5_000
 
-Carried = tuple[Sequence[str], bool, int | None]
-"""The branches that a commit names, whether it brings messages, and its sequence id."""
+Brought = dict[str, Sequence[int | None]]
+"""Topic → what a commit brings to it: one None is a plain message; sequence ids are those of the producer p."""
+Carried = tuple[Sequence[str], Brought, int | None]
+"""The branches that a commit names, what it brings, and its sequence id."""
 Named = tuple[str, int | None]
 """A payload and, of a message of the producer p, its sequence id."""
 
@@ -99,7 +102,7 @@ class Model:
 
     def commit(self, name: str, carried: Carried, now: int) -> type[Exception] | None:
         """What a commit of a transaction in progress is refused with; None: it has ended well."""
-        own, (branches, inline, number) = self.transactions[name], carried
+        own, (branches, brings, number) = self.transactions[name], carried
         if own.expires <= now:
             own.state = "aborted"
             return TransactionNotInProgress
@@ -112,8 +115,8 @@ class Model:
                 return BranchGone
         named = [self.transactions[each] for each in branches]
         brought = Staging(0, None)
-        if inline:
-            brought.chunks["a"].append([(f"{name}:inline", None)])
+        for topic, body in brings.items():
+            brought.chunks[topic].append(brought_by(name, body))
         parts = [own, brought, *named]
         for topic in TOPICS:
             ids = [[number for _, number in part.messages(topic) if number is not None] for part in parts]
@@ -127,6 +130,16 @@ class Model:
         for topic in TOPICS:
             self.append(topic, [message for part in parts for message in part.messages(topic)])
         return None
+
+
+def brought_by(name: str, body: Sequence[int | None]) -> list[Named]:
+    """What the commit of this name brings to a topic."""
+    return [(f"{name}:inline" if each is None else f"p{each}", each) for each in body]
+
+
+def _request_of(chunk: Sequence[Named]) -> PublishRequest:
+    payloads, ids = [payload for payload, _ in chunk], [each for _, each in chunk if each is not None]
+    return messages(*payloads, producer="p", sequence_ids=ids) if ids else messages(*payloads)
 
 
 class Run:
@@ -173,24 +186,21 @@ class Run:
             staging.chunks[topic].append(chunk)
             await self.house.stage(name, topic, number, request)
 
-    def _request(self, body: Sequence[int | None]) -> tuple[Any, list[Named]]:
+    def _request(self, body: Sequence[int | None]) -> tuple[PublishRequest, list[Named]]:
         """``body``: one None is a plain message; sequence ids are those of the producer p, whose payloads follow from them."""
         self.model.steps += 1
-        ids = [each for each in body if each is not None]
-        if not ids:
-            return messages(f"m{self.model.steps}"), [(f"m{self.model.steps}", None)]
-        request = messages(*(f"p{each}" for each in ids), producer="p", sequence_ids=ids)
-        return request, [(f"p{each}", each) for each in ids]
+        chunk = [(f"m{self.model.steps}" if each is None else f"p{each}", each) for each in body]
+        return _request_of(chunk), chunk
 
-    async def commit(self, name: str, branches: Sequence[str], inline: bool, number: int | None) -> None:
+    async def commit(self, name: str, branches: Sequence[str], brings: Brought, number: int | None) -> None:
         transactions, now = self.model.transactions, self.clock.now_ms()
         named = [each for each in dict.fromkeys(branches) if each != name]
-        parts = {"a": messages(f"{name}:inline")} if inline else {}
+        parts = {topic: _request_of(brought_by(name, body)) for topic, body in brings.items()}
         producer = None if number is None else "loader"
         call = self.house.commit(name, parts, group="g", branches=named, producer=producer, sequence_id=number)
-        own, carried = transactions.get(name), (named, inline, number)
+        own, carried = transactions.get(name), (named, brings, number)
         if own is not None and own.state in ("committed", "duplicate"):
-            if carried in (([], False, None), own.carried):
+            if carried in (([], {}, None), own.carried):
                 assert (await call).state == own.state
             else:
                 await refused(TransactionNotInProgress, call)
@@ -224,8 +234,16 @@ class Run:
 
     async def publish(self, topic: str, body: Sequence[int | None]) -> None:
         request, chunk = self._request(body)
-        await self.house.publish(topic, request)
+        answer = await self.house.publish(topic, request)
         self.model.append(topic, chunk)
+        found, at = await self.house.read(topic), 0
+        for run in answer.receipts:
+            if run.offset is not None:
+                assert found[run.offset].message_id == run.message_id
+                placed = [each.payload.decode() for each in found[run.offset :][: run.count]]
+                assert placed == [payload for payload, _ in chunk][at:][: run.count]
+            at += run.count
+        assert at == len(chunk)
 
     async def advance(self) -> None:
         self.clock.advance(STEP_MS)
@@ -319,7 +337,7 @@ step = (
     st.tuples(st.just("begin"), names)
     | st.tuples(st.just("stage"), names, topics, bodies)
     | st.tuples(st.just("stage"), names, topics, bodies)
-    | st.tuples(st.just("commit"), names, branches, st.booleans(), st.none() | st.integers(0, 3))
+    | st.tuples(st.just("commit"), names, branches, st.dictionaries(topics, bodies), st.none() | st.integers(0, 3))
     | st.tuples(st.just("abort"), names)
     | st.tuples(st.just("publish"), topics, bodies)
 )

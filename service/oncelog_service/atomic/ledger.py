@@ -68,7 +68,7 @@ class Ledger:
         self.ended: OrderedDict[str, Ended] = OrderedDict()
         """The latest ones, by id."""
         self._allotted: set[int] = set()
-        """Numbers under which commits that are being decided have staged what they bring, or what is left of others."""
+        """Numbers under which commits that are being decided have staged anew what is left of others."""
         found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
         self._writer.submit(found.stale)
 
@@ -150,7 +150,7 @@ class Ledger:
         return self._last
 
     def allot(self) -> int:
-        """Returns a number for what a commit stages of its own; it is needed until :meth:`release`."""
+        """Returns a number for what a commit stages anew; it is needed until :meth:`release`."""
         number = self.next_number()
         self._allotted.add(number)
         return number
