@@ -108,6 +108,7 @@ def test_asked_to_any_instance_answers_by_itself(cluster: Instances, client: Cli
         assert receipts(stored)[0]["offset"] == number
         assert [each["payload"] for each in other.poll(topic, proxy=True).json()] == [f"m{each}" for each in range(number + 1)]
         verified = other.ask("POST", address(topic) + "/verify", proxy=True)
+        assert other.ask("HEAD", address(topic) + "/stats", proxy=True, timeout=20).status_code == 200
         last = json.loads(verified.content.splitlines()[-1])
         assert (last["ok"], last["messages"]) == (True, number + 1)
     assert_problem(others[0].ask("GET", address("nowhere") + "/stats", proxy=True), 404, "topic_not_found")

@@ -61,7 +61,8 @@ class Application:
         except NotServedHere as elsewhere:
             if head.header(ROUTE) != PROXY:
                 raise
-            return await self._forwarder.send(elsewhere.url, head.method, head.target, head.headers, body)
+            # A HEAD asks as a GET does: the body is left out here, where its client is answered.
+            return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body)
 
     def _check_token(self, head: Head) -> None:
         if self._authorization is None or head.path in _OPEN_TO_ALL:
