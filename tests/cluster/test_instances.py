@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import Mock
@@ -32,7 +34,7 @@ from tests.behaviours.cli.support import run, value
 from tests.cluster.instances import LEASE_SECONDS, Instances, address, instances, side_by_side, until
 from tests.patience import PATIENCE
 from tests.postgres import PostgresServer
-from tests.rest.talk import assert_problem, receipts
+from tests.rest.talk import assert_problem, connected, head, receipts
 from tests.scenarios.committing import check_commits, committing
 from tests.sdk.fakes import Answer, fake_server, problem
 from tests.world.crash import wait_for_attempts
@@ -112,6 +114,24 @@ def test_asked_to_any_instance_answers_by_itself(cluster: Instances, client: Cli
         last = json.loads(verified.content.splitlines()[-1])
         assert (last["ok"], last["messages"]) == (True, number + 1)
     assert_problem(others[0].ask("GET", address("nowhere") + "/stats", proxy=True), 404, "topic_not_found")
+
+
+def test_polls_that_wait_at_another_instance_hold_up_nothing_there_and_end_with_their_clients(
+    cluster: Instances, client: Client
+) -> None:
+    owner, other, _ = cluster.all
+    topic = cluster.topic_at(owner, client)
+    body = b'{"wait": 60000}'
+    fields = ("content-type: application/json", f"content-length: {len(body)}", "oncelog-route: proxy")
+    poll = head("POST", f"{address(topic)}/poll", *fields) + body
+    open_files: Callable[[], int] = lambda: len(os.listdir(f"/proc/{owner.pid}/fd"))  # noqa: E731
+    before = open_files()
+    with ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(connected(other.url)).sendall(poll)
+        assert other.ask("GET", f"{address(topic)}/stats", proxy=True, timeout=30).status_code == 200
+        until(lambda: open_files() >= before + 100)
+    until(lambda: open_files() < before + 50, seconds=40)  # of the 60 that they would wait
 
 
 def test_a_poll_that_waits_at_another_instance_ends_with_the_message(cluster: Instances, client: Client) -> None:

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import cached_property
 from urllib.parse import urljoin, urlsplit
 
 from oncelog.errors import ConnectionFailed, StorageUnavailable
 from oncelog.http.connections import FAILURES, Connections, connection_error
 from oncelog.http.deadline import Deadline
-from oncelog.process.procedures import drive
+from oncelog.http.loop import Awaiting
+from oncelog.http.trust import Trust
 from oncelog_service.rest.answer import Answer
 
 ROUTE = b"oncelog-route"
 """The header by which a client asks for this, with the value ``proxy``."""
 PROXY = b"proxy"
-_THREADS = 64
-"""Requests under way; each may be a poll that waits."""
 _HOPS = 3
 _PASSED_ON = (b"content-type", b"accept")
 
 
 class Forwarder:
-    """Asks other instances. Its threads begin when they are first needed."""
+    """Asks other instances. What asks ends with its task, and the request at the other instance with it."""
 
     def __init__(self, token: str | None, longest_seconds: float) -> None:
         """``token``: what this service's clients carry, and theirs; ``longest_seconds``: until an answer must have come."""
         self._token = token
         self._longest = longest_seconds
-        self._threads = ThreadPoolExecutor(_THREADS, "oncelog-forward")
+
+    @cached_property
+    def _trust(self) -> Trust:
+        return Trust.chosen()  # once, as its certificates are read on the event loop
 
     async def send(self, url: str, method: str, target: str, headers: Mapping[bytes, bytes], body: bytes) -> Answer:
         """What the instance at ``url``, or the one it knows of, answers to this request.
@@ -40,17 +41,13 @@ class Forwarder:
         passed = {name.decode(): headers[name].decode("latin-1") for name in _PASSED_ON if name in headers}
         if self._token is not None:
             passed["authorization"] = f"Bearer {self._token}"
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self._send(method, url + target, passed, body)
-        )
-
-    def _send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Answer:
-        with closing(Connections()) as connections:
+        url += target
+        with closing(Connections(self._trust, Awaiting())) as connections:
             for _ in range(_HOPS):
                 try:
-                    answer = drive(connections.ask(method, url, body, headers, Deadline(self._longest)))
+                    answer = await connections.ask(method, url, body, passed, Deadline(self._longest))
                     try:
-                        content = drive(answer.content())
+                        content = await answer.content()
                     finally:
                         answer.let_go()
                 except FAILURES as error:
