@@ -18,7 +18,7 @@ from oncelog.codecs import codec_for
 from oncelog.errors import CodecError, InvalidRequest, OffsetMismatch
 from oncelog.message_id import SIZE
 from oncelog.values.expectation import UNCHECKED, Expectation, expectation, is_past
-from oncelog.values.outgoing import LONGEST_SECONDS, check_seconds, outgoing
+from oncelog.values.outgoing import LONGEST_SECONDS, check_seconds, outgoing, outgoing_columns
 
 milliseconds = st.integers(0, 2**63 - 1)
 counters = st.integers(0, 2**16 - 1)
@@ -161,6 +161,15 @@ def test_what_is_the_callers_is_copied() -> None:
     buffer[:] = b"after!"
     properties["a"] = "2"
     assert [(each.payload, each.properties) for each in messages] == [(b"before", {"a": "1"})] * 2
+
+
+@pytest.mark.parametrize("given", [{}, {"a": "1"}])
+def test_properties_are_those_of_the_call_whatever_becomes_of_the_callers(given: dict[str, str]) -> None:
+    one, other = given.copy(), given.copy()
+    message = outgoing(b"x", properties=one)
+    *_, column = outgoing_columns([b"x", b"y"], properties=[other, None])
+    one["b"] = other["b"] = "2"
+    assert (message.properties, column) == (given, [given, None])
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0, LONGEST_SECONDS * 1.01])
