@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
 from oncelog_dedup import LastEntry
+from oncelog_service.log.append import history
 from oncelog_service.log.append.history import Further, History, Original, OriginalRun, read_where_expected, requests_of, walk
 from oncelog_service.log.append.receipts import duplicate_runs, repeated_runs
 from oncelog_service.storage.checksum import with_checksum
@@ -253,3 +254,16 @@ def test_of_what_was_rolled_back_between_them_nothing_is_an_original() -> None:
     key = PREFIX + log.row_ids[11]
     messages[key] = rolled_back(messages[key])
     assert found_in(log, 5, 17).keys() == {*range(5, 17)} - {15}
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["side by side", "with gaps"])
+def test_small_messages_under_the_numbers_of_large_ones_do_not_fill_the_memory(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_BESIDES", 20_000)
+    log, ids = WrittenLog(), range(0, 200 * step, step)
+    for sequence_id in ids:
+        log.publish(Columns([bytes(1_000)], "a", [sequence_id]))
+    newest = LastEntry(ids[-1], message_id_of(log.row_ids[-1]), 199)
+    assert len(History(log.store, PREFIX).originals("a", newest, ids, 0, 200 * 1_000)) == 200
+    assert 0 < len(History(log.store, PREFIX).originals("a", newest, ids, 0, 200)) < 60

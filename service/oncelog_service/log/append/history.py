@@ -12,7 +12,7 @@ They are looked for in two ways:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice, repeat
 from operator import itemgetter
@@ -42,6 +42,8 @@ class Further(NamedTuple):
     rows: int
     requests: int
     """Each costs a seek."""
+    payload_bytes: int = 2**63
+    """Of what it has found, all of which is in memory."""
 
 
 FURTHER = Further(64, 8)
@@ -50,6 +52,8 @@ MOST_RECENT = Further(100_000, 100_000)
 """For what may be the most recent request again: all that it repeats is looked up, some tenths of a second at the most."""
 
 
+_BESIDES = 64 * 2**20
+"""Bytes of what lies beside the payloads of one request: keys, properties, heads of rows."""
 _LARGEST_PART = 100_000
 """Payloads of a stored group that are looked through."""
 
@@ -166,26 +170,36 @@ def walk(
     """Look for the rising ``sequence_ids`` from the newest message back. Raises TopicDamaged."""
     wanted = set(sequence_ids)
     found: dict[int, Original] = {}
-    room = further.rows
+    room, size = further.rows, 0
     oldest = None
     for number, request in enumerate(requests_of(store, prefix, producer, newest)):
         for original in request:
             if original.sequence_id in wanted:
                 found.setdefault(original.sequence_id, original)
         room -= len(request) if number else 0
+        size += sum(len(original.payload) for original in request if original.sequence_id in wanted)
         oldest = request[-1].sequence_id if request else None
-        if room <= 0 or number >= further.requests or len(found) == len(wanted) or oldest is None or oldest <= sequence_ids[0]:
+        if room <= 0 or number >= further.requests or size > further.payload_bytes:
+            break
+        if len(found) == len(wanted) or oldest is None or oldest <= sequence_ids[0]:
             break
     return Walk(found, oldest)
 
 
 def read_where_expected(
-    store: Store, prefix: bytes, producer: str, sequence_ids: Sequence[int], offsets: range, begin: bytes | None = None
+    store: Store,
+    prefix: bytes,
+    producer: str,
+    sequence_ids: Sequence[int],
+    offsets: range,
+    begin: bytes | None = None,
+    most_bytes: int = 2**63,
 ) -> Mapping[int, Original]:
     """sequence id → the producer's message, for those of the rising ``sequence_ids`` that lie at ``offsets``, in no stored group.
 
     Args:
         begin: The key to begin at, if it is known; else it is looked for.
+        most_bytes: Of rows; where there are more of them the rest is not looked at.
 
     Raises TopicDamaged.
     """
@@ -196,8 +210,18 @@ def read_where_expected(
     named = VALUE_BRANCH + encode_string(producer) + VALUE_BRANCH
     offset, found = unchecked_from(store, prefix, begin)
     with closing(found):
-        rows = [*islice(found, len(offsets))] if offset == offsets[0] else []
+        rows = _first(found, len(offsets), most_bytes) if offset == offsets[0] else []
     return _as_a_run(prefix, named, sequence_ids, offset, rows) or _one_by_one(prefix, named, sequence_ids, offset, rows)
+
+
+def _first(rows: Iterable[tuple[bytes, bytes]], count: int, most_bytes: int) -> list[tuple[bytes, bytes]]:
+    first: list[tuple[bytes, bytes]] = []
+    for each in islice(rows, count):
+        first.append(each)
+        most_bytes -= len(each[1])
+        if most_bytes < 0:
+            break
+    return first
 
 
 def _as_a_run(
@@ -269,30 +293,39 @@ class History:
         self._looked: dict[str, _Looked] = {}
 
     def originals(
-        self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int
+        self,
+        producer: str,
+        newest: LastEntry,
+        sequence_ids: Sequence[int],
+        counts_from: int,
+        payload_bytes: int = 2**62,
     ) -> Mapping[int, Original]:
         """sequence id → stored message, for those of the rising ``sequence_ids`` that are cheaply found.
 
         All that an exact retry of the most recent request repeats are. An operator may have forgotten the producer: what lies
-        below the offset ``counts_from`` is no original then. Raises TopicDamaged.
+        below the offset ``counts_from`` is no original then. ``payload_bytes``: the request's own. Where the stored messages have
+        more, one of those that are found is another message, and the rest stays on disk: small messages that come under the
+        numbers of large ones would fill the memory. Raises TopicDamaged.
         """
+        most_bytes = payload_bytes + _BESIDES
         row_id = newest.message_id[:ROW_ID_SIZE]
         # Up to the newest message: this may be the most recent request again, which always gets its original ids.
         recent = sequence_ids[-1] == newest.sequence_id
         found: Mapping[int, Original] = {}
         if recent or not self._looked_for(producer, row_id).elsewhere:
-            found = self._where_expected(producer, newest, sequence_ids, counts_from)
+            found = self._where_expected(producer, newest, sequence_ids, counts_from, most_bytes)
         looked = self._looked_for(producer, row_id)
         in_vain = not recent and looked.seen_from is not None and sequence_ids[-1] < looked.seen_from
         if in_vain or len(found) == len(sequence_ids):
             return found
-        came = walk(self._store, self._prefix, producer, row_id, sequence_ids, MOST_RECENT if recent else FURTHER)
+        further = MOST_RECENT._replace(payload_bytes=most_bytes) if recent else FURTHER
+        came = walk(self._store, self._prefix, producer, row_id, sequence_ids, further)
         if not recent and came.seen_from is not None and came.seen_from > sequence_ids[0]:  # it ended at its bounds
             self._remember(producer, looked._replace(seen_from=came.seen_from))
         return {**found, **came.found}
 
     def _where_expected(
-        self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int
+        self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int, most_bytes: int
     ) -> Mapping[int, Original]:
         end = newest.offset + 1 - (newest.sequence_id - sequence_ids[-1])
         first = max(end - len(sequence_ids), counts_from)
@@ -300,7 +333,7 @@ class History:
             return {}
         looked = self._looked_for(producer, newest.message_id[:ROW_ID_SIZE])
         begin = looked.behind if looked.next_offset == first else None
-        found = read_where_expected(self._store, self._prefix, producer, sequence_ids, range(first, end), begin)
+        found = read_where_expected(self._store, self._prefix, producer, sequence_ids, range(first, end), begin, most_bytes)
         last = found.get(sequence_ids[-1])
         if last is not None and last.offset == end - 1:
             looked = looked._replace(next_offset=end, behind=after(last.message_id[:ROW_ID_SIZE]))

@@ -124,7 +124,8 @@ class Judge:
         last_entry = self._dedup.last_persisted(producer)
         if last_entry is None or not sequence_ids:
             return NOTHING  # rolled back while this waited
-        originals = await read(self._history.originals, producer, last_entry, sequence_ids, self._producers.counts_from(producer))
+        counts_from, payload_bytes = self._producers.counts_from(producer), sum(map(len, payloads))
+        originals = await read(self._history.originals, producer, last_entry, sequence_ids, counts_from, payload_bytes)
         if isinstance(originals, OriginalRun) and originals.has_payloads(payloads[: len(originals)]):
             return Known(len(sequence_ids), repeated_runs(originals), originals)
         for sequence_id, payload in zip(sequence_ids, payloads, strict=False):
