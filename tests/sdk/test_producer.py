@@ -272,6 +272,23 @@ def test_a_full_queue_makes_the_sender_wait_until_there_is_room_or_the_producer_
     closing.join(PATIENCE)
 
 
+def test_flush_does_not_say_that_all_is_well_where_another_thread_gives_up(watched: Watched, topic: str) -> None:
+    gate = threading.Event()
+    watched.before = lambda: gate.wait(PATIENCE)
+    producer: Producer[bytes] = Producer(topic, client=watched, name="p", linger=60)
+    producer.send_async(b"x")
+    with ThreadPoolExecutor(1) as threads:
+        flushing = threads.submit(producer.flush)
+        until(lambda: watched.seen, "it is flushed")
+        with pytest.raises(TimeoutError):
+            producer.close(0.01)
+        gate.set()
+        with pytest.raises(ProducerStopped, match="closed before this was answered"):
+            flushing.result(PATIENCE)
+    producer.flush()
+    producer.close()
+
+
 # --- numbers and names
 
 

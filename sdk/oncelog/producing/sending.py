@@ -204,7 +204,7 @@ class Sender:
         self.check_may_wait()
         if self.is_elsewhere():
             return  # nothing was sent on this side of the fork
-        last = self.end_batch()
+        was_given_up, last = self._abandoned.is_set(), self.end_batch()
         if last is not None and not last.done:
             if timeout is None:
                 self._send_up_to(last)
@@ -215,6 +215,10 @@ class Sender:
             if not self._changed.wait_for(lambda: last is None or last.done, timeout):
                 raise TimeoutError(f"{self.core.pending} messages have no result yet")
             failure = self.core.take_failure()
+            if failure is None and last is not None and self._abandoned.is_set() and not was_given_up:
+                result = last.shared.of(last.begin + len(last) - 1)
+                if result is not None and result.error is not None:  # another thread has closed it, and waits no longer
+                    failure = self.core.unusable()
         if failure is not None:
             raise failure
 
