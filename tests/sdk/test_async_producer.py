@@ -11,7 +11,16 @@ from uuid import uuid4
 import pytest
 
 from oncelog import AsyncClient, AsyncProducer, Client, Producer, Reader
-from oncelog.errors import Forked, OncelogError, ProducerClosed, ProducerFenced, ProducerStopped, RequestTooLarge
+from oncelog.errors import (
+    Forked,
+    OncelogError,
+    ProducerClosed,
+    ProducerFenced,
+    ProducerStopped,
+    RequestTooLarge,
+    SequenceIdNotRising,
+    SequenceReused,
+)
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.sdk.test_async_client import signatures
 from tests.world.awaits import Moment, at_each_await, cancelled
@@ -212,6 +221,19 @@ async def test_a_failure_in_a_batch_that_is_cancelled_behind_it_is_told_by_flush
             with pytest.raises(RequestTooLarge):
                 await producer.flush()
             await producer.close()
+
+
+async def test_a_failure_in_a_batch_whose_next_part_cannot_be_sent_is_told_by_flush(topic: str, house: RunningService) -> None:
+    async with (
+        AsyncClient(house.url) as client,
+        AsyncProducer[bytes](topic, client=client, batch_max_messages=1, max_pending=1) as producer,
+    ):
+        await producer.send_batch([b"0", b"1"], sequence_ids=[0, 1])
+        with pytest.raises(SequenceIdNotRising):
+            await producer.send_batch([b"other", b"4", b"passed over"], sequence_ids=[0, 4, 3])
+        with pytest.raises(SequenceReused):
+            await producer.flush()
+        await producer.flush()
 
 
 # --- its event loop, its process

@@ -445,6 +445,45 @@ def test_a_batch_whose_caller_was_interrupted_is_told_by_flush(
 
 
 @of_threads
+def test_a_failure_that_had_come_when_its_caller_was_interrupted_is_told_by_flush(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer[bytes](topic, client=client, name="p", batch_max_messages=1, max_pending=1) as producer:
+        producer.send_batch([b"0", b"1"], sequence_ids=[0, 1])
+        wait, room = producer._sender.wait, producer._sender._wait_for_room
+
+        def interrupted(outcome: Any) -> None:
+            wait(outcome)
+            raise KeyboardInterrupt
+
+        def interrupted_behind_the_first(size: int, count: int = 1) -> None:
+            room(size, count)
+            if producer._sender.core.numbers.taken.highest == 5:
+                raise KeyboardInterrupt
+
+        for name, patch, send in (
+            ("wait", interrupted, lambda: producer.send(b"other", sequence_id=0)),
+            ("wait", interrupted, lambda: producer.send_batch([b"2", b"other"], sequence_ids=[2, 0])),
+            (
+                "_wait_for_room",
+                interrupted_behind_the_first,
+                lambda: producer.send_batch([b"other", b"5", b"6"], sequence_ids=[0, 5, 6]),
+            ),
+        ):
+            with monkeypatch.context() as patched:
+                patched.setattr(producer._sender, name, patch)
+                with pytest.raises(KeyboardInterrupt):
+                    send()
+            with pytest.raises(SequenceReused):
+                producer.flush()
+        with pytest.raises(SequenceIdNotRising):
+            producer.send_batch([b"other", b"7", b"passed over"], sequence_ids=[0, 7, 4])
+        with pytest.raises(SequenceReused):
+            producer.flush()
+        producer.flush()
+
+
+@of_threads
 def test_at_the_exit_a_flush_sends_also_what_is_told_after_the_last_message(
     client: Client, checked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

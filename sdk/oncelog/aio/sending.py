@@ -114,9 +114,7 @@ class AsyncSender:
                     pass
                 self._wake()
         except BaseException as error:
-            outcomes.awaited = ()  # its caller does not hear of those that are queued
-            if not isinstance(error, OncelogError):
-                self._hear(outcomes)
+            self._disregard(outcomes, error)
             raise
         return outcomes
 
@@ -124,18 +122,16 @@ class AsyncSender:
         """Return the receipts of messages that one call has sent."""
         try:
             await self._until(outcomes.done)
-        except BaseException:
-            outcomes.awaited = ()
-            self._hear(outcomes)
+        except BaseException as error:
+            self._disregard(outcomes, error)
             raise
         return outcomes.receipts()
 
-    def _hear(self, outcomes: Awaited) -> None:
-        """Keep the failure, if there is one by now, for flush and close: who was cancelled has not heard of it."""
-        try:
-            outcomes.receipts()
-        except OncelogError as error:
-            self.core.untold(error)
+    def _disregard(self, outcomes: Awaited, error: BaseException) -> None:
+        """Their caller hears of ``error`` instead, and of no failure of a message, come or to come: flush tells."""
+        failure = outcomes.disregard()
+        if failure is not None and failure is not error.__cause__:
+            self.core.untold(failure)
 
     async def receipt(self, future: asyncio.Future[Receipt]) -> Receipt:
         """Return the receipt of a message that its caller waits for."""

@@ -114,6 +114,11 @@ class Outcomes:
         with self.condition:
             self.condition.wait_for(self.done)
 
+    def disregard(self) -> OncelogError | None:
+        """Their sender does not wait for them any more. Return the first failure that there is by now: it does not hear of it."""
+        self.awaited = ()
+        return next((result.error for result in self._results if result.error is not None), None)
+
     def receipts(self) -> Receipts:
         """Return the receipts of all, which have results. Raises the error of the first that met one."""
         for result in self._results:
@@ -216,9 +221,11 @@ class Outcome(Future[Receipt]):
         """Return when it has its result."""
         self._of.wait_for(self.index, None)
 
-    def disregard(self) -> None:
-        """Its sender does not wait for it any more."""
+    def disregard(self) -> OncelogError | None:
+        """Its sender does not wait for it any more. Return its failure, if it has one by now: the sender does not hear of it."""
         self._of.awaited = [index for index in self._of.awaited if index != self.index]
+        result = self._of.of(self.index)
+        return None if result is None else result.error
 
     def wake(self) -> None:
         """Tell those who wait for several futures that this one is done."""

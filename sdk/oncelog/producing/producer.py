@@ -196,8 +196,8 @@ class Producer(Generic[R]):
         future = self._sender.put(outgoing(value, self._codec, **options), True)
         try:
             self._sender.wait(future)
-        except BaseException:
-            future.disregard()  # its caller was interrupted and does not hear of it here
+        except BaseException as error:
+            self._sender.disregard(future, error)
             raise
         return future.result()
 
@@ -244,8 +244,8 @@ class Producer(Generic[R]):
         outcomes = self._sender.put_batch(batch)
         try:
             self._sender.wait(outcomes)
-        except BaseException:
-            outcomes.awaited = ()
+        except BaseException as error:
+            self._sender.disregard(outcomes, error)
             raise
         return outcomes.receipts()
 

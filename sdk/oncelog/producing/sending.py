@@ -161,8 +161,9 @@ class Sender:
                             raise self._disowned()
                         if is_queued:
                             break
-        except BaseException:
-            outcomes.awaited = ()  # its caller does not hear of those that are queued
+        except BaseException as error:
+            if self.core is core:
+                self.disregard(outcomes, error)
             raise
         return outcomes
 
@@ -184,6 +185,13 @@ class Sender:
                     return
         self._drain(until=outcome.done)
         outcome.wait()
+
+    def disregard(self, outcome: Outcome | Outcomes, error: BaseException) -> None:
+        """Its caller hears of ``error`` instead, and of no failure of a message, come or to come: flush tells."""
+        failure = outcome.disregard()
+        if failure is not None and failure is not error.__cause__:
+            with self._lock:
+                self.core.untold(failure)
 
     def check_may_wait(self) -> None:
         """Raises RuntimeError in a future's callback: it runs on the thread that sends, which would wait for itself."""
