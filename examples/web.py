@@ -1,5 +1,6 @@
 """A web service that writes to a topic and reads from it, on one event loop (Starlette; any framework with a life cycle will do).
 
+    pip install starlette uvicorn
     oncelog serve &
     uvicorn examples.web:app --port 8000
     curl -d '20.4' localhost:8000/readings                   # {"offset": 0}
