@@ -91,7 +91,8 @@ class Outcomes:
     def of(self, index: int) -> _Result | None:
         """Find the result of a message; None: it has none yet."""
         results = self._results
-        at = bisect_right(results, index, key=_BEGIN) if len(results) > 1 else len(results)
+        count = len(results)  # asked once: the sender's thread may add another
+        at = bisect_right(results, index, hi=count, key=_BEGIN) if count > 1 else count
         return results[at - 1] if at and results[at - 1].begin <= index < results[at - 1].end else None
 
     def wait_for(self, index: int, timeout: float | None) -> _Result:
