@@ -217,7 +217,7 @@ def test_wherever_ctrl_c_comes_no_producer_waits_for_the_outcome_of_who_was_inte
 # --- reading ------------------------------------------------------------------------------------------------------------
 
 
-MODULES = ("reading/position.py", "reading/stream.py", "values/message.py")
+MODULES = ("reading/position.py", "reading/stream.py", "reading/twins.py", "values/message.py")
 LOG = Log([True] * 12)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from oncelog.aio.stream import AsyncStream
 from oncelog.api.options import AsyncConsumerOptions, Untyped
@@ -14,21 +14,17 @@ from oncelog.api.retry import may_retry
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Codec
 from oncelog.errors import ConsumerClosed, ConsumerFenced, OncelogError
-from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits
-from oncelog.process.exits import EXIT_SECONDS
-from oncelog.reading.consumer import ACK_SECONDS, FOR_EVER
-from oncelog.reading.position import ConsumerPosition, Found, Upto
-from oncelog.reading.stream import PAGE, Model, T
+from oncelog.reading.position import Found, Upto
+from oncelog.reading.stream import Model
+from oncelog.reading.twins import FOR_EVER, ConsumerTwin, T
 from oncelog.values.message import Message
-from oncelog.values.outgoing import check_seconds
 from oncelog.values.start import Start
-from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
 
 
-class AsyncConsumer(AsyncStream[T]):
+class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
     """The twin of :class:`oncelog.Consumer` for asyncio: the same subscription, promises and errors. An asynchronous context
     manager, which opens the subscription; one task at a time receives, any may acknowledge or seek.
 
@@ -42,116 +38,58 @@ class AsyncConsumer(AsyncStream[T]):
     forked child :class:`~oncelog.errors.Forked`.
     """
 
-    @overload
-    def __init__(
-        self: AsyncConsumer[bytes],
-        topic: str,
-        subscription: str,
-        *,
-        codec: Literal["bytes"] | None = None,
-        **options: Unpack[AsyncConsumerOptions],
-    ) -> None: ...
+    if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
 
-    @overload
-    def __init__(
-        self: AsyncConsumer[str], topic: str, subscription: str, *, codec: Literal["str"], **options: Unpack[AsyncConsumerOptions]
-    ) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncConsumer[bytes],
+            topic: str,
+            subscription: str,
+            *,
+            codec: Literal["bytes"] | None = None,
+            **options: Unpack[AsyncConsumerOptions],
+        ) -> None: ...
 
-    @overload
-    def __init__(
-        self: AsyncConsumer[T], topic: str, subscription: str, *, codec: Codec[T], **options: Unpack[AsyncConsumerOptions]
-    ) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncConsumer[str],
+            topic: str,
+            subscription: str,
+            *,
+            codec: Literal["str"],
+            **options: Unpack[AsyncConsumerOptions],
+        ) -> None: ...
 
-    @overload
-    def __init__(
-        self: AsyncConsumer[Model], topic: str, subscription: str, *, codec: type[Model], **options: Unpack[AsyncConsumerOptions]
-    ) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncConsumer[T], topic: str, subscription: str, *, codec: Codec[T], **options: Unpack[AsyncConsumerOptions]
+        ) -> None: ...
 
-    @overload
-    def __init__(
-        self: AsyncConsumer[Any], topic: str, subscription: str, *, codec: Untyped, **options: Unpack[AsyncConsumerOptions]
-    ) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncConsumer[Model],
+            topic: str,
+            subscription: str,
+            *,
+            codec: type[Model],
+            **options: Unpack[AsyncConsumerOptions],
+        ) -> None: ...
 
-    def __init__(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        start: Start = "earliest",
-        inclusive: bool = False,
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        url: str | None = None,
-        client: AsyncApi | None = None,
-        verify: Verify = None,
-        cert: Certificate = None,
-        proxy: str | None = None,
-        codec: Any = None,
-        page_size: int = PAGE,
-        ack_interval: float = ACK_SECONDS,
-    ) -> None:
-        """The arguments are those of :class:`oncelog.Consumer`; ``client``: an :class:`oncelog.AsyncClient`."""
-        if ack_interval <= 0:
-            raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
-        check_seconds(ack_interval=ack_interval)
-        self._at: ConsumerPosition
-        super().__init__(
-            ConsumerPosition(),
-            topic,
-            timeout=timeout,
-            namespace=namespace,
-            url=url,
-            client=client,
-            verify=verify,
-            cert=cert,
-            proxy=proxy,
-            codec=codec,
-            page_size=page_size,
-        )
-        self._ack_interval = ack_interval
-        self._subscription = subscription
-        self._start: tuple[Start, bool] = start, inclusive
-        self._opened: Subscription
-        self._acknowledged = 0
+        @overload
+        def __init__(
+            self: AsyncConsumer[Any], topic: str, subscription: str, *, codec: Untyped, **options: Unpack[AsyncConsumerOptions]
+        ) -> None: ...
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def _made(self) -> None:
         self._sending = asyncio.Lock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
-        self._pending: Upto | None = None
-        self._failure: OncelogError | None = None
-        self._untold = False  # whether the failure was met in the background, and was not raised yet
         self._task: asyncio.Task[None] | None = None
 
     async def _open(self) -> None:
-        start, inclusive = self._start
-        self._opened = await self._client.open_subscription(
-            self._topic, self._subscription, start=start, inclusive=inclusive, namespace=self._namespace
-        )
-        self._acknowledged = self._opened.cursor
+        await self._open_subscription()
         exits.register(self)
-
-    @property
-    def topic(self) -> str:
-        """Name of the topic that it reads."""
-        return self._topic
-
-    @property
-    def namespace(self) -> str:
-        """The topic's namespace."""
-        return self._namespace
-
-    @property
-    def subscription(self) -> str:
-        """Name of the subscription."""
-        return self._subscription
-
-    @property
-    def epoch(self) -> int:
-        """The number of this consumer among those of the subscription; a seek begins a new one."""
-        return self._opened.epoch
-
-    @property
-    def acknowledged(self) -> int:
-        """Every message below this offset is acknowledged, on disk, as far as this consumer knows."""
-        return self._acknowledged
 
     async def lag(self) -> int:
         """Offsets between what is acknowledged and the end of the log, as the service says now; see :meth:`status`."""
@@ -262,14 +200,8 @@ class AsyncConsumer(AsyncStream[T]):
         await self._let_go()
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        interrupted = kind is not None and not issubclass(kind, Exception)
-        try:
-            await self.close(EXIT_SECONDS if interrupted else None)
-        except OncelogError:
-            if kind is None:
-                raise  # else the error that ends the block says more
-        except TimeoutError as error:
-            exits.say(str(error))
+        with exits.leaving(kind) as timeout:
+            await self.close(timeout)
 
     async def _acknowledge(self, upto: Upto) -> None:
         opened = self._opened
@@ -279,11 +211,7 @@ class AsyncConsumer(AsyncStream[T]):
         except OncelogError as error:
             self._note(error)
             raise
-        self._acknowledged = max(self._acknowledged, cursor)
-        if self._at.acknowledged(upto):
-            self._interrupted = True
-        if self._pending is not None and self._pending.message_id <= upto.message_id:
-            self._pending = None
+        self._note_acknowledged(upto, cursor)
 
     async def _send_pending(self) -> None:
         """Acknowledge what waits. It waits on if that fails, unless it never could succeed."""
@@ -297,12 +225,6 @@ class AsyncConsumer(AsyncStream[T]):
                 if not may_retry(error, idempotent=True) and (self._pending is pending or isinstance(error, FOR_EVER)):
                     self._pending = None
                 raise
-
-    def _unacknowledged(self) -> str:
-        pending = self._pending
-        upto = "" if pending is None else f" up to message {pending.message_id}"
-        place = f"{self._namespace}/{self._topic}"
-        return f"subscription {self._subscription!r} of {place}: what was acknowledged{upto} may be delivered again"
 
     async def _run(self) -> None:
         """The task that sends what waits, until nothing does."""
@@ -327,22 +249,9 @@ class AsyncConsumer(AsyncStream[T]):
     def _end_exit(self, begun: float) -> str | None:
         return None if self._pending is None or self._loop.is_elsewhere else self._unacknowledged()
 
-    def _note(self, error: OncelogError) -> None:
-        """This consumer has ended, if it has."""
-        if isinstance(error, FOR_EVER):
-            self._failure, self._interrupted = error, True
-
     def _check(self) -> None:
         """Raise what ended this consumer; once, what one acknowledged in the background met."""
         if self._closed:
             raise ConsumerClosed
         super()._check()
         self._raise_failure()
-
-    def _raise_failure(self) -> None:
-        failure = self._failure
-        if failure is not None:
-            self._untold = False
-            if not isinstance(failure, FOR_EVER):
-                self._failure = None
-            raise failure

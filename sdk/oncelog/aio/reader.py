@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from functools import partial
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from oncelog.aio.stream import AsyncStream
-from oncelog.api.options import AsyncReaderOptions, BegunTransaction, Untyped
+from oncelog.api.options import AsyncReaderOptions, Untyped
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Codec
 from oncelog.errors import MessagesExpired, ReaderClosed
-from oncelog.http.trust import Certificate, Verify
-from oncelog.reading.position import Found, ReaderPosition
-from oncelog.reading.stream import PAGE, Model, T
+from oncelog.reading.position import Found
+from oncelog.reading.stream import Model
+from oncelog.reading.twins import ReaderTwin, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start
-from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.requests import ConsumeRequest
-from oncelog.wire.transaction import Transaction
-
-_log = logging.getLogger(__name__)
 
 
-class AsyncReader(AsyncStream[T]):
+class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
     """The twin of :class:`oncelog.Reader` for asyncio: the same position, promises and errors. An asynchronous context manager,
     which opens it; one task at a time reads.
 
@@ -37,60 +32,40 @@ class AsyncReader(AsyncStream[T]):
     :class:`~oncelog.errors.Forked`.
     """
 
-    @overload
-    def __init__(
-        self: AsyncReader[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[AsyncReaderOptions]
-    ) -> None: ...
+    if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
 
-    @overload
-    def __init__(self: AsyncReader[str], topic: str, *, codec: Literal["str"], **options: Unpack[AsyncReaderOptions]) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncReader[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[AsyncReaderOptions]
+        ) -> None: ...
 
-    @overload
-    def __init__(self: AsyncReader[T], topic: str, *, codec: Codec[T], **options: Unpack[AsyncReaderOptions]) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncReader[str],
+            topic: str,
+            *,
+            codec: Literal["str"],
+            **options: Unpack[AsyncReaderOptions],
+        ) -> None: ...
 
-    @overload
-    def __init__(self: AsyncReader[Model], topic: str, *, codec: type[Model], **options: Unpack[AsyncReaderOptions]) -> None: ...
+        @overload
+        def __init__(self: AsyncReader[T], topic: str, *, codec: Codec[T], **options: Unpack[AsyncReaderOptions]) -> None: ...
 
-    @overload
-    def __init__(self: AsyncReader[Any], topic: str, *, codec: Untyped, **options: Unpack[AsyncReaderOptions]) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncReader[Model],
+            topic: str,
+            *,
+            codec: type[Model],
+            **options: Unpack[AsyncReaderOptions],
+        ) -> None: ...
 
-    def __init__(
-        self,
-        topic: str,
-        *,
-        start: Start = "earliest",
-        inclusive: bool = False,
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        url: str | None = None,
-        client: AsyncApi | None = None,
-        verify: Verify = None,
-        cert: Certificate = None,
-        proxy: str | None = None,
-        codec: Any = None,
-        page_size: int = PAGE,
-        transaction: BegunTransaction | Transaction | bytes | None = None,
-        generation: int | None = None,
-        on_expired: Literal["raise", "skip"] = "raise",
-    ) -> None:
-        """The arguments are those of :class:`oncelog.Reader`; ``client``: an :class:`oncelog.AsyncClient`."""
-        if on_expired not in ("raise", "skip"):
-            raise ValueError(f"on_expired is 'raise' or 'skip', not {on_expired!r}")
-        self._at: ReaderPosition
-        super().__init__(
-            ReaderPosition(page_size, on_expired == "skip"),
-            topic,
-            timeout=timeout,
-            namespace=namespace,
-            url=url,
-            client=client,
-            verify=verify,
-            cert=cert,
-            proxy=proxy,
-            codec=codec,
-            page_size=page_size,
-        )
-        self._transaction = transaction.to_bytes() if isinstance(transaction, Transaction) else transaction
+        @overload
+        def __init__(self: AsyncReader[Any], topic: str, *, codec: Untyped, **options: Unpack[AsyncReaderOptions]) -> None: ...
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def _made(self, start: Start, inclusive: bool, generation: int | None) -> None:
         self._start: tuple[Start, bool, int | None] = start, inclusive, generation
         if start != "latest":
             self._at.begin(*self._start)
@@ -98,16 +73,6 @@ class AsyncReader(AsyncStream[T]):
     async def _open(self) -> None:
         if self._start[0] == "latest":
             await self._begin(*self._start)
-
-    @property
-    def generation(self) -> int | None:
-        """Generation of the topic, as soon as it has answered: what an offset that is noted belongs to."""
-        return self._at.generation
-
-    @property
-    def lost(self) -> int:
-        """How many messages were skipped because they expired before they were read; with ``on_expired="skip"`` only."""
-        return self._at.lost
 
     async def seek(self, start: Start, *, inclusive: bool = False, generation: int | None = None) -> None:
         """Go on from somewhere else; what was fetched ahead is dropped: as :meth:`oncelog.Reader.seek`."""
@@ -129,12 +94,6 @@ class AsyncReader(AsyncStream[T]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _begin(self, start: Start, inclusive: bool, generation: int | None) -> None:
-        if start == "latest":
-            stats = await self._client.stats(self._topic, self._namespace)
-            start, generation = stats.upcoming_offset, stats.generation
-        self._at.begin(start, inclusive, generation)
-
     async def _fetch(self, wait_ms: int) -> Found:
         while True:
             asked = self._at.asks(wait_ms, self._transaction_bytes())
@@ -143,9 +102,7 @@ class AsyncReader(AsyncStream[T]):
             except MessagesExpired as error:
                 if self._has_moved(asked):
                     return Found.MORE
-                lost = self._at.expired(error)
-                place = f"{self._namespace}/{self._topic}"
-                _log.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
+                self._skip(error)
             else:
                 return Found.MORE if self._has_moved(asked) else self._at.answered(asked, polled, time.monotonic())
 
@@ -157,9 +114,3 @@ class AsyncReader(AsyncStream[T]):
         if self._closed:
             raise ReaderClosed
         super()._check()
-
-    def _transaction_bytes(self) -> bytes | None:
-        transaction = self._transaction
-        if transaction is None or isinstance(transaction, bytes):
-            return transaction
-        return transaction.transaction.to_bytes()  # each time, as a checkpoint changes it

@@ -5,63 +5,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 from oncelog.api.topics import AsyncApi
-from oncelog.codecs import codec_for
-from oncelog.http.trust import Certificate, Verify
-from oncelog.message_id import MessageId
+from oncelog.process.errands import Stopped
 from oncelog.process.loops import Loop
 from oncelog.process.procedures import Procedure
-from oncelog.reading.position import FetchedAhead, Found
-from oncelog.reading.stream import WAIT_SECONDS
+from oncelog.reading.position import Found
+from oncelog.reading.twins import StreamTwin, T
 from oncelog.values.message import Message
 from oncelog.wire.requests import Polled
 
-T = TypeVar("T")
 
-
-class Stopped(Exception):
-    """The waiting was ended by close."""
-
-
-class AsyncStream(Generic[T]):
+class AsyncStream(StreamTwin[T, AsyncApi]):
     """The shell around a position. One task at a time reads; what it awaits is the service alone, and nothing moves before that
     has answered: to be cancelled there loses and doubles nothing."""
 
-    def __init__(
-        self,
-        at: FetchedAhead,
-        topic: str,
-        *,
-        timeout: float | None,
-        namespace: str,
-        url: str | None,
-        client: AsyncApi | None,
-        verify: Verify,
-        cert: Certificate,
-        proxy: str | None,
-        codec: object,
-        page_size: int,
-    ) -> None:
-        """The arguments are those of an :class:`oncelog.AsyncReader`."""
-        if page_size < 1:
-            raise ValueError(f"page_size is at least 1, not {page_size}")
-        self._at = at
-        self._timeout = timeout
-        self._codec = codec_for(codec)
-        self._owns_client = client is None
-        self._client = AsyncApi(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
-        self._topic = topic
-        self._namespace = namespace
-        self._page_size = page_size
-        self._loop = Loop(f"what reads {namespace}/{topic}")
+    _clients = AsyncApi
+
+    def _prepare(self) -> None:
+        self._loop = Loop(f"what reads {self._namespace}/{self._topic}")
         self._opening = asyncio.Lock()
         self._is_open = False
         self._asking: asyncio.Future[Polled] | None = None
-        self._closed = False
-        self._interrupted = False
-        """What is fetched ahead is not to be delivered any more; why, the next :meth:`_fetch` says."""
 
     async def open(self) -> Self:
         """Begin, once; the ``async with`` statement does it. Raises what its twin of threads raises when it is made."""
@@ -79,25 +45,9 @@ class AsyncStream(Generic[T]):
             await self._let_go()
             raise
 
-    @property
-    def position(self) -> MessageId | None:
-        """Id of the last message delivered, or of the one that reading started after; None if there is neither."""
-        delivered = self._at.delivered
-        return None if delivered is None else MessageId.from_bytes(delivered)
-
     async def has_message_available(self) -> bool:
         """Whether a message would be delivered without waiting. Delivers nothing itself."""
-        self._check()
-        at = self._at
-        at.drop_expired(time.monotonic())
-        while not at.records or self._interrupted:
-            try:
-                found = await self._fetch(0)
-            except Stopped:
-                return False
-            if found is not Found.MORE and not at.records:
-                return False
-        return True
+        return await self._has_message()
 
     def __aiter__(self) -> Self:
         self._check()
@@ -130,22 +80,9 @@ class AsyncStream(Generic[T]):
 
     async def _deliver(self, limit: int, timeout: float | None) -> list[Message[T]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
-        if limit < 1:
-            raise ValueError(f"limit is at least 1, not {limit}")
-        self._check()
-        at = self._at
-        now = time.monotonic()
-        end = None if timeout is None else now + timeout
-        at.drop_expired(now)
-        while not at.records or self._interrupted:
-            left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - time.monotonic()))
-            try:
-                found = await self._fetch(int(left * 1000))
-            except Stopped:
-                return []
-            if not at.records and (found is Found.UNDECIDED or (end is not None and time.monotonic() >= end)):
-                return []
-        return [Message(record, self._codec) for record in at.take(limit)]
+        if not await self._hold(limit, timeout):
+            return []
+        return [Message(record, self._codec) for record in self._at.take(limit)]
 
     async def _ask(self, call: Callable[[], Procedure[Polled]]) -> Polled:
         """The answer. Raises Stopped once it is closed."""

@@ -12,11 +12,13 @@ import logging
 import sys
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from oncelog.errors import OncelogError
 from oncelog.process import forks
 
 EXIT_SECONDS = 5.0
@@ -88,3 +90,17 @@ def say(lost: str) -> None:
     logger.error("%s", lost)
     with suppress(ResourceWarning):
         warnings.warn(lost, ResourceWarning, stacklevel=2)
+
+
+@contextmanager
+def leaving(kind: type[BaseException] | None, seconds: float = EXIT_SECONDS) -> Iterator[float | None]:
+    """What closes at the end of a ``with`` block that this exception ended, if one did: within ``seconds``, given here, where it
+    interrupts, since Ctrl-C once is enough. The error that ends the block says more than what closing raises."""
+    interrupted = kind is not None and not issubclass(kind, Exception)
+    try:
+        yield seconds if interrupted else None
+    except OncelogError:
+        if kind is None:
+            raise
+    except TimeoutError as error:
+        say(str(error))

@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from oncelog.api.api import Api
 from oncelog.api.options import ConsumerOptions, Untyped
@@ -14,33 +14,21 @@ from oncelog.api.retry import may_retry
 from oncelog.codecs import Codec
 from oncelog.errors import (
     ConsumerClosed,
-    ConsumerFenced,
     OncelogError,
-    StaleMessageId,
-    SubscriptionNotFound,
-    TopicNotFound,
 )
-from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.exits import EXIT_SECONDS
-from oncelog.reading.position import ConsumerPosition, Found, Upto
-from oncelog.reading.stream import PAGE, Model, Stream, T
+from oncelog.process.procedures import drive
+from oncelog.reading.position import Found, Upto
+from oncelog.reading.stream import Model, Stream
+from oncelog.reading.twins import FOR_EVER, ConsumerTwin, T
 from oncelog.values.message import Message
-from oncelog.values.outgoing import check_seconds
 from oncelog.values.start import Start
-from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
 
-ACK_SECONDS = 1.0
-"""How long what :meth:`Consumer.ack_async` took may wait: so much is delivered again at most after a crash, besides what was
-under way. (Kafka's auto.commit.interval.ms is 5 s.)"""
 
-FOR_EVER = (ConsumerFenced, SubscriptionNotFound, StaleMessageId, TopicNotFound)
-"""After these this consumer will never move the subscription again."""
-
-
-class Consumer(Stream[T]):
+class Consumer(ConsumerTwin[T, Api], Stream[T]):
     """Delivers a topic's messages to one subscription, at least once and in order, from where it was acknowledged. A context
     manager.
 
@@ -67,131 +55,55 @@ class Consumer(Stream[T]):
     _hurries = False
     """The interpreter exits: what waits is not to wait for company any more."""
 
-    @overload
-    def __init__(
-        self: Consumer[bytes],
-        topic: str,
-        subscription: str,
-        *,
-        codec: Literal["bytes"] | None = None,
-        **options: Unpack[ConsumerOptions],
-    ) -> None: ...
+    if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
 
-    @overload
-    def __init__(
-        self: Consumer[str], topic: str, subscription: str, *, codec: Literal["str"], **options: Unpack[ConsumerOptions]
-    ) -> None: ...
+        @overload
+        def __init__(
+            self: Consumer[bytes],
+            topic: str,
+            subscription: str,
+            *,
+            codec: Literal["bytes"] | None = None,
+            **options: Unpack[ConsumerOptions],
+        ) -> None: ...
 
-    @overload
-    def __init__(
-        self: Consumer[T], topic: str, subscription: str, *, codec: Codec[T], **options: Unpack[ConsumerOptions]
-    ) -> None: ...
+        @overload
+        def __init__(
+            self: Consumer[str], topic: str, subscription: str, *, codec: Literal["str"], **options: Unpack[ConsumerOptions]
+        ) -> None: ...
 
-    @overload
-    def __init__(
-        self: Consumer[Model], topic: str, subscription: str, *, codec: type[Model], **options: Unpack[ConsumerOptions]
-    ) -> None: ...
+        @overload
+        def __init__(
+            self: Consumer[T], topic: str, subscription: str, *, codec: Codec[T], **options: Unpack[ConsumerOptions]
+        ) -> None: ...
 
-    @overload
-    def __init__(
-        self: Consumer[Any], topic: str, subscription: str, *, codec: Untyped, **options: Unpack[ConsumerOptions]
-    ) -> None: ...
+        @overload
+        def __init__(
+            self: Consumer[Model], topic: str, subscription: str, *, codec: type[Model], **options: Unpack[ConsumerOptions]
+        ) -> None: ...
 
-    def __init__(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        start: Start = "earliest",
-        inclusive: bool = False,
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        url: str | None = None,
-        client: Api | None = None,
-        verify: Verify = None,
-        cert: Certificate = None,
-        proxy: str | None = None,
-        codec: Any = None,
-        page_size: int = PAGE,
-        ack_interval: float = ACK_SECONDS,
-    ) -> None:
-        """Open the subscription, and make it if it is not there.
+        @overload
+        def __init__(
+            self: Consumer[Any], topic: str, subscription: str, *, codec: Untyped, **options: Unpack[ConsumerOptions]
+        ) -> None: ...
 
-        Args:
-            start: where a new subscription begins, as of a :class:`oncelog.Reader`; ``latest`` is behind all that could be
-                delivered by now. One that is there goes on behind its last acknowledged message.
-            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
-            verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
-            codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
-            ack_interval: seconds that :meth:`ack_async` may wait for company.
+        def __init__(self, *_: Any, **__: Any) -> None: ...
 
-        Raises:
-            TopicNotFound, InvalidRequest, ConnectionFailed. OffsetOutOfRange, InvalidMessageId, StaleMessageId: there is no such
-                ``start``.
-        """
-        if ack_interval <= 0:
-            raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
-        check_seconds(ack_interval=ack_interval)
-        self._at: ConsumerPosition
-        super().__init__(
-            ConsumerPosition(),
-            topic,
-            timeout=timeout,
-            namespace=namespace,
-            url=url,
-            client=client,
-            verify=verify,
-            cert=cert,
-            proxy=proxy,
-            codec=codec,
-            page_size=page_size,
-        )
-        self._ack_interval = ack_interval
+    def _made(self) -> None:
         try:
-            self._opened = self._client.open_subscription(
-                topic, subscription, start=start, inclusive=inclusive, namespace=namespace
-            )
+            drive(self._open_subscription())
         except BaseException:
             if self._owns_client:
                 self._client.close()
             raise
-        self._acknowledged = self._opened.cursor
         self._sending = threading.RLock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
         self._guard = threading.RLock()  # taken as itself: Ctrl-C in Condition's own __exit__ would leave it held for ever
         self._changed = threading.Condition(self._guard)
-        self._pending: Upto | None = None
-        self._failure: OncelogError | None = None
-        self._untold = False  # whether the failure was met in the background, and was not raised yet
         self._thread: threading.Thread | None = None
         self._home = forks.here()
         forks.register(self)
         exits.register(self)
-
-    @property
-    def topic(self) -> str:
-        """Name of the topic that it reads."""
-        return self._topic
-
-    @property
-    def namespace(self) -> str:
-        """The topic's namespace."""
-        return self._namespace
-
-    @property
-    def subscription(self) -> str:
-        """Name of the subscription."""
-        return self._opened.name
-
-    @property
-    def epoch(self) -> int:
-        """The number of this consumer among those of the subscription; a seek begins a new one."""
-        return self._opened.epoch
-
-    @property
-    def acknowledged(self) -> int:
-        """Every message below this offset is acknowledged, on disk, as far as this consumer knows."""
-        return self._acknowledged
 
     @property
     def lag(self) -> int:
@@ -354,14 +266,8 @@ class Consumer(Stream[T]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        interrupted = kind is not None and not issubclass(kind, Exception)
-        try:
-            self.close(EXIT_SECONDS if interrupted else None)  # Ctrl-C once is enough
-        except OncelogError:
-            if kind is None:
-                raise  # else the error that ends the block says more
-        except TimeoutError as error:
-            exits.say(str(error))
+        with exits.leaving(kind) as timeout:
+            self.close(timeout)
 
     def _acknowledge(self, upto: Upto, within: float | None = None) -> None:
         asked = upto.asks(self.epoch, self._opened.generation)
@@ -370,12 +276,8 @@ class Consumer(Stream[T]):
         except OncelogError as error:
             self._note(error)
             raise
-        self._acknowledged = max(self._acknowledged, cursor)
-        if self._at.acknowledged(upto):
-            self._interrupted = True
         with self._guard:
-            if self._pending is not None and self._pending.message_id <= upto.message_id:
-                self._pending = None
+            self._note_acknowledged(upto, cursor)
 
     def _send_pending(self, timeout: float | None = None) -> None:
         """Acknowledge what waits. It waits on if that fails, unless it never could succeed. Raises TimeoutError: ``timeout``
@@ -404,12 +306,6 @@ class Consumer(Stream[T]):
         finally:
             self._sending.release()
 
-    def _unacknowledged(self) -> str:
-        pending = self._pending
-        upto = "" if pending is None else f" up to message {pending.message_id}"
-        place = f"{self._namespace}/{self._topic}"
-        return f"subscription {self.subscription!r} of {place}: what was acknowledged{upto} may be delivered again"
-
     def _run(self) -> None:
         """The thread that sends what waits."""
         me = threading.current_thread()
@@ -427,11 +323,6 @@ class Consumer(Stream[T]):
                     if not may_retry(error, idempotent=True):
                         self._failure, self._untold, self._interrupted = error, True, True
 
-    def _note(self, error: OncelogError) -> None:
-        """This consumer has ended, if it has."""
-        if isinstance(error, FOR_EVER):
-            self._failure, self._interrupted = error, True
-
     def _check(self) -> None:
         """Raise what ended this consumer; once, what one acknowledged in the background met."""
         if self._closed:
@@ -439,11 +330,3 @@ class Consumer(Stream[T]):
         if forks.here() != self._home:
             raise forks.forked(f"the consumer of subscription {self.subscription!r}")
         self._raise_failure()
-
-    def _raise_failure(self) -> None:
-        failure = self._failure
-        if failure is not None:
-            self._untold = False
-            if not isinstance(failure, FOR_EVER):
-                self._failure = None
-            raise failure
