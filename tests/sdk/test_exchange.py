@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import ConnectionFailed, InvalidResponse
-from oncelog.http.exchange import MAX_HEAD_BYTES, BadAnswer, Incoming, request_bytes, target_of
+from oncelog.http.exchange import MAX_HEAD_BYTES, BadAnswer, Incoming, basic, request_bytes, target_of
 from oncelog.http.transport import Transport
 from tests.patience import PATIENCE
 
@@ -120,6 +120,15 @@ def test_a_request_is_its_lines_and_no_value_makes_a_line_of_its_own() -> None:
         Transport("http://127.0.0.1:1", token="of a file\n").call("GET", "/")
     assert caught.value.definite
     assert target_of(urlsplit("http://h/a b?ü=%41")) == "/a%20b?%C3%BC=%41"
+    assert [basic(urlsplit(f"http://{who}h")) for who in ("a%3A:b%40@", "a@", "")] == ["Basic YTo6YkA=", "Basic YTo=", None]
+
+
+def test_what_arrives_on_a_connection_that_was_closed_is_no_answer() -> None:
+    incoming = Incoming()
+    incoming.feed(ONE[:-1])
+    incoming.close()
+    with pytest.raises(BadAnswer, match="is closed"):
+        incoming.feed(ONE[-1:])
 
 
 # --- connections

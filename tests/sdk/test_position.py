@@ -3,7 +3,7 @@ socket, no clock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from math import inf
 from typing import Any
@@ -267,3 +267,30 @@ def test_what_is_acknowledged_stays_so_when_less_is_acknowledged_behind_it() -> 
         assert at.acknowledged(Upto(id_of(upto), None))
     at.pass_over()
     assert offsets(at.records) == [3]
+
+
+class Interrupted(MessageId):
+    """An id that something happens beside while it is compared, as when a signal handler interrupts that."""
+
+    __slots__ = ()
+    between: list[Callable[[], object]] = []  # noqa: RUF012  # the test's own, emptied by it
+
+    def __lt__(self, other: MessageId) -> bool:
+        while self.between:
+            self.between.pop()()
+        return super().__lt__(other)
+
+
+def test_what_a_handler_acknowledges_in_the_middle_of_either_step_is_passed_over_too() -> None:
+    at, upto = ConsumerPosition(), Interrupted.from_bytes(bytes(id_of(1)))
+    at.answered(page(*range(6)), 0.0)
+    assert at.acknowledged(Upto(id_of(0), None))
+    Interrupted.between.append(lambda: at.acknowledged(Upto(id_of(2), None)))
+    assert at.acknowledged(Upto(upto, None))
+    at.pass_over()
+    assert offsets(at.records) == [3, 4, 5]
+    assert at.acknowledged(Upto(Interrupted.from_bytes(bytes(id_of(3))), None))
+    Interrupted.between.append(lambda: at.acknowledged(Upto(id_of(4), None)))
+    at.pass_over()
+    at.pass_over()
+    assert offsets(at.records) == [5]

@@ -147,10 +147,11 @@ def test_a_batch_is_complete_at_its_count_at_its_bytes_and_when_it_has_lingered(
 
 def test_the_time_to_linger_is_that_of_the_first_message_and_closing_ends_it() -> None:
     shell = Shell()
+    assert not shell.core.lingers()
     shell.put()
     shell.now = 4.0
     shell.put()
-    assert shell.core.tick(4.5) == 0.5
+    assert (shell.core.lingers(), shell.core.tick(4.5)) == (True, 0.5)
     shell.core.close()
     assert (shell.core.tick(0.0), len(shell.core.queue)) == (None, 1)
     with pytest.raises(errors.ProducerClosed):

@@ -354,11 +354,33 @@ def test_a_transaction_is_prepared_for_one_database() -> None:
         life.do(CanCommit(begun, frozenset(), "another", LIFETIME_MS))
 
 
+def test_a_key_committed_twice_conflicts_by_its_newer_commit_when_the_older_one_is_swept_out() -> None:
+    life, key = Life(), frozenset({b"key"})
+    elder, first = life.do(Start(SHORT, LIFETIME_MS)), life.do(Start(SHORT, LIFETIME_MS))
+    life.do(Commit(first, key))
+    begun, second = life.do(Start(SHORT, LIFETIME_MS)), life.do(Start(SHORT, LIFETIME_MS))
+    life.do(Commit(second, key))
+    life.do(Abort(elder))
+    assert [each.pointer for each in life.state.committed] == [second]
+    with pytest.raises(TransactionConflict) as refused:
+        life.do(Commit(begun, key))
+    assert refused.value.conflicts_with == second
+
+
+def test_many_that_are_pruned_at_once_leave_the_others_invalid() -> None:
+    life = Life()
+    begun = [life.do(Start(SHORT, LIFETIME_MS)) for _ in range(40)]
+    for pointer in begun:
+        life.do(Invalidate(pointer))
+    life.do(Prune(frozenset(begun[::2]), 0))
+    assert (list(life.state.invalids), life.state.size) == (begun[1::2], 20)
+
+
 def test_late_commits_that_nobody_overtook_are_swept_out() -> None:
     """With a transaction open all the time, what is kept for repeatable checkpoints does not grow."""
     life = Life()
     elder = life.do(Start(LONG, LIFETIME_MS))
-    for _ in range(state_module._LATE_COMMITS):
+    for _ in range(2 * state_module._LATE_COMMITS):
         older, younger = life.do(Start(SHORT, LIFETIME_MS)), life.do(Start(SHORT, LIFETIME_MS))
         life.do(Commit(older))
         life.do(Commit(younger))

@@ -316,10 +316,8 @@ class TransactionsState:
         for key in changes & self._newest.keys():
             if self._newest[key].commit_pointer > transaction.pointer:
                 return self._newest[key].pointer
-        for key in changes & self._reserved.keys():
-            if self._reserved[key] != transaction.pointer:
-                return self._reserved[key]
-        return None
+        # A prepared transaction is not asked any more: what is reserved is another's.
+        return next((self._reserved[key] for key in changes & self._reserved.keys()), None)
 
     def copy(self) -> TransactionsState:
         """Returns a state that later edits to this one do not change; only good for :func:`snapshot.encode_snapshot`."""
