@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
 from oncelog.api.api import Api
 from oncelog.api.options import ProducerOptions, SendOptions, Untyped, shows
-from oncelog.codecs import Codec, codec_for
-from oncelog.errors import OncelogError
-from oncelog.http.trust import Certificate, Verify
+from oncelog.codecs import Codec
 from oncelog.message_id import MessageId
 from oncelog.process import exits
-from oncelog.process.exits import EXIT_SECONDS
-from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch
-from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BYTES, Policy
-from oncelog.producing.cutting import Bounds
-from oncelog.producing.sending import Address, Sender
-from oncelog.values.expectation import UNCHECKED, expectation
-from oncelog.values.outgoing import check_seconds, check_sequence_id, outgoing, outgoing_columns
+from oncelog.producing.core import Core
+from oncelog.producing.sending import Sender
+from oncelog.producing.twins import ProducerTwin, R
+from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt
-from oncelog.wire.media import DEFAULT_NAMESPACE
-from oncelog.wire.models import Gaps
 
-R = TypeVar("R")
 Model = TypeVar("Model", bound=BaseModel)
-X = TypeVar("X")
 
 
-class Producer(Generic[R]):
+class Producer(ProducerTwin[R, Api]):
     """Publishes to one topic under one name. Thread-safe; a context manager.
 
     Opening it fences every older producer of the same name on the topic. Either every message is given a ``sequence_id``, or
@@ -67,112 +58,43 @@ class Producer(Generic[R]):
     ``oncelog.exit`` and in a ResourceWarning.
     """
 
-    @overload
-    def __init__(
-        self: Producer[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[ProducerOptions]
-    ) -> None: ...
+    _clients = Api
 
-    @overload
-    def __init__(self: Producer[str], topic: str, *, codec: Literal["str"], **options: Unpack[ProducerOptions]) -> None: ...
+    if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec takes, only type checkers ask
 
-    @overload
-    def __init__(self: Producer[R], topic: str, *, codec: Codec[R], **options: Unpack[ProducerOptions]) -> None: ...
+        @overload
+        def __init__(
+            self: Producer[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[ProducerOptions]
+        ) -> None: ...
 
-    @overload
-    def __init__(self: Producer[Model], topic: str, *, codec: type[Model], **options: Unpack[ProducerOptions]) -> None: ...
+        @overload
+        def __init__(self: Producer[str], topic: str, *, codec: Literal["str"], **options: Unpack[ProducerOptions]) -> None: ...
 
-    @overload
-    def __init__(self: Producer[Any], topic: str, *, codec: Untyped, **options: Unpack[ProducerOptions]) -> None: ...
+        @overload
+        def __init__(self: Producer[R], topic: str, *, codec: Codec[R], **options: Unpack[ProducerOptions]) -> None: ...
 
-    def __init__(
-        self,
-        topic: str,
-        *,
-        name: str | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        url: str | None = None,
-        client: Api | None = None,
-        verify: Verify = None,
-        cert: Certificate = None,
-        proxy: str | None = None,
-        initial_sequence_id: int | None = None,
-        gaps: Gaps = "allow",
-        codec: Any = None,
-        batch_max_messages: int = MAX_MESSAGES,
-        batch_max_bytes: int = MAX_BYTES,
-        linger: float = LINGER_SECONDS,
-        max_pending: int = MAX_PENDING,
-        max_pending_bytes: int = MAX_PENDING_BYTES,
-        delivery_timeout: float = DELIVERY_SECONDS,
-        exit_timeout: float = EXIT_SECONDS,
-    ) -> None:
-        """Open the producer on the service.
+        @overload
+        def __init__(self: Producer[Model], topic: str, *, codec: type[Model], **options: Unpack[ProducerOptions]) -> None: ...
 
-        Args:
-            name: None lets the service assign a unique one, which ends with this producer: nobody can resume under it.
-            initial_sequence_id: of the first message; above the last persisted one.
-            gaps: ``refuse`` has the service refuse a message that leaves a sequence id out.
-            verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
-            codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
-            linger: seconds that a message sent by send_async may wait for company.
-            max_pending, max_pending_bytes: messages, and their bytes, that may wait; send_async waits beyond that. A single
-                message may be larger, when nothing else waits.
-            delivery_timeout: seconds that a batch is tried again before the producer stops. Without a name they count from when
-                the batch was complete, since it does not stop, and others wait behind it.
-            exit_timeout: seconds that what is unsent may take when the interpreter exits, or Ctrl-C ends the ``with`` block.
+        @overload
+        def __init__(self: Producer[Any], topic: str, *, codec: Untyped, **options: Unpack[ProducerOptions]) -> None: ...
 
-        Raises:
-            TopicNotFound, InitialSequenceIdTaken, InvalidRequest, ConnectionFailed; ValueError: no thread can wait so long.
-        """
-        if initial_sequence_id is not None:
-            check_sequence_id(initial_sequence_id)
-        check_seconds(linger=linger, delivery_timeout=delivery_timeout, exit_timeout=exit_timeout)
-        self._client = Api(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
-        self._owns_client = client is None
-        self._codec = codec_for(codec)
-        self._exit_timeout = exit_timeout
-        self._address = Address(self._client, topic, namespace, name, gaps, initial_sequence_id)
-        bounds = Bounds(batch_max_messages, batch_max_bytes)
-        policy = Policy(name is None, gaps == "refuse", bounds, linger, max_pending, max_pending_bytes, delivery_timeout)
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def _made(self) -> None:
         try:
-            self._sender = Sender(self._address, policy, exit_timeout)
+            self._sender = Sender(self._address, self._policy, self._exit_timeout)
         except BaseException:
             self._let_go()
             raise
 
+    @property
+    def _core(self) -> Core:
+        return self._sender.core
+
     def _let_go(self) -> None:
         if self._owns_client:
             self._client.close()
-
-    @property
-    def topic(self) -> str:
-        """Where it publishes."""
-        return self._address.topic
-
-    @property
-    def namespace(self) -> str:
-        """The topic's namespace."""
-        return self._address.namespace
-
-    @property
-    def name(self) -> str:
-        """The producer's name, also when the service assigned it."""
-        return self._sender.core.name
-
-    @property
-    def epoch(self) -> int:
-        """The number of this incarnation."""
-        return self._sender.core.epoch
-
-    @property
-    def last_sequence_id(self) -> int | None:
-        """The highest sequence id that is known to be on disk; None if this producer never published."""
-        return self._sender.core.last_sequence_id
-
-    @property
-    def last_message_id(self) -> MessageId | None:
-        """The id of that message, or None."""
-        return self._sender.core.last_message_id
 
     # --- sending
 
@@ -234,11 +156,7 @@ class Producer(Generic[R]):
             OncelogError: as :meth:`send` does. RequestTooLarge: with an expectation, more than the service takes at once.
         """
         self._sender.check_may_wait()
-        # All of them before the first is queued: where one cannot be sent none is, and sending the rest again doubles nothing.
-        batch = Batch()
-        batch.extend(*outgoing_columns(values, self._codec, sequence_ids, keys, properties))
-        batch.expected = expectation(expected_offset, expected_last_id, UNCHECKED, None)
-        batch.whole = batch.expected is not None
+        batch = self._batch(values, sequence_ids, keys, properties, expected_offset, expected_last_id)
         if not batch.payloads:
             return []
         outcomes = self._sender.put_batch(batch)
@@ -248,12 +166,6 @@ class Producer(Generic[R]):
             self._sender.disregard(outcomes, error)
             raise
         return outcomes.receipts()
-
-    def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
-        """Yield those of ``rows`` whose sequence id is above what is already persisted. One-shot iterators are fine."""
-        for row in rows:
-            if self._sender.core.numbers.opened_at < sequence_id(row):
-                yield row
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent so far has its result; raise the first failure since the last flush.
@@ -281,21 +193,10 @@ class Producer(Generic[R]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        interrupted = kind is not None and not issubclass(kind, Exception)
-        try:
-            self.close(self._exit_timeout if interrupted else None)  # Ctrl-C once is enough
-        except OncelogError:
-            if kind is None:
-                raise  # else the error that ends the block says more
-        except TimeoutError as error:
-            exits.say(str(error))
+        with exits.leaving(kind, self._exit_timeout) as timeout:
+            self.close(timeout)
 
 
 def sender_of(producer: Producer[Any]) -> Sender:
     """Return what sends for a producer: transactions number and roll back its messages there."""
     return producer._sender
-
-
-def encoded_by(producer: Producer[Any]) -> Codec[Any] | None:
-    """Return the codec that makes bytes of a producer's values; None where they are bytes."""
-    return producer._codec

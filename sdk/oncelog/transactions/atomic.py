@@ -23,9 +23,10 @@ from oncelog.errors import (
 from oncelog.process.procedures import Procedure, drive, driven, got
 from oncelog.producing.core import DELIVERY_SECONDS
 from oncelog.producing.cutting import REQUEST
+from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
-from oncelog.transactions.twins import PRODUCERS, AnyProducer, codec_of, turn_of
+from oncelog.transactions.twins import PRODUCERS, AnyProducer, turn_of
 from oncelog.values.outgoing import outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import ATOMIC_ID_PATTERN, AtomicOutcome

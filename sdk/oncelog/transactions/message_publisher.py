@@ -13,9 +13,10 @@ from oncelog.api.plausible import check_names_all
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.codecs import codec_for
 from oncelog.errors import StoredGroupPublished, TransactionClosed
+from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
-from oncelog.transactions.twins import AnyProducer, codec_of, turn_of
+from oncelog.transactions.twins import AnyProducer, turn_of
 from oncelog.values.outgoing import Outgoing, outgoing
 from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import PublishRequest, PublishResponse

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from oncelog.aio.producer import AsyncProducer, async_codec_of, async_sender_of
+from oncelog.aio.producer import AsyncProducer, async_sender_of
 from oncelog.aio.sending import AsyncSender
 from oncelog.api.api import AnyApi
 from oncelog.api.topics import AsyncApi
-from oncelog.codecs import Codec
 from oncelog.process.turns import AsyncTurn, Turn
-from oncelog.producing.producer import Producer, encoded_by, sender_of
+from oncelog.producing.producer import Producer, sender_of
 from oncelog.producing.sending import Sender
 
 PRODUCERS = (Producer, AsyncProducer)
@@ -22,11 +21,6 @@ def check_twin(client: AnyApi, producer: AnyProducer) -> None:
     """Raises TypeError for a producer of the other twin: one would block the event loop, the other has none."""
     if isinstance(producer, AsyncProducer) is not isinstance(client, AsyncApi):
         raise TypeError("what an AsyncClient begins takes an AsyncProducer, and what a Client begins a Producer")
-
-
-def codec_of(producer: AnyProducer) -> Codec[Any] | None:
-    """Return the codec that makes bytes of a producer's values; None where they are bytes."""
-    return async_codec_of(producer) if isinstance(producer, AsyncProducer) else encoded_by(producer)
 
 
 def any_sender_of(producer: AnyProducer) -> Sender | AsyncSender:
