@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from oncelog.api.api import Api
 from oncelog.api.atomic import DEFAULT_GROUP
@@ -20,25 +20,79 @@ from oncelog.transactions.transaction import AsyncTransactionContext, Transactio
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 T = TypeVar("T")
+P = TypeVar("P")
+X = TypeVar("X")
+B = TypeVar("B")
+S = TypeVar("S")
 
 
-class Client(Api):
+class _Begins(Generic[P, X, B, S]):
+    """What begins with one argument list and another class for each twin."""
+
+    _transactions: Callable[..., X]
+    _batches: Callable[..., B]
+    _branches: Callable[..., S]
+
+    def transaction(
+        self,
+        *participants: P,
+        long: bool = False,
+        timeout: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> X:
+        """Make a transaction over topics and ``participants``, for a ``with`` statement of the same twin."""
+        return self._transactions(self, *participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
+
+    def atomic(
+        self,
+        group: str = DEFAULT_GROUP,
+        *,
+        id: str | None = None,  # noqa: A002  # the field's word
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        branches: Iterable[str] = (),
+        producer: str | None = None,
+        sequence_id: int | None = None,
+        incarnation: str | None = None,
+        checksum: str | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> B:
+        """Gather messages for several topics and commit them together, in a ``with`` block; see :class:`oncelog.AtomicBatch`."""
+        return self._batches(
+            self,
+            group,
+            id=id,
+            timeout=timeout,
+            namespace=namespace,
+            branches=branches,
+            producer=producer,
+            sequence_id=sequence_id,
+            incarnation=incarnation,
+            checksum=checksum,
+            buffer_bytes=buffer_bytes,
+        )
+
+    def atomic_branch(
+        self,
+        of: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        id: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> S:
+        """Stage messages for the atomic commit of id ``of``, for a ``with`` statement; see :class:`oncelog.AtomicBranch`."""
+        return self._branches(self, of, group, id=id, timeout=timeout, namespace=namespace, buffer_bytes=buffer_bytes)
+
+
+class Client(_Begins[TransactionAware, TransactionContext, AtomicBatch, AtomicBranch], Api):
     """Calls a service, by its URL. Thread-safe; a context manager. In a forked child it has connections of its own.
 
     Every call tries again what is safe to try again, for ``retry`` seconds, and raises an OncelogError then.
     """
 
-    # --- transactions
-
-    def transaction(
-        self,
-        *participants: TransactionAware,
-        long: bool = False,
-        timeout: float | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-    ) -> TransactionContext:
-        """Make a transaction over topics and ``participants``, for a ``with`` statement: :class:`oncelog.TransactionContext`."""
-        return TransactionContext(self, *participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
+    _transactions, _batches, _branches = TransactionContext, AtomicBatch, AtomicBranch
 
     def run_in_transaction(
         self,
@@ -68,52 +122,8 @@ class Client(Api):
         with self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes) as tx:
             return function(tx)
 
-    # --- atomic commits
 
-    def atomic(
-        self,
-        group: str = DEFAULT_GROUP,
-        *,
-        id: str | None = None,  # noqa: A002  # the field's word
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        branches: Iterable[str] = (),
-        producer: str | None = None,
-        sequence_id: int | None = None,
-        incarnation: str | None = None,
-        checksum: str | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-    ) -> AtomicBatch:
-        """Gather messages for several topics and commit them together, in a ``with`` block; see :class:`oncelog.AtomicBatch`."""
-        return AtomicBatch(
-            self,
-            group,
-            id=id,
-            timeout=timeout,
-            namespace=namespace,
-            branches=branches,
-            producer=producer,
-            sequence_id=sequence_id,
-            incarnation=incarnation,
-            checksum=checksum,
-            buffer_bytes=buffer_bytes,
-        )
-
-    def atomic_branch(
-        self,
-        of: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        id: str | None = None,  # noqa: A002
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        buffer_bytes: int = BUFFER_BYTES,
-    ) -> AtomicBranch:
-        """Stage messages for the atomic commit of id ``of``, for a ``with`` statement; see :class:`oncelog.AtomicBranch`."""
-        return AtomicBranch(self, of, group, id=id, timeout=timeout, namespace=namespace, buffer_bytes=buffer_bytes)
-
-
-class AsyncClient(AsyncApi):
+class AsyncClient(_Begins[Participant, AsyncTransactionContext, AsyncAtomicBatch, AsyncAtomicBranch], AsyncApi):
     """The twin of :class:`oncelog.Client` for asyncio: every call is awaited. An asynchronous context manager.
 
     It belongs to the event loop on which it is used first; on another one it raises RuntimeError, in a forked child
@@ -122,17 +132,7 @@ class AsyncClient(AsyncApi):
     then, as after a time-out.
     """
 
-    # --- transactions
-
-    def transaction(
-        self,
-        *participants: Participant,
-        long: bool = False,
-        timeout: float | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-    ) -> AsyncTransactionContext:
-        """Make a transaction over topics and ``participants``, for an ``async with`` statement."""
-        return AsyncTransactionContext(self, *participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
+    _transactions, _batches, _branches = AsyncTransactionContext, AsyncAtomicBatch, AsyncAtomicBranch
 
     async def run_in_transaction(
         self,
@@ -161,47 +161,3 @@ class AsyncClient(AsyncApi):
             await asyncio.sleep(pause(attempt, random.random()))
         async with self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes) as tx:
             return await function(tx)
-
-    # --- atomic commits
-
-    def atomic(
-        self,
-        group: str = DEFAULT_GROUP,
-        *,
-        id: str | None = None,  # noqa: A002  # the field's word
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        branches: Iterable[str] = (),
-        producer: str | None = None,
-        sequence_id: int | None = None,
-        incarnation: str | None = None,
-        checksum: str | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-    ) -> AsyncAtomicBatch:
-        """Gather messages for several topics and commit them together, in an ``async with`` block."""
-        return AsyncAtomicBatch(
-            self,
-            group,
-            id=id,
-            timeout=timeout,
-            namespace=namespace,
-            branches=branches,
-            producer=producer,
-            sequence_id=sequence_id,
-            incarnation=incarnation,
-            checksum=checksum,
-            buffer_bytes=buffer_bytes,
-        )
-
-    def atomic_branch(
-        self,
-        of: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        id: str | None = None,  # noqa: A002
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        buffer_bytes: int = BUFFER_BYTES,
-    ) -> AsyncAtomicBranch:
-        """Stage messages for the atomic commit of id ``of``, for an ``async with`` statement."""
-        return AsyncAtomicBranch(self, of, group, id=id, timeout=timeout, namespace=namespace, buffer_bytes=buffer_bytes)
