@@ -34,7 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 SPARK = "tests/spark/"
-FIRST = (SPARK, "tests/scenarios/test_spark", "tests/dedup/", "tests/scenarios/", "tests/docs/", "tests/behaviours/")
+FIRST = (SPARK, "tests/scenarios/test_spark", "tests/test_coverage", "tests/scenarios/", "tests/docs/", "tests/behaviours/")
 """How the addresses of those begin that are run first: files that take long, so that none is left over for the end.
 xdist gives each worker two files to begin with, so the third is a short one: it lies behind all of Spark."""
 
