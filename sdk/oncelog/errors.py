@@ -18,18 +18,24 @@ class OncelogError(Exception):
     """Something oncelog was asked to do did not happen, or may not have."""
 
     code: ClassVar[str] = "error"
-    """Stable; the same word in the answer of the service and in the SDK."""
+    """The class's name, in small letters; stable; the same word in the answer of the service and in the SDK."""
     status: ClassVar[int | None] = None
     """The HTTP status, or None for an error that only the SDK raises."""
     certain: ClassVar[bool] = True
     """The usual :attr:`definite` of this class."""
     values: ClassVar[tuple[str, ...]] = ()
-    """Names of the attributes that carry what one needs to go on."""
+    """Names of the attributes that carry what one needs to go on: those that the class declares."""
 
     definite: bool
     detail: str
     retry_after: float | None = None
     """Seconds after which whoever answered asks to be asked again, where it says so."""
+
+    def __init_subclass__(cls, *, status: int | None = None, certain: bool | None = None) -> None:
+        cls.code = re.sub(r"(?<=.)([A-Z])", r"_\1", cls.__name__).lower()
+        cls.status = cls.status if status is None else status
+        cls.certain = cls.certain if certain is None else certain
+        cls.values = (*cls.values, *get_annotations(cls))
 
     def __init__(self, detail: str | None = None, *, definite: bool | None = None, **values: Any) -> None:
         self.detail = detail or (type(self).__doc__ or "").strip()
@@ -64,54 +70,39 @@ def _rebuild(kind: type[OncelogError], detail: str, definite: bool, values: dict
 # --- what the service answers -------------------------------------------------------------------------------------------
 
 
-class NotServedHere(OncelogError):
+class NotServedHere(OncelogError, status=307):
     """Another instance of the service serves this; nothing was done here. The SDK asks there."""
 
-    code = "not_served_here"
-    status = 307
-    values = ("url",)
     url: str
     """Of the instance that does."""
 
 
-class InvalidRequest(OncelogError):
+class InvalidRequest(OncelogError, status=400):
     """The request cannot be understood or contradicts itself; correct it before sending it again."""
-
-    code = "invalid_request"
-    status = 400
 
 
 class InvalidMessageId(InvalidRequest):
     """That is not a message id of this topic."""
 
-    code = "invalid_message_id"
-
 
 class StaleMessageId(InvalidRequest):
     """The message id belongs to an older generation of the topic, which was deleted; nothing here corresponds to it."""
 
-    code = "stale_message_id"
-    values = ("generation",)
     generation: int
 
 
 class OffsetOutOfRange(InvalidRequest):
     """The offset lies beyond the upcoming offset of the topic, or a range is not stable yet, or was deleted."""
 
-    code = "offset_out_of_range"
-    values = ("upcoming", "earliest", "stable")
     upcoming: int
     earliest: int
     """Of a refused range: where the topic begins; else None, as ``stable``."""
     stable: int
 
 
-class MessagesExpired(OncelogError):
+class MessagesExpired(OncelogError, status=410):
     """Messages behind the position have expired by the topic's ttl before they were read; say where to go on."""
 
-    code = "messages_expired"
-    status = 410
-    values = ("first", "earliest", "upcoming")
     first: int
     """Offset of the first of them; None where nobody knows any more."""
     earliest: int
@@ -123,29 +114,19 @@ class MessagesExpired(OncelogError):
 class NotSupported(InvalidRequest):
     """The service does not offer this; the request was refused rather than half obeyed."""
 
-    code = "not_supported"
-
 
 class InvalidTransaction(InvalidRequest):
     """The bytes of the transaction cannot be read."""
 
-    code = "invalid_transaction"
 
-
-class Unauthorized(OncelogError):
+class Unauthorized(OncelogError, status=401):
     """The service asks for a token and this request carries none or a wrong one."""
 
-    code = "unauthorized"
-    status = 401
 
-
-class ProducerFenced(OncelogError):
+class ProducerFenced(OncelogError, status=403):
     """Another incarnation of this producer holds the name, or the topic was deleted and made anew since this one was opened; it
     may not publish any more."""
 
-    code = "producer_fenced"
-    status = 403
-    values = ("producer", "epoch", "current_epoch", "incarnation", "current_incarnation", "generation")
     producer: str
     epoch: int
     current_epoch: int
@@ -156,23 +137,17 @@ class ProducerFenced(OncelogError):
     """Of the topic now, where that is the reason: what was opened in an older one is refused. Else None."""
 
 
-class ProducerEnded(OncelogError):
+class ProducerEnded(OncelogError, status=409):
     """The service assigned this name to a producer that brought none, and it has ended: nothing is stored under it any more. Open
     another producer."""
 
-    code = "producer_ended"
-    status = 409
-    values = ("producer",)
     producer: str
 
 
-class ConsumerFenced(OncelogError):
+class ConsumerFenced(OncelogError, status=403):
     """Another consumer holds this subscription, or it was moved or deleted, or the topic was deleted and made anew; this one may
     not receive or acknowledge any more."""
 
-    code = "consumer_fenced"
-    status = 403
-    values = ("subscription", "epoch", "current_epoch", "generation")
     subscription: str
     epoch: int
     current_epoch: int
@@ -180,36 +155,25 @@ class ConsumerFenced(OncelogError):
     """Of the topic now, where that is the reason. Else None."""
 
 
-class NotFound(OncelogError):
+class NotFound(OncelogError, status=404):
     """There is nothing at this address."""
-
-    code = "not_found"
-    status = 404
 
 
 class TopicNotFound(NotFound):
     """There is no such topic; create it first."""
 
-    code = "topic_not_found"
-
 
 class ProducerNotFound(NotFound):
     """No producer of this name is known on the topic."""
-
-    code = "producer_not_found"
 
 
 class SubscriptionNotFound(NotFound):
     """The topic has no subscription of this name; a consumer that is opened makes one."""
 
-    code = "subscription_not_found"
-
 
 class TransactionNotFound(NotFound):
     """No such transaction was ever started here, or its outcome is no longer kept."""
 
-    code = "transaction_not_found"
-    values = ("write_pointer", "transaction")
     write_pointer: int
     transaction: str
     """Of an atomic commit: its id."""
@@ -218,49 +182,32 @@ class TransactionNotFound(NotFound):
 class GroupProducerNotFound(NotFound):
     """No atomic commit of this group was ever made under that producer's name."""
 
-    code = "group_producer_not_found"
 
-
-class MethodNotAllowed(OncelogError):
+class MethodNotAllowed(OncelogError, status=405):
     """This address does not take that HTTP method."""
 
-    code = "method_not_allowed"
-    status = 405
-    values = ("allowed",)
     allowed: list[str]
 
 
-class RequestTimeout(OncelogError):
+class RequestTimeout(OncelogError, status=408):
     """The request did not arrive completely in time; nothing of it was used."""
 
-    code = "request_timeout"
-    status = 408
 
-
-class TopicExists(OncelogError):
+class TopicExists(OncelogError, status=409):
     """A topic of this name exists already."""
 
-    code = "topic_exists"
-    status = 409
 
-
-class SequenceGap(OncelogError):
+class SequenceGap(OncelogError, status=409):
     """A sequence id was left out and this producer was opened with gaps refused."""
 
-    code = "sequence_gap"
-    status = 409
-    values = ("producer", "expected", "received")
     producer: str
     expected: int
     received: int
 
 
-class TransactionNotInProgress(OncelogError):
+class TransactionNotInProgress(OncelogError, status=409):
     """The transaction is not in progress any more; nothing was done. `state` says what became of it."""
 
-    code = "transaction_not_in_progress"
-    status = 409
-    values = ("write_pointer", "state", "transaction", "reason")
     write_pointer: int
     state: str
     transaction: str
@@ -269,117 +216,81 @@ class TransactionNotInProgress(OncelogError):
     """Why an atomic commit was aborted: an error's code, `timed_out`, `asked`, `not_named`."""
 
 
-class TransactionPrepared(OncelogError):
+class TransactionPrepared(OncelogError, status=409):
     """The transaction is prepared, so its database decides about it; it was to be aborted only otherwise. Nothing was done."""
 
-    code = "transaction_prepared"
-    status = 409
-    values = ("write_pointer",)
     write_pointer: int
 
 
-class UnknownWritePointer(OncelogError):
+class UnknownWritePointer(OncelogError, status=409):
     """The transaction service never handed out this write pointer, and no other service's are taken here; nothing was stored."""
 
-    code = "unknown_write_pointer"
-    status = 409
-    values = ("write_pointer",)
     write_pointer: int
 
 
-class TransactionConflict(OncelogError):
+class TransactionConflict(OncelogError, status=409):
     """Another transaction that committed meanwhile changed the same; roll back and try the whole transaction again."""
 
-    code = "transaction_conflict"
-    status = 409
-    values = ("write_pointer", "conflicts_with")
     write_pointer: int
     conflicts_with: int
 
 
-class TransactionalMismatch(OncelogError):
+class TransactionalMismatch(OncelogError, status=409):
     """The topic takes transactional messages only, or none of them."""
 
-    code = "transactional_mismatch"
-    status = 409
-    values = ("transactional",)
     transactional: str
 
 
-class ProducerInTransaction(OncelogError):
+class ProducerInTransaction(OncelogError, status=409):
     """This producer has messages in another transaction that is not settled yet; try again when it is."""
 
-    code = "producer_in_transaction"
-    status = 409
-    values = ("producer", "write_pointer")
     producer: str
     write_pointer: int
 
 
-class StoredGroupPublished(OncelogError):
+class StoredGroupPublished(OncelogError, status=409):
     """The stored messages of this write pointer are published already (or expired); nothing can be added or published twice."""
 
-    code = "stored_group_published"
-    status = 409
-    values = ("write_pointer", "message_id", "offset")
     write_pointer: int
     message_id: str
     offset: int
 
 
-class RollbackRefused(OncelogError):
+class RollbackRefused(OncelogError, status=409):
     """What is to be rolled back is not exactly what this write pointer published here; nothing was changed."""
 
-    code = "rollback_refused"
-    status = 409
-    values = ("write_pointer",)
     write_pointer: int
 
 
-class ExpectationsNotChecked(OncelogError):
+class ExpectationsNotChecked(OncelogError, status=409):
     """The topic does not check expected offsets, so a request that carries an expectation is refused; nothing was stored."""
 
-    code = "expectations_not_checked"
-    status = 409
 
-
-class KeyInTransaction(OncelogError):
+class KeyInTransaction(OncelogError, status=409):
     """The newest message of a key that an expectation names belongs to a transaction that is not settled yet; try again then."""
 
-    code = "key_in_transaction"
-    status = 409
-    values = ("key", "write_pointer")
     key: str
     write_pointer: int
 
 
-class TransactionExists(OncelogError):
+class TransactionExists(OncelogError, status=409):
     """An atomic commit of this id was begun differently: in another group, or as a branch of another one."""
 
-    code = "transaction_exists"
-    status = 409
-    values = ("transaction", "group")
     transaction: str
     group: str
 
 
-class BranchGone(OncelogError):
+class BranchGone(OncelogError, status=409):
     """A branch that the commit names is not there any more; nothing was committed, and the transaction is still in progress."""
 
-    code = "branch_gone"
-    status = 409
-    values = ("transaction", "branch", "state")
     transaction: str
     branch: str
     state: str
 
 
-class OffsetMismatch(OncelogError):
+class OffsetMismatch(OncelogError, status=412):
     """What was expected of the topic does not hold; nothing of the request was stored, and this answer is final."""
 
-    code = "offset_mismatch"
-    status = 412
-    values = ("condition", "expected", "actual", "key", "topic")
     condition: str
     """`offset`, `last_message_id` or `key_offset`."""
     expected: int | str | None
@@ -391,110 +302,71 @@ class OffsetMismatch(OncelogError):
     """`namespace/topic`."""
 
 
-class RequestTooLarge(OncelogError):
+class RequestTooLarge(OncelogError, status=413):
     """The request is larger than the service takes; send less at once."""
 
-    code = "request_too_large"
-    status = 413
-    values = ("limit",)
     limit: int
 
 
-class UnsupportedMediaType(OncelogError):
+class UnsupportedMediaType(OncelogError, status=415):
     """The body is of a type this address does not read."""
 
-    code = "unsupported_media_type"
-    status = 415
 
-
-class SequenceReused(OncelogError):
+class SequenceReused(OncelogError, status=422):
     """A sequence id that is already stored came again with another payload; the whole request was refused."""
 
-    code = "sequence_reused"
-    status = 422
-    values = ("producer", "sequence_id", "message_id", "offset")
     producer: str
     sequence_id: int
     message_id: str
     offset: int
 
 
-class ChunkReused(OncelogError):
+class ChunkReused(OncelogError, status=422):
     """A chunk of this number is staged already with other content; nothing was changed."""
 
-    code = "chunk_reused"
-    status = 422
-    values = ("transaction", "topic", "chunk")
     transaction: str
     topic: str
     chunk: int
 
 
-class InternalError(OncelogError):
+class InternalError(OncelogError, status=500, certain=False):
     """The service failed in a way it should not; its log says more."""
 
-    code = "internal_error"
-    status = 500
-    certain = False
 
-
-class TopicDamaged(OncelogError):
+class TopicDamaged(OncelogError, status=500):
     """The stored log of the topic is damaged or incomplete; it is refused rather than answered as if nothing were missing."""
 
-    code = "topic_damaged"
-    status = 500
 
-
-class StorageUnavailable(OncelogError):
+class StorageUnavailable(OncelogError, status=503):
     """The store is closed after a failure or still being opened; nothing was written. Try again later."""
 
-    code = "storage_unavailable"
-    status = 503
 
-
-class StorageFailed(OncelogError):
+class StorageFailed(OncelogError, status=503, certain=False):
     """The store failed while this was being written; it may or may not be there. Repeat it under the same sequence ids."""
 
-    code = "storage_failed"
-    status = 503
-    certain = False
 
-
-class TransactionsUnavailable(OncelogError):
+class TransactionsUnavailable(OncelogError, status=503):
     """The transaction service does not answer; nothing was done. What is not transactional goes on."""
 
-    code = "transactions_unavailable"
-    status = 503
 
-
-class Overloaded(OncelogError):
+class Overloaded(OncelogError, status=503):
     """The service has as many requests in hand as it takes; nothing was done. Try again later."""
-
-    code = "overloaded"
-    status = 503
 
 
 # --- what only the SDK raises -------------------------------------------------------------------------------------------
 
 
-class ConnectionFailed(OncelogError):
+class ConnectionFailed(OncelogError, certain=False):
     """The service could not be reached, or the connection broke before the answer came."""
-
-    code = "connection_failed"
-    certain = False
 
 
 class ResponseTimeout(ConnectionFailed):
     """No answer came in time."""
 
-    code = "response_timeout"
-
 
 class GatewayUnavailable(ConnectionFailed):
     """A gateway or proxy in front of the service says that the service is away, or that it was asked too often."""
 
-    code = "gateway_unavailable"
-    values = ("http_status",)
     http_status: int
     """That it answered."""
 
@@ -502,63 +374,42 @@ class GatewayUnavailable(ConnectionFailed):
 class CertificateRefused(OncelogError):
     """The certificate of the service is not trusted; nothing was sent. Name the CA that signed it (`verify=`, `ONCELOG_CA`)."""
 
-    code = "certificate_refused"
 
-
-class InvalidResponse(OncelogError):
+class InvalidResponse(OncelogError, certain=False):
     """What answered does not speak as an oncelog service does."""
-
-    code = "invalid_response"
-    certain = False
 
 
 class ClientClosed(OncelogError):
     """The client is closed; open a new one."""
 
-    code = "client_closed"
-
 
 class Forked(OncelogError):
     """This was made before the process was forked and belongs to the other side; make another one in this process."""
-
-    code = "forked"
 
 
 class ProducerClosed(OncelogError):
     """The producer is closed; open a new one."""
 
-    code = "producer_closed"
-
 
 class ProducerStopped(OncelogError):
     """An earlier message of this producer failed without a definite outcome, so nothing later may overtake it; reopen it."""
-
-    code = "producer_stopped"
 
 
 class ReaderClosed(OncelogError):
     """The reader is closed; open a new one."""
 
-    code = "reader_closed"
-
 
 class ConsumerClosed(OncelogError):
     """The consumer is closed; open a new one."""
-
-    code = "consumer_closed"
 
 
 class MixedSequenceIds(OncelogError):
     """A producer either numbers its messages itself or lets the SDK do it, not both."""
 
-    code = "mixed_sequence_ids"
-
 
 class SequenceIdNotRising(OncelogError):
     """Sequence ids must strictly rise from one message of a producer to the next."""
 
-    code = "sequence_id_not_rising"
-    values = ("last", "received")
     last: int
     received: int
 
@@ -566,8 +417,6 @@ class SequenceIdNotRising(OncelogError):
 class InitialSequenceIdTaken(OncelogError):
     """The initial sequence id is at or below one that this producer has already published."""
 
-    code = "initial_sequence_id_taken"
-    values = ("initial", "last_sequence_id")
     initial: int
     last_sequence_id: int
 
@@ -575,14 +424,10 @@ class InitialSequenceIdTaken(OncelogError):
 class CodecError(OncelogError):
     """A value could not be turned into bytes, or bytes into a value."""
 
-    code = "codec_error"
-
 
 class CheckpointConflict(OncelogError):
     """Another process moved this checkpoint; this one no longer owns it and its transaction must be rolled back."""
 
-    code = "checkpoint_conflict"
-    values = ("name", "expected", "actual")
     name: str
     expected: str
     actual: str
@@ -591,8 +436,6 @@ class CheckpointConflict(OncelogError):
 class OutboxBehind(OncelogError):
     """More was published under the outbox's name than its database knows of: an older state, or another of that name."""
 
-    code = "outbox_behind"
-    values = ("outbox", "topic", "next_number", "last_sequence_id")
     outbox: str
     topic: str
     """`namespace/topic`."""
@@ -604,8 +447,6 @@ class OutboxBehind(OncelogError):
 class OutboxBlocked(OncelogError):
     """A row of the outbox cannot be published; it and those behind it for its topic wait until that is mended."""
 
-    code = "outbox_blocked"
-    values = ("outbox", "topic", "row", "cause")
     outbox: str
     topic: str
     """`namespace/topic`."""
@@ -618,8 +459,6 @@ class OutboxBlocked(OncelogError):
 class OutboxBusy(OncelogError):
     """Another relay publishes this outbox; nothing was done here."""
 
-    code = "outbox_busy"
-    values = ("outbox", "holder")
     outbox: str
     holder: str
 
@@ -627,8 +466,6 @@ class OutboxBusy(OncelogError):
 class DataLost(OncelogError):
     """Messages that were to be read are not there any more, and this reader may not pass over them."""
 
-    code = "data_lost"
-    values = ("topic", "first", "earliest")
     topic: str
     first: int
     """The offset to go on at."""
@@ -639,8 +476,6 @@ class DataLost(OncelogError):
 class RepeatDiffers(OncelogError):
     """A batch of Spark came again under a number that is committed, and is not the one of then; nothing of it was written."""
 
-    code = "repeat_differs"
-    values = ("producer", "sequence_id", "newest")
     producer: str
     sequence_id: int
     """The number it came under."""
@@ -651,21 +486,14 @@ class RepeatDiffers(OncelogError):
 class TransactionClosed(OncelogError):
     """The transaction has ended; start a new one."""
 
-    code = "transaction_closed"
-
 
 class TransactionFailed(OncelogError):
     """A participant of the transaction failed; it was rolled back everywhere. The first cause is attached."""
 
-    code = "transaction_failed"
 
-
-class TransactionInDoubt(OncelogError):
+class TransactionInDoubt(OncelogError, certain=False):
     """Whether the transaction was committed is not known yet; ask for its state before doing it again."""
 
-    code = "transaction_in_doubt"
-    certain = False
-    values = ("write_pointer", "transaction")
     write_pointer: int
     transaction: str
     """Of an atomic commit: its id."""
