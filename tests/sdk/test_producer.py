@@ -32,6 +32,7 @@ from oncelog.errors import (
     SequenceIdNotRising,
     SequenceReused,
 )
+from oncelog.process.procedures import drive
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.patience import PATIENCE, until
 from tests.sdk.fakes import lossy_proxy
@@ -314,7 +315,7 @@ def test_an_assigned_name_that_was_idle_too_long_is_exchanged_and_nothing_is_los
             producer.send_async(b"%d" % (number + 1))
         producer.flush()
         # At the exit the name ends before the producer does, which a handler that runs later may still use.
-        producer._sender.end_name(PATIENCE)
+        drive(producer._sender.end_name(PATIENCE))
         assert list(client.producers(topic)) == []
         producer.send(b"6")
     assert stored(client, topic) == numbered(7)
@@ -343,7 +344,7 @@ def test_a_machine_that_slept_gives_a_transaction_a_name_that_lives(
     with Producer[bytes](topic, client=client) as producer:
         client.end_producer(topic, producer.name, producer.epoch)
         asleep, awake = 26 * 3_600.0, time.time
-        monkeypatch.setattr("oncelog.producing.sending.time.time", lambda: awake() + asleep)
+        monkeypatch.setattr("oncelog.producing.shell.time.time", lambda: awake() + asleep)
         with client.transaction() as tx:
             tx.send(topic, b"0", producer=producer)
         client.end_producer(topic, producer.name, producer.epoch)
@@ -597,7 +598,7 @@ def test_a_number_that_is_refused_while_a_transaction_waits_for_the_producer_is_
     with Producer(checked, client=watched, name="p") as producer:
         lost: list[BaseException | None] = []
         lose = lambda: lost.append(on_a_thread(lambda: producer.send(b"lost", expected_offset=9)))  # noqa: E731
-        threads = [threading.Thread(target=lose), threading.Thread(target=producer._sender.enlist, args=(5,))]
+        threads = [threading.Thread(target=lose), threading.Thread(target=lambda: drive(producer._sender.enlist(5)))]
         threads[0].start()
         waiting.wait(PATIENCE)
         threads[1].start()

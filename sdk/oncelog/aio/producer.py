@@ -15,7 +15,6 @@ from oncelog.codecs import Codec
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.loops import Loop
-from oncelog.producing.core import Core
 from oncelog.producing.twins import ProducerTwin, R
 from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt
@@ -91,14 +90,10 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
         return self
 
     @property
-    def _sender(self) -> AsyncSender:
+    def _sender(self) -> AsyncSender:  # type: ignore[override]  # nobody sets it
         if self._opened is None:
             raise RuntimeError("the producer is not open; use it in an async with statement, or await its open()")
         return self._opened
-
-    @property
-    def _core(self) -> Core:
-        return self._sender.core
 
     async def _let_go(self) -> None:
         if self._owns_client:
@@ -176,8 +171,3 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with exits.leaving(kind, self._exit_timeout) as timeout:
             await self.close(timeout)
-
-
-def async_sender_of(producer: AsyncProducer[Any]) -> AsyncSender:
-    """Return what sends for a producer: transactions number and roll back its messages there."""
-    return producer._sender

@@ -8,19 +8,17 @@ cancelled takes nothing with it, since its message is the core's as soon as it h
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from oncelog.errors import OncelogError
 from oncelog.process import exits
 from oncelog.process.loops import Loop
 from oncelog.producing.batching import Batch
-from oncelog.producing.core import Action, Complete, Core, Opened, Policy, Publish, Wait
-from oncelog.producing.cutting import Bounds
+from oncelog.producing.core import Complete, Core, Opened, Policy
 from oncelog.producing.outcome import Outcomes
-from oncelog.producing.sending import END_SECONDS, RENEW_SECONDS, Address
+from oncelog.producing.shell import Address, Shell
 from oncelog.values.outgoing import Outgoing
 from oncelog.values.receipt import Receipt, Receipts
 
@@ -53,31 +51,22 @@ class Awaited(Outcomes):
                 future.exception()  # nobody has to ask: flush and close tell what was not heard of
 
 
-class AsyncSender:
-    """Sends what a :class:`~oncelog.producing.core.Core` says, in a task of its own."""
+class AsyncSender(Shell):
+    """Sends in a task of its own."""
 
     def __init__(self, address: Address, policy: Policy, opened: Opened, loop: Loop) -> None:
+        super().__init__(address, policy, nullcontext())  # between two awaits nothing comes in between
         self.core = Core(policy, opened, address.initial, lambda: Batch(Awaited()))
-        self._address = address
-        self._policy = policy
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[asyncio.Future[None]] = []
         """Of those who wait for something to change: room, a batch that is done, something to do."""
-        self._has_ended = False
         self._is_given_up = False
         self._is_told = False
         """Whether what is lost was named."""
         self._napping: asyncio.Future[None] | None = None
-        self._note_use()
+        self._begin()
         exits.register(self)
-
-    def _note_use(self) -> None:
-        self._used_at = time.monotonic(), time.time()
-
-    def _idle_seconds(self) -> float:
-        monotonic, wall = self._used_at
-        return max(time.monotonic() - monotonic, time.time() - wall)
 
     # --- messages
 
@@ -105,16 +94,14 @@ class AsyncSender:
     async def put_batch(self, batch: Batch) -> Awaited:
         """Queue messages, as columns, in as few requests as can be; one if it is ``whole``. Its caller waits for them."""
         outcomes = batch.shared = Awaited(len(batch))
-        messages, most = self._policy.bounds
-        bounds = Bounds(min(messages, self._policy.max_pending), min(most, self._policy.max_pending_bytes))
         try:
-            for part in [batch] if batch.whole else [part for rising in batch.rising() for part in rising.parts(bounds)]:
+            for part in self._parts(batch):
                 await self._room(part.size, len(part))
                 while not self.core.put_batch(part, time.monotonic()):
                     pass
                 self._wake()
         except BaseException as error:
-            self._disregard(outcomes, error)
+            self.disregard(outcomes, error)
             raise
         return outcomes
 
@@ -123,15 +110,9 @@ class AsyncSender:
         try:
             await self._until(outcomes.done)
         except BaseException as error:
-            self._disregard(outcomes, error)
+            self.disregard(outcomes, error)
             raise
         return outcomes.receipts()
-
-    def _disregard(self, outcomes: Awaited, error: BaseException) -> None:
-        """Their caller hears of ``error`` instead, and of no failure of a message, come or to come: flush tells."""
-        failure = outcomes.disregard()
-        if failure is not None and failure is not error.__cause__:
-            self.core.untold(failure)
 
     async def receipt(self, future: asyncio.Future[Receipt]) -> Receipt:
         """Return the receipt of a message that its caller waits for."""
@@ -185,36 +166,17 @@ class AsyncSender:
         except TimeoutError:
             raise TimeoutError(self._give_up()) from None
         except OncelogError:
-            await self.end_name(END_SECONDS if timeout is None else min(timeout, END_SECONDS))
+            await self.end_name(timeout)
             raise
-        await self.end_name(END_SECONDS if timeout is None else min(timeout, END_SECONDS))
+        await self.end_name(timeout)
 
-    async def end_name(self, seconds: float) -> None:
-        """End an assigned name, if all its messages have a definite result."""
-        core = self.core
-        stays = not self._policy.is_assigned or core.stopped is not None or core.enlisted is not None
-        if stays or self._has_ended or core.pending or seconds <= 0:
-            return
-        self._has_ended = True
-        with suppress(OncelogError):
-            await self._address.end(core.name, core.epoch, seconds)
+    def _check(self) -> None:
+        self._loop.check()
 
-    def _give_up(self) -> str:
-        """Complete everything without a receipt; return how much that is, in words."""
-        ids, results = self.core.give_up(time.monotonic())
+    def _abandon(self) -> None:
         self._is_given_up = True
         if self._task is not None:
             self._task.cancel()
-        for each in results:
-            _complete(each)
-        self.core.take_failure()  # the caller who gave up hears of it now
-        self._notify()
-        return f"{self}: {len(ids)} messages have no outcome and are given up" + (
-            f", sequence ids {ids[0]} to {ids[-1]}" if ids else ""
-        )
-
-    def __str__(self) -> str:
-        return f"producer {self.core.name!r} of {self._address.namespace}/{self._address.topic}"
 
     def _begin_exit(self) -> None:
         """Nothing: no event loop runs any more."""
@@ -225,7 +187,7 @@ class AsyncSender:
     def _lost(self, why: str) -> str | None:
         """What will not be sent any more, in words."""
         core = self.core
-        if self._is_given_up or self._is_told or self._loop.is_elsewhere or not core.pending:
+        if self._is_given_up or self._is_told or self.is_elsewhere() or not core.pending:
             return None
         self._is_told = True
         return f"{self}: {core.pending} messages have no outcome: {why}; await flush() or close() before"
@@ -233,54 +195,6 @@ class AsyncSender:
     def __del__(self) -> None:
         if hasattr(self, "_used_at") and (lost := self._lost("its event loop was closed")) is not None:
             exits.say(lost)
-
-    # --- in a transaction
-
-    async def enlist(self, transaction: int | str) -> None:
-        """Flush, then take messages of this transaction only, until it ends.
-
-        Raises as :meth:`flush` does, ProducerInTransaction, ProducerStopped, ProducerClosed.
-        """
-        self._loop.check()
-        core = self.core
-        if not core.is_usable():
-            raise core.unusable()
-        core.enlist(transaction)
-        try:
-            await self.flush()
-            if self._policy.is_assigned and self._idle_seconds() > RENEW_SECONDS:
-                self._rename(await self._address.open())  # every message has its result
-        except BaseException:
-            core.enlisted = None
-            raise
-        core.enlist(transaction)  # what was refused meanwhile has given its number back
-
-    def number(self, sequence_id: int | None) -> int:
-        """Return the sequence id of the transaction's next message."""
-        return self.core.number(sequence_id)
-
-    async def has_stored(self, sequence_id: int) -> bool:
-        """Ask whether the topic has this or a higher sequence id of the producer. Raises OncelogError."""
-        last = await self._address.last_stored(self.core.name)
-        return last is not None and sequence_id <= last
-
-    def release(self, last: Receipt | None) -> None:
-        """The transaction is committed; ``last``: of its last message."""
-        self._note_use()
-        self.core.release(last)
-
-    def roll_back(self) -> None:
-        """The transaction is rolled back: its sequence ids were never used."""
-        self.core.roll_back()
-
-    def stop(self, error: BaseException) -> None:
-        """Nobody knows which sequence ids are used: nothing may follow."""
-        self.core.stop(error)
-
-    def _rename(self, opened: Opened) -> None:
-        self.core.opened(opened)
-        self._has_ended = False
-        self._note_use()
 
     # --- the task
 
@@ -327,36 +241,6 @@ class AsyncSender:
             self._break_off(error)
         self._notify()
 
-    async def _do(self, action: Action) -> None:
-        core = self.core
-        if isinstance(action, Complete):
-            self._complete(action)
-        elif isinstance(action, Publish):
-            try:
-                runs = await self._address.publish(action.request)
-            except OncelogError as error:
-                core.failed(error, time.monotonic(), random.random())
-            else:
-                core.answered(runs, time.monotonic())
-                self._note_use()
-        elif isinstance(action, Wait):
-            await self._nap(action.seconds)
-        else:
-            try:
-                opened = await self._address.open()
-            except OncelogError as error:
-                core.not_opened(error)
-            else:
-                self._rename(opened)
-
-    def _complete(self, result: Complete) -> None:
-        part = result.part
-        if result.error is not None and part.shared.is_untold(part.begin, len(part)):
-            self.core.untold(result.error)
-        _complete(result)
-        self.core.completed()
-        self._notify()
-
     async def _nap(self, seconds: float) -> None:
         """Return when so many seconds are over, or there is something to do."""
         self._napping = asyncio.get_running_loop().create_future()
@@ -374,8 +258,3 @@ class AsyncSender:
             self._complete(result)
         if lost is not None:
             exits.say(lost)
-
-
-def _complete(result: Complete) -> None:
-    part = result.part
-    part.shared.complete(part.begin, len(part), Receipts(result.runs), result.error)

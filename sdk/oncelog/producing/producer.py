@@ -13,7 +13,6 @@ from oncelog.api.options import ProducerOptions, SendOptions, Untyped, shows
 from oncelog.codecs import Codec
 from oncelog.message_id import MessageId
 from oncelog.process import exits
-from oncelog.producing.core import Core
 from oncelog.producing.sending import Sender
 from oncelog.producing.twins import ProducerTwin, R
 from oncelog.values.outgoing import outgoing
@@ -59,6 +58,7 @@ class Producer(ProducerTwin[R, Api]):
     """
 
     _clients = Api
+    _sender: Sender
 
     if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec takes, only type checkers ask
 
@@ -87,10 +87,6 @@ class Producer(ProducerTwin[R, Api]):
         except BaseException:
             self._let_go()
             raise
-
-    @property
-    def _core(self) -> Core:
-        return self._sender.core
 
     def _let_go(self) -> None:
         if self._owns_client:
@@ -195,8 +191,3 @@ class Producer(ProducerTwin[R, Api]):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with exits.leaving(kind, self._exit_timeout) as timeout:
             self.close(timeout)
-
-
-def sender_of(producer: Producer[Any]) -> Sender:
-    """Return what sends for a producer: transactions number and roll back its messages there."""
-    return producer._sender

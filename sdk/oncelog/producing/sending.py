@@ -7,113 +7,49 @@ for its own message, since the request of the frame that it interrupts would be 
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
 
-from oncelog.api.api import AnyApi
-from oncelog.errors import InitialSequenceIdTaken, OncelogError, ProducerClosed
+from oncelog.errors import OncelogError, ProducerClosed
 from oncelog.process import exits, forks
-from oncelog.process.procedures import drive, got
+from oncelog.process.procedures import drive
 from oncelog.producing.batching import Batch
-from oncelog.producing.core import Complete, Core, Opened, Policy, Publish, Wait
-from oncelog.producing.cutting import Bounds
+from oncelog.producing.core import Complete, Core, Opened, Policy
 from oncelog.producing.outcome import Outcome, Outcomes
+from oncelog.producing.shell import Address, Shell
 from oncelog.values.outgoing import Outgoing
-from oncelog.values.receipt import Receipt, Receipts
-from oncelog.wire.models import Gaps
-from oncelog.wire.requests import PublishRequest, ReceiptRun
-
-END_SECONDS = 5.0
-"""Until the service has answered that an assigned name ends. If it does not, the name ends by itself."""
-RENEW_SECONDS = 3_600.0
-"""A producer without a name that was idle for so long enters a transaction under another name: its own may have ended."""
 
 
-class Address(NamedTuple):
-    """What a producer asks the service for: procedures, for both twins."""
-
-    client: AnyApi
-    topic: str
-    namespace: str
-    name: str | None
-    """As the caller gave it; None: the service assigns one."""
-    gaps: Gaps
-    initial: int | None
-    """The sequence id of the first message, if the caller gave one."""
-
-    async def open(self) -> Opened:
-        """Open the producer: a new epoch, under a name of its own where it was given none.
-
-        Raises InitialSequenceIdTaken; what the service answers.
-        """
-        opened = await got(self.client.open_producer(self.topic, self.name, gaps=self.gaps, namespace=self.namespace))
-        initial, last = self.initial, opened.last_sequence_id
-        if initial is not None and last is not None and initial <= last:
-            raise InitialSequenceIdTaken(
-                f"producer {opened.name!r} has already published sequence id {last}; "
-                f"the initial one must be above it, not {initial}",
-                initial=initial,
-                last_sequence_id=last,
-            )
-        return Opened(opened.name, opened.epoch, last, opened.last_message_id)
-
-    async def publish(self, request: PublishRequest) -> list[ReceiptRun]:
-        """Publish to the topic."""
-        return await got(self.client.publish(self.topic, request, self.namespace))
-
-    async def end(self, name: str, epoch: int, seconds: float) -> None:
-        """End an assigned name."""
-        await got(self.client.end_producer(self.topic, name, epoch, self.namespace, timeout=seconds))
-
-    async def last_stored(self, name: str) -> int | None:
-        """Ask for the highest sequence id that the topic has of the producer."""
-        return (await got(self.client.producer(self.topic, name, self.namespace))).last_persisted
-
-
-class Sender:
-    """Sends what a :class:`Core` says, on a thread of its own or on that of a caller who waits."""
+class Sender(Shell):
+    """Sends on a thread of its own, or on that of a caller who waits."""
 
     def __init__(self, address: Address, policy: Policy, exit_timeout: float) -> None:
         """Open the producer. Raises what that raises."""
-        self._address = address
-        self._policy = policy
+        # Reentrant: a signal handler may interrupt the thread that holds it. See :mod:`oncelog.producing.core`.
+        super().__init__(address, policy, lock := threading.RLock())
         self._exit_timeout = exit_timeout
-        self._lock = threading.RLock()
-        """Reentrant: a signal handler may interrupt the thread that holds it. See :mod:`oncelog.producing.core`."""
         # Never taken as one: Ctrl-C in Condition's own __exit__ would leave the lock held for ever.
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(lock)
         self._opening = threading.RLock()
         """Held in a forked child while its own producer is opened."""
         self._sending = threading.Lock()
         """Never held by the main thread, which handlers interrupt, as long as there can be another one."""
-        self._begin(drive(address.open()))
+        self._enter(drive(address.open()))
         forks.register(self)
         exits.register(self)
 
-    def _begin(self, opened: Opened) -> None:
+    def _enter(self, opened: Opened) -> None:
         self.core = Core(self._policy, opened, self._address.initial, self._new_batch)
         self._abandoned = threading.Event()
         self._thread: threading.Thread | None = None
         self._sends: int | None = None
         """The thread that sends."""
-        self._has_ended = False
-        self._home = forks.here()
-        self._note_use()
+        self._begin()  # at the end: a signal handler that finds this object elsewhere yet begins by itself
 
     def _new_batch(self) -> Batch:
         return Batch(Outcomes())
-
-    def _note_use(self) -> None:
-        self._used_at = time.monotonic(), time.time()
-
-    def _idle_seconds(self) -> float:
-        """Of two clocks: the one stands still while the machine sleeps, the other may be set."""
-        monotonic, wall = self._used_at
-        return max(time.monotonic() - monotonic, time.time() - wall)
 
     # --- messages
 
@@ -146,13 +82,11 @@ class Sender:
     def put_batch(self, batch: Batch) -> Outcomes:
         """Queue messages, as columns, in as few requests as can be; one if it is ``whole``. Its caller waits for them."""
         outcomes = batch.shared = Outcomes(len(batch))
-        messages, most = self._policy.bounds
-        bounds = Bounds(min(messages, self._policy.max_pending), min(most, self._policy.max_pending_bytes))
         if self.is_elsewhere():
             self._come_over()
         core = self.core
         try:
-            for part in [batch] if batch.whole else [part for rising in batch.rising() for part in rising.parts(bounds)]:
+            for part in self._parts(batch):
                 with self._lock:
                     while True:
                         self._wait_for_room(part.size, len(part))
@@ -186,19 +120,17 @@ class Sender:
         self._drain(until=outcome.done)
         outcome.wait()
 
-    def disregard(self, outcome: Outcome | Outcomes, error: BaseException) -> None:
-        """Its caller hears of ``error`` instead, and of no failure of a message, come or to come: flush tells."""
-        failure = outcome.disregard()
-        if failure is not None and failure is not error.__cause__:
-            with self._lock:
-                self.core.untold(failure)
-
     def check_may_wait(self) -> None:
         """Raises RuntimeError in a future's callback: it runs on the thread that sends, which would wait for itself."""
         if self._sends == threading.get_ident():
             raise RuntimeError(
                 "send, send_batch, flush and close wait and cannot be called by a future's callback; use send_async"
             )
+
+    def _check(self) -> None:
+        self.check_may_wait()
+        if self.is_elsewhere():
+            self._come_over()
 
     # --- the end
 
@@ -243,36 +175,16 @@ class Sender:
         except TimeoutError:
             raise TimeoutError(self._give_up()) from None
         finally:
-            self.end_name(END_SECONDS if timeout is None else min(timeout, END_SECONDS))
+            drive(self.end_name(timeout))
 
-    def end_name(self, seconds: float) -> None:
-        """End an assigned name, if all its messages have a definite result: nobody will ask what became of them, and no late copy
-        of one is stored any more."""
-        core = self.core
-        with self._lock:
-            stays = not self._policy.is_assigned or core.stopped is not None or core.enlisted is not None
-            if stays or self._has_ended or core.pending or self.is_elsewhere():
-                return
-            self._has_ended = True
-        if seconds > 0:
-            with suppress(OncelogError):
-                drive(self._address.end(core.name, core.epoch, seconds))
+    def _notify(self) -> None:
+        self._changed.notify_all()
 
-    def _give_up(self) -> str:
-        """Complete everything without a receipt; return how much that is, in words."""
-        with self._lock:
-            ids, results = self.core.give_up(time.monotonic())
-            self._abandoned.set()
-            self._changed.notify_all()
-        for each in results:
-            _complete(each)
-        self.core.take_failure()  # the caller who gave up hears of it now
-        return f"{self}: {len(ids)} messages have no outcome and are given up" + (
-            f", sequence ids {ids[0]} to {ids[-1]}" if ids else ""
-        )
+    def _nap(self, seconds: float) -> bool:
+        return self._abandoned.wait(seconds)
 
-    def __str__(self) -> str:
-        return f"producer {self.core.name!r} of {self._address.namespace}/{self._address.topic}"
+    def _abandon(self) -> None:
+        self._abandoned.set()
 
     def _begin_exit(self) -> None:
         if not self.is_elsewhere() and self.end_batch() is not None:
@@ -283,7 +195,7 @@ class Sender:
             return None
         try:
             self.flush(max(0.0, begun + self._exit_timeout - time.monotonic()))
-            self.end_name(min(END_SECONDS, begun + self._exit_timeout - time.monotonic()))
+            drive(self.end_name(begun + self._exit_timeout - time.monotonic()))
         except TimeoutError:
             return self._give_up() + ": the interpreter exits; flush() or close() the producer before"
         except OncelogError as error:
@@ -291,10 +203,6 @@ class Sender:
         return None
 
     # --- forks
-
-    def is_elsewhere(self) -> bool:
-        """Tell whether it was opened before a fork, and not since."""
-        return forks.here() != self._home
 
     def _come_over(self) -> None:
         """Begin anew on this side of a fork. Raises Forked where that would fence the producer of the other side."""
@@ -308,7 +216,7 @@ class Sender:
             opened = drive(self._address.open())
             with self._lock:
                 if self.is_elsewhere():  # else a signal handler has done it
-                    self._begin(opened)
+                    self._enter(opened)
         exits.register(self)
 
     def _after_fork(self) -> None:
@@ -332,62 +240,6 @@ class Sender:
         error = forks.forked(f"the message was queued, and producer {self.core.name!r}")
         error.definite = False
         return error
-
-    # --- in a transaction
-
-    def enlist(self, transaction: int | str) -> None:
-        """Flush, then take messages of this transaction only, until it ends.
-
-        Raises as :meth:`flush` does, ProducerInTransaction, ProducerStopped, ProducerClosed.
-        """
-        self.check_may_wait()
-        if self.is_elsewhere():
-            self._come_over()
-        with self._lock:
-            if not self.core.is_usable():
-                raise self.core.unusable()
-            self.core.enlist(transaction)
-        try:
-            self.flush()
-            if self._policy.is_assigned and self._idle_seconds() > RENEW_SECONDS:
-                self._rename(drive(self._address.open()))  # every message has its result
-        except BaseException:
-            self.core.enlisted = None
-            raise
-        with self._lock:
-            self.core.enlist(transaction)  # what was refused meanwhile has given its number back
-
-    def number(self, sequence_id: int | None) -> int:
-        """Return the sequence id of the transaction's next message."""
-        with self._lock:
-            return self.core.number(sequence_id)
-
-    def has_stored(self, sequence_id: int) -> bool:
-        """Ask whether the topic has this or a higher sequence id of the producer. Raises OncelogError."""
-        last = drive(self._address.last_stored(self.core.name))
-        return last is not None and sequence_id <= last
-
-    def release(self, last: Receipt | None) -> None:
-        """The transaction is committed; ``last``: of its last message."""
-        with self._lock:
-            self._note_use()
-            self.core.release(last)
-
-    def roll_back(self) -> None:
-        """The transaction is rolled back: its sequence ids were never used."""
-        with self._lock:
-            self.core.roll_back()
-
-    def stop(self, error: BaseException) -> None:
-        """Nobody knows which sequence ids are used: nothing may follow."""
-        with self._lock:
-            self.core.stop(error)
-
-    def _rename(self, opened: Opened) -> None:
-        with self._lock:
-            self.core.opened(opened)
-            self._has_ended = False
-            self._note_use()
 
     # --- who sends
 
@@ -457,14 +309,7 @@ class Sender:
         if action is None:
             return False
         try:
-            if isinstance(action, Complete):
-                self._complete(action)
-            elif isinstance(action, Publish):
-                self._publish(action.request)
-            elif isinstance(action, Wait):
-                self._abandoned.wait(action.seconds)
-            else:
-                self._renew()
+            drive(self._do(action))
         except BaseException as error:
             with self._lock:
                 self.core.interrupted(error)
@@ -474,38 +319,3 @@ class Sender:
                 self._complete(result)
             raise
         return True
-
-    def _publish(self, request: PublishRequest) -> None:
-        try:
-            runs = drive(self._address.publish(request))
-        except OncelogError as error:
-            with self._lock:
-                self.core.failed(error, time.monotonic(), random.random())
-        else:
-            with self._lock:
-                self.core.answered(runs, time.monotonic())
-            self._note_use()
-
-    def _renew(self) -> None:
-        try:
-            opened = drive(self._address.open())
-        except OncelogError as error:
-            with self._lock:
-                self.core.not_opened(error)
-        else:
-            self._rename(opened)
-
-    def _complete(self, result: Complete) -> None:
-        core = self.core  # a callback may fork: then there is another one here, and this is the parent's
-        part = result.part
-        if result.error is not None and part.shared.is_untold(part.begin, len(part)):
-            core.untold(result.error)
-        _complete(result)
-        with self._lock:
-            core.completed()
-            self._changed.notify_all()
-
-
-def _complete(result: Complete) -> None:
-    part = result.part
-    part.shared.complete(part.begin, len(part), Receipts(result.runs), result.error)

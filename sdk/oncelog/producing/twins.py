@@ -11,9 +11,9 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch
-from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BYTES, Core, Policy
+from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BYTES, Policy
 from oncelog.producing.cutting import Bounds
-from oncelog.producing.sending import Address
+from oncelog.producing.shell import Address, Shell
 from oncelog.values.expectation import UNCHECKED, expectation
 from oncelog.values.outgoing import check_seconds, check_sequence_id, outgoing_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -28,6 +28,7 @@ class ProducerTwin(Generic[R, C]):
     """What both producers are made of."""
 
     _clients: type[C]
+    _sender: Shell
 
     def __init__(
         self,
@@ -88,11 +89,6 @@ class ProducerTwin(Generic[R, C]):
         raise NotImplementedError
 
     @property
-    def _core(self) -> Core:
-        """Of what sends for it."""
-        raise NotImplementedError
-
-    @property
     def topic(self) -> str:
         """Where it publishes."""
         return self._address.topic
@@ -105,27 +101,27 @@ class ProducerTwin(Generic[R, C]):
     @property
     def name(self) -> str:
         """The producer's name, also when the service assigned it."""
-        return self._core.name
+        return self._sender.core.name
 
     @property
     def epoch(self) -> int:
         """The number of this incarnation."""
-        return self._core.epoch
+        return self._sender.core.epoch
 
     @property
     def last_sequence_id(self) -> int | None:
         """The highest sequence id that is known to be on disk; None if this producer never published."""
-        return self._core.last_sequence_id
+        return self._sender.core.last_sequence_id
 
     @property
     def last_message_id(self) -> MessageId | None:
         """The id of that message, or None."""
-        return self._core.last_message_id
+        return self._sender.core.last_message_id
 
     def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
         """Yield those of ``rows`` whose sequence id is above what is already persisted. One-shot iterators are fine."""
         for row in rows:
-            if self._core.numbers.opened_at < sequence_id(row):
+            if self._sender.core.numbers.opened_at < sequence_id(row):
                 yield row
 
     def _batch(
@@ -149,3 +145,8 @@ class ProducerTwin(Generic[R, C]):
 def codec_of(producer: ProducerTwin[Any, Any]) -> Codec[Any] | None:
     """Return the codec that makes bytes of a producer's values; None where they are bytes."""
     return producer._codec
+
+
+def sender_of(producer: ProducerTwin[Any, Any]) -> Shell:
+    """Return what sends for a producer: transactions number and roll back its messages there."""
+    return producer._sender

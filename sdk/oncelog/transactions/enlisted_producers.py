@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from oncelog.api.api import AnyApi
 from oncelog.errors import OncelogError, SequenceIdNotRising
-from oncelog.process.procedures import got
-from oncelog.transactions.twins import AnyProducer, any_sender_of, check_twin
+from oncelog.producing.twins import sender_of
+from oncelog.transactions.twins import AnyProducer, check_twin
 from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import STORED, ReceiptRun
 
@@ -42,7 +42,7 @@ class EnlistedProducers:
         place = namespace, topic, producer.name
         held = self._held.get(place)
         if held is None:
-            await got(any_sender_of(producer).enlist(transaction))  # which may give it another name
+            await sender_of(producer).enlist(transaction)  # which may give it another name
             held = self._held[namespace, topic, producer.name] = _Enlisted(producer)
         elif held.producer is not producer:
             raise ValueError(f"two producers named {producer.name!r} in one transaction; the older one is fenced")
@@ -50,7 +50,7 @@ class EnlistedProducers:
             raise SequenceIdNotRising(
                 f"sequence id {given} does not follow {held.last_given}; nothing was sent", last=held.last_given, received=given
             )
-        held.last_given = any_sender_of(producer).number(given)
+        held.last_given = sender_of(producer).number(given)
         return held.last_given
 
     def note_last(self, namespace: str, topic: str, name: str, last: Receipt) -> None:
@@ -66,7 +66,7 @@ class EnlistedProducers:
     def release(self) -> None:
         """Lets the producers go on behind the numbers that they have used: the transaction is committed."""
         for held in self._held.values():
-            any_sender_of(held.producer).release(held.last)
+            sender_of(held.producer).release(held.last)
         self._held.clear()
 
     async def give_back_unused(self) -> None:
@@ -76,18 +76,18 @@ class EnlistedProducers:
         """
         for place, held in list(self._held.items()):
             with suppress(OncelogError):
-                if held.last_given is not None and not await got(any_sender_of(held.producer).has_stored(held.last_given)):
-                    any_sender_of(held.producer).roll_back()
+                if held.last_given is not None and not await sender_of(held.producer).has_stored(held.last_given):
+                    sender_of(held.producer).roll_back()
                     del self._held[place]
 
     def roll_back(self) -> None:
         """Gives all numbers back: nothing of the transaction will ever be seen."""
         for held in self._held.values():
-            any_sender_of(held.producer).roll_back()
+            sender_of(held.producer).roll_back()
         self._held.clear()
 
     def stop(self, error: BaseException) -> None:
         """Stops the producers: which numbers are used is not known."""
         for held in self._held.values():
-            any_sender_of(held.producer).stop(error)
+            sender_of(held.producer).stop(error)
         self._held.clear()

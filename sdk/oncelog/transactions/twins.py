@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from oncelog.aio.producer import AsyncProducer, async_sender_of
-from oncelog.aio.sending import AsyncSender
+from oncelog.aio.producer import AsyncProducer
 from oncelog.api.api import AnyApi
 from oncelog.api.topics import AsyncApi
 from oncelog.process.turns import AsyncTurn, Turn
-from oncelog.producing.producer import Producer, sender_of
-from oncelog.producing.sending import Sender
+from oncelog.producing.producer import Producer
 
 PRODUCERS = (Producer, AsyncProducer)
 AnyProducer = Producer[Any] | AsyncProducer[Any]
@@ -21,11 +19,6 @@ def check_twin(client: AnyApi, producer: AnyProducer) -> None:
     """Raises TypeError for a producer of the other twin: one would block the event loop, the other has none."""
     if isinstance(producer, AsyncProducer) is not isinstance(client, AsyncApi):
         raise TypeError("what an AsyncClient begins takes an AsyncProducer, and what a Client begins a Producer")
-
-
-def any_sender_of(producer: AnyProducer) -> Sender | AsyncSender:
-    """Return what sends for a producer."""
-    return async_sender_of(producer) if isinstance(producer, AsyncProducer) else sender_of(producer)
 
 
 def turn_of(client: AnyApi, what: str) -> Turn | AsyncTurn:

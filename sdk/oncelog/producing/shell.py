@@ -1,0 +1,260 @@
+"""What the shells around a producer's core share, of threads and of asyncio.
+
+What awaits is a procedure (:mod:`oncelog.process.procedures`): its hands are the client's calls, and the shell's own.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable
+from contextlib import AbstractContextManager, suppress
+from typing import Any, NamedTuple
+
+from oncelog.api.api import AnyApi
+from oncelog.errors import InitialSequenceIdTaken, OncelogError
+from oncelog.process import forks
+from oncelog.process.procedures import got
+from oncelog.producing.batching import Batch
+from oncelog.producing.core import Action, Complete, Core, Opened, Policy, Publish, Wait
+from oncelog.producing.cutting import Bounds
+from oncelog.producing.outcome import Outcome, Outcomes
+from oncelog.values.receipt import Receipt, Receipts
+from oncelog.wire.models import Gaps
+from oncelog.wire.requests import PublishRequest, ReceiptRun
+
+END_SECONDS = 5.0
+"""Until the service has answered that an assigned name ends. If it does not, the name ends by itself."""
+RENEW_SECONDS = 3_600.0
+"""A producer without a name that was idle for so long enters a transaction under another name: its own may have ended."""
+
+
+class Address(NamedTuple):
+    """What a producer asks the service for: procedures, for both twins."""
+
+    client: AnyApi
+    topic: str
+    namespace: str
+    name: str | None
+    """As the caller gave it; None: the service assigns one."""
+    gaps: Gaps
+    initial: int | None
+    """The sequence id of the first message, if the caller gave one."""
+
+    async def open(self) -> Opened:
+        """Open the producer: a new epoch, under a name of its own where it was given none.
+
+        Raises InitialSequenceIdTaken; what the service answers.
+        """
+        opened = await got(self.client.open_producer(self.topic, self.name, gaps=self.gaps, namespace=self.namespace))
+        initial, last = self.initial, opened.last_sequence_id
+        if initial is not None and last is not None and initial <= last:
+            raise InitialSequenceIdTaken(
+                f"producer {opened.name!r} has already published sequence id {last}; "
+                f"the initial one must be above it, not {initial}",
+                initial=initial,
+                last_sequence_id=last,
+            )
+        return Opened(opened.name, opened.epoch, last, opened.last_message_id)
+
+    async def publish(self, request: PublishRequest) -> list[ReceiptRun]:
+        """Publish to the topic."""
+        return await got(self.client.publish(self.topic, request, self.namespace))
+
+    async def end(self, name: str, epoch: int, seconds: float) -> None:
+        """End an assigned name."""
+        await got(self.client.end_producer(self.topic, name, epoch, self.namespace, timeout=seconds))
+
+    async def last_stored(self, name: str) -> int | None:
+        """Ask for the highest sequence id that the topic has of the producer."""
+        return (await got(self.client.producer(self.topic, name, self.namespace))).last_persisted
+
+
+class Shell:
+    """Does what a :class:`~oncelog.producing.core.Core` says."""
+
+    core: Core
+
+    def __init__(self, address: Address, policy: Policy, lock: AbstractContextManager[Any]) -> None:
+        """``lock``: is held for single steps of the core."""
+        self._address = address
+        self._policy = policy
+        self._lock = lock
+
+    def _begin(self) -> None:
+        self._has_ended = False
+        self._home = forks.here()
+        self._note_use()
+
+    def _note_use(self) -> None:
+        self._used_at = time.monotonic(), time.time()
+
+    def _idle_seconds(self) -> float:
+        """Of two clocks: the one stands still while the machine sleeps, the other may be set."""
+        monotonic, wall = self._used_at
+        return max(time.monotonic() - monotonic, time.time() - wall)
+
+    def is_elsewhere(self) -> bool:
+        """Tell whether it was opened before a fork, and not since."""
+        return forks.here() != self._home
+
+    def __str__(self) -> str:
+        return f"producer {self.core.name!r} of {self._address.namespace}/{self._address.topic}"
+
+    # --- what each twin has of its own
+
+    def _check(self) -> None:
+        """Raises where the caller may not wait here."""
+        raise NotImplementedError
+
+    def flush(self, timeout: float | None = None) -> Awaitable[None] | None:
+        """Return when everything queued so far has its result; raise the first failure that no caller has heard of."""
+        raise NotImplementedError
+
+    def _notify(self) -> None:
+        """Have those who wait look at the core again."""
+        raise NotImplementedError
+
+    def _nap(self, seconds: float) -> object:
+        """Return when so many seconds are over, or nothing is to be waited for."""
+        raise NotImplementedError
+
+    def _abandon(self) -> None:
+        """Have it send nothing more."""
+        raise NotImplementedError
+
+    # --- what the core says
+
+    def _parts(self, batch: Batch) -> list[Batch]:
+        """Cut what one call sends into as few requests as can be; one if it is ``whole``."""
+        messages, most = self._policy.bounds
+        bounds = Bounds(min(messages, self._policy.max_pending), min(most, self._policy.max_pending_bytes))
+        return [batch] if batch.whole else [part for rising in batch.rising() for part in rising.parts(bounds)]
+
+    async def _do(self, action: Action) -> None:
+        if isinstance(action, Complete):
+            self._complete(action)
+        elif isinstance(action, Publish):
+            try:
+                runs = await self._address.publish(action.request)
+            except OncelogError as error:
+                with self._lock:
+                    self.core.failed(error, time.monotonic(), random.random())
+            else:
+                with self._lock:
+                    self.core.answered(runs, time.monotonic())
+                self._note_use()
+        elif isinstance(action, Wait):
+            await got(self._nap(action.seconds))
+        else:
+            try:
+                opened = await self._address.open()
+            except OncelogError as error:
+                with self._lock:
+                    self.core.not_opened(error)
+            else:
+                self._rename(opened)
+
+    def _rename(self, opened: Opened) -> None:
+        with self._lock:
+            self.core.opened(opened)
+            self._has_ended = False
+            self._note_use()
+
+    def _complete(self, result: Complete) -> None:
+        core = self.core  # a callback may fork: then there is another one here, and this is the parent's
+        part = result.part
+        if result.error is not None and part.shared.is_untold(part.begin, len(part)):
+            core.untold(result.error)
+        _complete(result)
+        with self._lock:
+            core.completed()
+            self._notify()
+
+    def disregard(self, outcome: Outcome | Outcomes, error: BaseException) -> None:
+        """Its caller hears of ``error`` instead, and of no failure of a message, come or to come: flush tells."""
+        failure = outcome.disregard()
+        if failure is not None and failure is not error.__cause__:
+            with self._lock:
+                self.core.untold(failure)
+
+    # --- the end
+
+    async def end_name(self, timeout: float | None) -> None:
+        """End an assigned name, if all its messages have a definite result: nobody will ask what became of them, and no late copy
+        of one is stored any more."""
+        core, seconds = self.core, END_SECONDS if timeout is None else min(timeout, END_SECONDS)
+        with self._lock:
+            stays = not self._policy.is_assigned or core.stopped is not None or core.enlisted is not None
+            if stays or self._has_ended or core.pending or self.is_elsewhere():
+                return
+            self._has_ended = True
+        if seconds > 0:
+            with suppress(OncelogError):
+                await self._address.end(core.name, core.epoch, seconds)
+
+    def _give_up(self) -> str:
+        """Complete everything without a receipt; return how much that is, in words."""
+        with self._lock:
+            ids, results = self.core.give_up(time.monotonic())
+            self._abandon()
+            self._notify()
+        for each in results:
+            _complete(each)
+        self.core.take_failure()  # the caller who gave up hears of it now
+        return f"{self}: {len(ids)} messages have no outcome and are given up" + (
+            f", sequence ids {ids[0]} to {ids[-1]}" if ids else ""
+        )
+
+    # --- in a transaction
+
+    async def enlist(self, transaction: int | str) -> None:
+        """Flush, then take messages of this transaction only, until it ends.
+
+        Raises as :meth:`flush` does, ProducerInTransaction, ProducerStopped, ProducerClosed.
+        """
+        self._check()
+        with self._lock:
+            if not self.core.is_usable():
+                raise self.core.unusable()
+            self.core.enlist(transaction)
+        try:
+            await got(self.flush())
+            if self._policy.is_assigned and self._idle_seconds() > RENEW_SECONDS:
+                self._rename(await self._address.open())  # every message has its result
+        except BaseException:
+            self.core.enlisted = None
+            raise
+        with self._lock:
+            self.core.enlist(transaction)  # what was refused meanwhile has given its number back
+
+    def number(self, sequence_id: int | None) -> int:
+        """Return the sequence id of the transaction's next message."""
+        with self._lock:
+            return self.core.number(sequence_id)
+
+    async def has_stored(self, sequence_id: int) -> bool:
+        """Ask whether the topic has this or a higher sequence id of the producer. Raises OncelogError."""
+        last = await self._address.last_stored(self.core.name)
+        return last is not None and sequence_id <= last
+
+    def release(self, last: Receipt | None) -> None:
+        """The transaction is committed; ``last``: of its last message."""
+        with self._lock:
+            self._note_use()
+            self.core.release(last)
+
+    def roll_back(self) -> None:
+        """The transaction is rolled back: its sequence ids were never used."""
+        with self._lock:
+            self.core.roll_back()
+
+    def stop(self, error: BaseException) -> None:
+        """Nobody knows which sequence ids are used: nothing may follow."""
+        with self._lock:
+            self.core.stop(error)
+
+
+def _complete(result: Complete) -> None:
+    part = result.part
+    part.shared.complete(part.begin, len(part), Receipts(result.runs), result.error)
