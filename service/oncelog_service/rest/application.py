@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from oncelog.errors import InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, Unauthorized
 from oncelog.http.transport import READ_SECONDS
 from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.bodies import json_answer, read_model
 from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.exchange import Admitted, Head
 from oncelog_service.rest.forward import PROXY, ROUTE, Forwarder
@@ -56,8 +57,11 @@ class Application:
     async def _answer(self, route: Route, path: dict[str, str], head: Head, body: bytes) -> Answer:
         content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
         query = _query(head.query) if head.query else {}
+        call = Call(self._service, path, query, content_type, body, accept, self._forwarder)
         try:
-            return await route.handler(Call(self._service, path, query, content_type, body, accept, self._forwarder))
+            asked = () if route.model is None else (await read_model(call, route.model),)
+            found = await route.handler(call, *asked)
+            return found if isinstance(found, Answer) else json_answer(found)
         except NotServedHere as elsewhere:
             if head.header(ROUTE) != PROXY:
                 raise

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from oncelog.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from oncelog.wire.codec import decode_json
 from oncelog.wire.media import JSON, essence
-from oncelog.wire.models import AbortTransaction, Changes, StartTransaction
+from oncelog.wire.models import AbortTransaction, Changes, Resource, StartTransaction
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.routes import Call
 
@@ -47,9 +47,9 @@ MAX_LISTED = 2_000
 _LISTED = 1_000
 
 
-def json_answer(value: Any, status: int = 200) -> Answer:
-    """A JSON body."""
-    return Answer(json.dumps(value).encode() + b"\n", JSON, status)
+def json_answer(value: object) -> Answer:
+    """A model, or what may hold models, as a JSON body."""
+    return Answer(json.dumps(value, default=Resource.to_wire).encode() + b"\n", JSON)
 
 
 async def off_loop(large: bool, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
 import oncelog
-from oncelog.errors import OncelogError, Unauthorized, all_errors
+from oncelog.errors import all_errors
 from oncelog.wire.codec import avro_source
 from oncelog.wire.media import AVRO, JSON, PROBLEM
 from oncelog_service.rest.answer import Answer
@@ -36,8 +35,9 @@ _PROBLEM_SCHEMA = {
 def openapi(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
     """The OpenAPI 3.1 description of these addresses."""
     paths: dict[str, dict[str, Any]] = {}
+    schemas, models = _schemas(routes)
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -48,7 +48,7 @@ def openapi(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _PROBLEM_SCHEMA, **_model_schemas(routes)},
+            "schemas": {"Problem": _PROBLEM_SCHEMA, **models},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"token": []}],
@@ -60,38 +60,25 @@ def openapi_answer(routes: Sequence[Route] = ROUTES) -> Answer:
     return Answer(json.dumps(openapi(routes), indent=1).encode(), JSON)
 
 
-_OF_MODELS = ("items", "additionalProperties")
-"""Where a JSON schema of this table may name a model: in an array, in an object by names."""
+def _schemas(routes: Sequence[Route]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON schema of each type that is taken or given, by its name, and those of the models in them."""
+    inputs: list[tuple[str, Literal["serialization"], TypeAdapter[Any]]] = [
+        (str(kind), "serialization", TypeAdapter(kind))
+        for route in routes
+        for kind in (*route.request.values(), *route.response.values())
+        if not isinstance(kind, str)
+    ]
+    found, shared = TypeAdapter.json_schemas(inputs, ref_template="#/components/schemas/{model}")
+    return {str(name): schema for (name, _), schema in found.items()}, shared["$defs"]
 
 
-def _models(routes: Sequence[Route]) -> list[type[BaseModel]]:
-    found: list[type[BaseModel]] = []
-    for route in routes:
-        for each in (*route.request.values(), *route.response.values()):
-            kind = (
-                next((each[word] for word in _OF_MODELS if isinstance(each.get(word), type)), each)
-                if isinstance(each, dict)
-                else each
-            )
-            if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in found:
-                found.append(kind)
-    return found
-
-
-def _model_schemas(routes: Sequence[Route]) -> dict[str, Any]:
-    kinds = [(kind, "serialization") for kind in _models(routes)]
-    _, schema = models_json_schema(kinds, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-    schemas: dict[str, Any] = schema["$defs"]
-    return schemas
-
-
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: Route, schemas: Mapping[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{route.handler.__module__.rsplit('.', 1)[-1]}.{route.handler.__name__.rstrip('_')}",
         "tags": [route.handler.__module__.rsplit(".", 1)[-1]],
         "summary": route.summary,
         "description": re.sub(r"\s*\n\s*", " ", (route.handler.__doc__ or "").strip()),
-        "responses": {str(route.status): {"description": "Done.", "content": _content(route.response)}},
+        "responses": {"200": {"description": "Done.", "content": _content(route.response, schemas)}},
     }
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -104,9 +91,8 @@ def _operation(route: Route) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     if route.request:
-        operation["requestBody"] = {"content": _content(route.request)}
-    errors: tuple[type[OncelogError], ...] = (*route.errors, Unauthorized)
-    for error in errors:
+        operation["requestBody"] = {"content": _content(route.request, schemas)}
+    for error in route.errors:
         entry = operation["responses"].setdefault(
             str(error.status),
             {"description": "", "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}},
@@ -115,20 +101,17 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
-def _content(bodies: dict[str, Any]) -> dict[str, Any]:
-    return {media: {"schema": _schema(media, body)} for media, body in bodies.items()}
+def _content(bodies: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        media: {"schema": _avro(media, kind) if isinstance(kind, str) else schemas[str(kind)]} for media, kind in bodies.items()
+    }
 
 
-def _schema(media: str, body: Any) -> dict[str, Any]:
-    if isinstance(body, str):
-        source = avro_source(media, body)
-        if media == JSON:
-            return {"description": f"Avro's JSON encoding of {body} (see the other media types)", "x-avro-schema": source}
-        return {"type": "string", "format": "binary", "x-avro-schema": source}
-    if isinstance(body, type):
-        return {"$ref": f"#/components/schemas/{body.__name__}"}
-    models = {word: body[word] for word in _OF_MODELS if isinstance(body.get(word), type)}
-    return {**body, **{word: {"$ref": f"#/components/schemas/{kind.__name__}"} for word, kind in models.items()}}
+def _avro(media: str, name: str) -> dict[str, Any]:
+    source = avro_source(media, name)
+    if media == JSON:
+        return {"description": f"Avro's JSON encoding of {name} (see the other media types)", "x-avro-schema": source}
+    return {"type": "string", "format": "binary", "x-avro-schema": source}
 
 
 # --- the page -----------------------------------------------------------------------------------------------------------

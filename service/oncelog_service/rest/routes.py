@@ -1,19 +1,23 @@
 """Every address in one table: the router, /openapi.json and the docs page are made from it, so none can be forgotten.
 
-A handler gets a :class:`Call` and returns an ``Answer`` or raises one of oncelog's errors; it knows nothing of status lines.
+A handler gets a :class:`Call`, and the body as the model that its signature names; it returns what is answered, or raises one of
+oncelog's errors. It knows nothing of status lines.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, get_type_hints
 
+from pydantic import BaseModel
+
+from oncelog import errors
 from oncelog.errors import OncelogError, StorageUnavailable, from_problem
 from oncelog.wire.media import JSON
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.forward import Forwarder
 from oncelog_service.service import Service
 
@@ -51,32 +55,73 @@ class Call:
         return found
 
 
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[..., Awaitable[object]]
+"""Is given a Call and, if its signature has a second parameter, a model of that kind, which the body was read as. It returns an
+Answer, or what is to be answered as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Route:
-    """One method on one address."""
+    """One method on one address. What the handler's signature and the address say of it is not said again."""
 
     method: str
     path: str
     handler: Handler
     summary: str
     """One line; what the handler's docstring says at length is the description."""
-    request: dict[str, Any] = field(default_factory=dict)
-    """Media type → JSON schema or Avro schema name of the body."""
-    response: dict[str, Any] = field(default_factory=dict)
-    status: int = 200
-    errors: tuple[type[OncelogError], ...] = ()
-    query: dict[str, str] = field(default_factory=dict)
+    refusals: tuple[type[OncelogError], ...] = ()
+    """Errors of its own; see :attr:`errors`."""
+    query: Mapping[str, str] = field(default_factory=dict)
     """Query parameter → what it means."""
+    takes: Mapping[str, Any] | None = None
+    """Media type → type or Avro schema name of the body, where the handler's signature does not say it."""
+    gives: Mapping[str, Any] | None = None
+    """The same of the answer."""
     reads: bool = False
     """It looks at much, or waits, and changes nothing: it ends when its client has hung up."""
+
+    @cached_property
+    def _said(self) -> dict[str, Any]:
+        """The types in the handler's signature, but for the call's."""
+        hints = get_type_hints(self.handler)
+        return {name: kind for name, kind in hints.items() if kind is not Call}
+
+    @cached_property
+    def model(self) -> type[BaseModel] | None:
+        """What the body is read as before the handler is called."""
+        return next((kind for name, kind in self._said.items() if name != "return"), None)
+
+    @cached_property
+    def request(self) -> Mapping[str, Any]:
+        """Media type → type or Avro schema name of the body; empty: there is none."""
+        return self.takes or ({} if self.model is None else {JSON: self.model})
+
+    @cached_property
+    def response(self) -> Mapping[str, Any]:
+        """The same of the answer."""
+        return self.gives or {JSON: self._said["return"]}
+
+    @cached_property
+    def errors(self) -> tuple[type[OncelogError], ...]:
+        """What it may be refused with: its own errors, and those of all that have such an address, or a body."""
+        found = [*self.refusals]
+        if "{" in self.path or self.query or self.request:
+            found.append(errors.InvalidRequest)
+        if self.request:
+            found += [errors.RequestTooLarge, errors.UnsupportedMediaType]
+        if "{topic}" in self.path and errors.TopicExists not in found:
+            found += [errors.TopicNotFound, errors.TopicDamaged]
+        if self.path.startswith(TRANSACTIONS):
+            found.append(errors.TransactionsUnavailable)
+        if self.path.startswith("/v1/"):
+            found += [errors.StorageUnavailable, errors.StorageFailed]
+        return (*dict.fromkeys(found), errors.Unauthorized)
 
 
 TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 """Begins every address of a topic, exactly as in the TMS page."""
 
+NAMESPACE = "/v1/namespaces/{namespace}"
 PRODUCER = TOPIC + "/producers/{producer}"
 HELD = "/v1/held"
 HELD_ON_TOPIC = TOPIC + "/held"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import decode_commit_request, decode_publish_request
-from oncelog.wire.media import JSON
-from oncelog.wire.models import AtomicOutcome, BeginAtomic
+from oncelog.wire.models import AtomicOutcome, BeginAtomic, GroupProducer
 from oncelog_service.atomic.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
-from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import decoded, json_answer, query_limit, read_model
+from oncelog_service.rest.bodies import decoded, query_limit
 from oncelog_service.rest.routes import Call
 
 
-async def begin(call: Call) -> Answer:
+async def begin(call: Call, asked: BeginAtomic) -> AtomicOutcome:
     """Begin a transaction of a `group`, or with `of` a branch of another one. Idempotent by its `id`.
 
     It is aborted when it is not committed after `timeoutMs`.
     """
-    asked = await read_model(call, BeginAtomic)
-    return _answer(await call.service.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of))
+    return await call.service.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of)
 
 
-async def stage(call: Call) -> Answer:
+async def stage(call: Call) -> None:
     """Put messages where no poll finds them, as chunk 0, 1, 2, … of what the transaction has for this topic.
 
     The same chunk again is stored once. Expectations and sequence ids are judged when the transaction is committed.
@@ -30,10 +29,9 @@ async def stage(call: Call) -> Answer:
     chunk = _chunk(call)
     request = await decoded(call, decode_publish_request)
     await call.service.atomic.stage(_id(call), call.path["namespace"], call.path["topic"], chunk, request)
-    return json_answer(None)
 
 
-async def commit(call: Call) -> Answer:
+async def commit(call: Call) -> AtomicOutcome:
     """Make messages appear on all topics or on none: what was staged under this id, `parts`, and other `branches`, in this order.
 
     Where nothing was begun, `group` begins it, so that one request may be a whole commit. `committed` is answered when the
@@ -41,41 +39,40 @@ async def commit(call: Call) -> Answer:
     `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`.
     """
     request = await decoded(call, decode_commit_request)
-    return _answer(await call.service.atomic.commit(_id(call), request))
+    return await call.service.atomic.commit(_id(call), request)
 
 
-async def abort(call: Call) -> Answer:
+async def abort(call: Call) -> AtomicOutcome:
     """Drop everything that is staged; none of it will ever be seen. Idempotent."""
-    return _answer(await call.service.atomic.abort(_id(call)))
+    return await call.service.atomic.abort(_id(call))
 
 
-async def show(call: Call) -> Answer:
+async def show(call: Call) -> AtomicOutcome:
     """What became of a transaction: `in_progress`, `committed`, `duplicate` or `aborted`. What is answered is durable."""
-    return _answer(await call.service.atomic.show(_id(call)))
+    return await call.service.atomic.show(_id(call))
 
 
-async def list_(call: Call) -> Answer:
+async def list_(call: Call) -> Sequence[AtomicOutcome]:
     """Transactions that are in progress, oldest first, behind `after`, at most `limit`."""
     group, after, limit = call.query.get("group"), call.query.get("after"), query_limit(call)
     if group is not None:
         check_group(group)
     if after is not None:
         check_id(after, "after: the id of a transaction")
-    return json_answer([each.to_wire() for each in await call.service.atomic.list(group, after, limit)])
+    return await call.service.atomic.list(group, after, limit)
 
 
-async def producer(call: Call) -> Answer:
+async def producer(call: Call) -> GroupProducer:
     """The newest commit under a producer's name: what the next sequence id must lie above."""
-    return json_answer((await call.service.atomic.producer(*_producer(call))).to_wire())
+    return await call.service.atomic.producer(*_producer(call))
 
 
-async def forget_producer(call: Call) -> Answer:
+async def forget_producer(call: Call) -> None:
     """Forget sequence id and incarnation: then any is taken, also one that is committed already.
 
     With `incarnation` only while the newest commit is of that one: else `producer_fenced`, and nothing is forgotten.
     """
     await call.service.atomic.forget_producer(*_producer(call), call.query.get("incarnation"))
-    return json_answer(None)
 
 
 def _id(call: Call) -> str:
@@ -98,7 +95,3 @@ def _producer(call: Call) -> tuple[str, str]:
     check_group(group)
     check_producer_name(name)
     return group, name
-
-
-def _answer(outcome: AtomicOutcome) -> Answer:
-    return Answer(outcome.model_dump_json(by_alias=True).encode() + b"\n", JSON)

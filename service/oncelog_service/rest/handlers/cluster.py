@@ -6,8 +6,6 @@ from pydantic import ConfigDict
 
 from oncelog.wire.models import Cluster, ClusterInstance, ClusterLease, Resource
 from oncelog_service.cluster.leases import topic_of
-from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import json_answer, read_model
 from oncelog_service.rest.routes import Call
 
 
@@ -21,7 +19,7 @@ class HandOver(Resource):
     instance: str
 
 
-async def show(call: Call) -> Answer:
+async def show(call: Call) -> Cluster:
     """The instances that are alive, and who holds which lease."""
     membership = call.service.membership
     instances, held = await membership.overview()
@@ -39,17 +37,14 @@ async def show(call: Call) -> Answer:
                 url=urls.get(lease.instance),
             )
         )
-    found = Cluster(
+    return Cluster(
         instance=membership.id,
         instances=[ClusterInstance(id=each.id, url=each.url, expires_in_ms=each.expires_in_ms) for each in instances],
         leases=leases,
     )
-    return json_answer(found.to_wire())
 
 
-async def hand_over(call: Call) -> Answer:
+async def hand_over(call: Call, asked: HandOver) -> None:
     """Have another instance serve a topic from now on; what is in flight is finished first. What is served elsewhere stays."""
-    asked = await read_model(call, HandOver)
-    _ = call.service.membership
+    _ = call.service.membership  # who has the store for itself hands nothing over
     await call.service.topics.hand_over(asked.namespace, asked.topic, asked.instance)
-    return json_answer(None)

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from typing import TypeVar
 
 from oncelog.errors import NotSupported, TransactionsUnavailable
 from oncelog.wire.models import EndHeld, HeldMessages, HeldOnTopic, TransactionState
 from oncelog_service.log.groups.held import held_messages
-from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import json_answer, query_limit, read_model
+from oncelog_service.rest.bodies import query_limit
 from oncelog_service.rest.handlers.transactions import pointer_of
 from oncelog_service.rest.routes import HELD, Call
 
+M = TypeVar("M", bound=HeldMessages)
 
-async def on_topic(call: Call) -> Answer:
+
+async def on_topic(call: Call) -> list[HeldMessages]:
     """What the topic holds back: one entry for each write pointer, that of the oldest message first, at most `limit`.
 
     The first one is what its consumers, Spark, snapshots and retention stop at. `state` is what the transaction service says of
     it; null: it never handed this pointer out, or cannot be asked now.
     """
     log = await call.log()
-    found = held_messages(log.dedup.fold.unsettled, query_limit(call))
-    states = await _states(call, found)
-    return json_answer([_with_state(each, states).to_wire() for each in found])
+    return await _with_states(call, held_messages(log.dedup.fold.unsettled, query_limit(call)))
 
 
-async def everywhere(call: Call) -> Answer:
+async def everywhere(call: Call) -> list[HeldOnTopic]:
     """What all topics that are open hold back, the oldest first, at most `limit`; also those that other instances serve.
 
     With `here=true` only of the instance that is asked.
@@ -36,37 +37,30 @@ async def everywhere(call: Call) -> Answer:
         for (namespace, topic), log in call.service.topics.opened.items()
         for each in held_messages(log.dedup.fold.unsettled, limit)
     ]
-    states = await _states(call, found)
-    answered = [each.model_copy(update={"state": states.get(each.write_pointer)}) for each in found]
+    answered = await _with_states(call, found)
     if call.query.get("here", "false") != "true":
         answered += await _elsewhere(call, limit)
     answered.sort(key=lambda each: (each.since_ms, each.write_pointer))
-    return json_answer([each.to_wire() for each in answered[:limit]])
+    return answered[:limit]
 
 
-async def end(call: Call) -> Answer:
+async def end(call: Call, asked: EndHeld) -> None:
     """End a write pointer of another transaction service on this topic: its messages count from now on, or are rolled back.
 
     Refused for one that our own transaction service handed out: that transaction is ended there, on all its topics.
     """
-    pointer, asked = pointer_of(call), await read_model(call, EndHeld)
+    pointer = pointer_of(call)
     log = await call.log()
     await log.settling.end_foreign(pointer, asked.committed)
-    return json_answer(None)
 
 
-def _with_state(held: HeldMessages, states: dict[int, TransactionState]) -> HeldMessages:
-    return held.model_copy(update={"state": states.get(held.write_pointer)})
-
-
-async def _states(call: Call, found: list[HeldMessages] | list[HeldOnTopic]) -> dict[int, TransactionState]:
-    """What the transaction service says of them; nothing where it does not answer: what is held back is shown all the same."""
-    if not found:
-        return {}
-    try:
-        return await call.service.topics.states([each.write_pointer for each in found])
-    except TransactionsUnavailable:
-        return {}
+async def _with_states(call: Call, found: list[M]) -> list[M]:
+    """With what the transaction service says of them; where it does not answer, what is held back is shown all the same."""
+    states: dict[int, TransactionState] = {}
+    with suppress(TransactionsUnavailable):
+        if found:
+            states = await call.service.topics.states([each.write_pointer for each in found])
+    return [each.model_copy(update={"state": states.get(each.write_pointer)}) for each in found]
 
 
 async def _elsewhere(call: Call, limit: int) -> list[HeldOnTopic]:

@@ -17,7 +17,7 @@ from oncelog_service.log.read.inspection import Glance
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, json_answer, off_loop
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, off_loop
 from oncelog_service.rest.routes import Call
 
 ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
@@ -68,11 +68,10 @@ async def store(call: Call) -> Answer:
     return Answer(b"" if media == AVRO else encode_publish_response(media, response), media)
 
 
-async def rollback(call: Call) -> Answer:
+async def rollback(call: Call) -> None:
     """Roll back what a publish stored. The body is that publish's answer, sent back as it came. Idempotent."""
     log = await call.log()
     await log.roll_back(await decoded(call, decode_rollback))
-    return json_answer(None)
 
 
 async def poll(call: Call) -> Answer:

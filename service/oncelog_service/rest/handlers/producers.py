@@ -5,24 +5,22 @@ from __future__ import annotations
 from contextlib import suppress
 
 from oncelog.errors import ProducerNotFound
-from oncelog.wire.models import OpenProducer
-from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import json_answer, query_int, query_limit, read_model
+from oncelog.wire.models import OpenedProducer, OpenProducer, Producer, Why
+from oncelog_service.rest.bodies import query_int, query_limit
 from oncelog_service.rest.routes import Call
 
 
-async def open_(call: Call) -> Answer:
+async def open_(call: Call, asked: OpenProducer) -> OpenedProducer:
     """Begin a new incarnation of a producer, which fences the older ones, and answer how far it has come.
 
     Repeating an open with the same `nonce` answers the same epoch. Without a `name` a globally unique one is assigned, which ends
     when it is deleted under its `epoch`, or was not used for long; repeating that assigns another one, and the first ends unused.
     """
-    asked = await read_model(call, OpenProducer)
     log = await call.log()
-    return json_answer((await log.producers.open(asked.name, asked.nonce, asked.gaps)).to_wire())
+    return await log.producers.open(asked.name, asked.nonce, asked.gaps)
 
 
-async def list_(call: Call) -> Answer:
+async def list_(call: Call) -> list[Producer]:
     """Producers sorted by name, behind `after`, at most `limit`."""
     limit = query_limit(call)
     log = await call.log()
@@ -30,17 +28,17 @@ async def list_(call: Call) -> Answer:
     shown = []
     for name in names:
         with suppress(ProducerNotFound):  # forgotten while the names were sorted
-            shown.append(log.producers.show(name).to_wire())
-    return json_answer(shown)
+            shown.append(log.producers.show(name))
+    return shown
 
 
-async def get(call: Call) -> Answer:
+async def get(call: Call) -> Producer:
     """Epoch, last pushed and last persisted sequence id, as the live maps have them."""
     log = await call.log()
-    return json_answer((await log.producers.shown(call.path["producer"])).to_wire())
+    return await log.producers.shown(call.path["producer"])
 
 
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> None:
     """Forget the producer's sequence ids and fence its running incarnation. Its messages stay.
 
     With the `epoch` of its newest incarnation: the name, which the service assigned, ends; nothing is stored under it any more.
@@ -50,11 +48,10 @@ async def delete(call: Call) -> Answer:
         await log.producers.end(call.path["producer"], query_int(call, "epoch"))
     else:
         await log.producers.forget(call.path["producer"])
-    return json_answer(None)
 
 
-async def why(call: Call) -> Answer:
+async def why(call: Call) -> Why:
     """Why a message with this sequence id was or would be dropped, and where the original is."""
     sequence_id = query_int(call, "sequenceId")
     log = await call.log()
-    return json_answer((await log.producers.why(call.path["producer"], sequence_id, log.topic.deduplicates)).to_wire())
+    return await log.producers.why(call.path["producer"], sequence_id, log.topic.deduplicates)

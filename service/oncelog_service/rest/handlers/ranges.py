@@ -11,7 +11,7 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
 from oncelog_service.log.read.ranges import Ranges, wait_for_more
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import json_answer, query_int, read_model
+from oncelog_service.rest.bodies import query_int
 from oncelog_service.rest.routes import Call
 
 MAX_TOPICS = 1_000
@@ -19,14 +19,13 @@ _WAIT_MS = 2_000
 """The longest wait for another instance at a time."""
 
 
-async def offsets(call: Call) -> Answer:
+async def offsets(call: Call, asked: AskOffsets) -> dict[str, TopicOffsets]:
     """For each topic where its log begins and up to where it is stable: below that nothing changes any more but by expiry.
 
     A transaction that is not decided ends the stable part before its first message. With `after`, the answer waits until one of
     the topics is stable beyond it, or `wait` (ms) is over. `timestamp`: also the offset of the first message published then or
     later. `maxBytes` with `after`: also behind which message that many bytes are full.
     """
-    asked = await read_model(call, AskOffsets)
     wait = min(asked.wait, call.service.settings.max_wait_ms)
     if len(asked.topics) > MAX_TOPICS:
         raise InvalidRequest(f"at most {MAX_TOPICS} topics can be asked about at once, not {len(asked.topics)}")
@@ -41,8 +40,8 @@ async def offsets(call: Call) -> Answer:
         raise NotServedHere(url=next(iter(elsewhere)))
     if not elsewhere:
         await wait_for_more(found, wait, call.service.clock)
-        return _answer(await _here(found))
-    return _answer(await _everywhere(call, found, elsewhere, wait))
+        return await _here(found)
+    return await _everywhere(call, found, elsewhere, wait)
 
 
 async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, TopicOffsets]:
@@ -52,10 +51,6 @@ async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, Top
 
 def _is_beyond(offsets: TopicOffsets, after: int | None) -> bool:
     return after is None or offsets.stable > after
-
-
-def _answer(offsets: Mapping[str, TopicOffsets]) -> Answer:
-    return json_answer({topic: each.to_wire() for topic, each in offsets.items()})
 
 
 async def _everywhere(

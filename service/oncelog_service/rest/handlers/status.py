@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import oncelog
 from oncelog_service.metrics import exposition
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import json_answer
 from oncelog_service.rest.routes import Call
 
 
-async def healthz(call: Call) -> Answer:
+async def healthz(call: Call) -> dict[str, Any]:
     """200 only while the store is open and read back and, where it is shared, in reach; 503 otherwise.
 
     A background task that fails ends nothing that is served, so it is named, and no load balancer takes the service away for it.
@@ -18,8 +19,8 @@ async def healthz(call: Call) -> Answer:
     topics = call.service.topics
     failing = call.service.background.failing
     status = "damaged" if call.service.damaged else "failing" if failing else "ok"
-    found: dict[str, object] = {"status": status, "version": oncelog.__version__, "openTopics": len(topics.opened)}
-    return json_answer({**found, "failing": failing} if failing else found)
+    found = {"status": status, "version": oncelog.__version__, "openTopics": len(topics.opened)}
+    return {**found, "failing": failing} if failing else found
 
 
 async def metrics(call: Call) -> Answer:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from oncelog.message_id import MessageId
-from oncelog.wire.models import NamespacePolicies, TopicStats
+from oncelog.wire.models import NamespacePolicies, Topic, TopicStats
 from oncelog_service.log.groups.held import held_messages
-from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import json_answer, read_json, read_model
+from oncelog_service.rest.bodies import read_json
 from oncelog_service.rest.routes import Call
 
 
@@ -14,68 +13,62 @@ def _name(call: Call) -> tuple[str, str]:
     return call.path["namespace"], call.path["topic"]
 
 
-async def create(call: Call) -> Answer:
+async def create(call: Call) -> None:
     """The body is a JSON object of properties; empty is fine. Names: `[A-Za-z0-9_]+` / `[A-Za-z0-9_.-]+`."""
     await call.service.topics.create(*_name(call), await read_json(call, "topic's properties"))
-    return json_answer(None)
 
 
-async def update(call: Call) -> Answer:
+async def update(call: Call) -> None:
     """The body replaces all properties."""
     await call.service.topics.update(*_name(call), await read_json(call, "topic's properties"))
-    return json_answer(None)
 
 
-async def get(call: Call) -> Answer:
+async def get(call: Call) -> Topic:
     """Name and properties; the values are strings."""
-    return json_answer((await call.service.topics.get(*_name(call))).to_wire())
+    return await call.service.topics.get(*_name(call))
 
 
-async def list_(call: Call) -> Answer:
+async def list_(call: Call) -> list[str]:
     """The names, sorted."""
-    return json_answer(await call.service.topics.names(call.path["namespace"]))
+    return await call.service.topics.names(call.path["namespace"])
 
 
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> None:
     """Topic, messages and producers are gone at once. Created again, the topic is empty, of the next generation."""
     await call.service.topics.delete(*_name(call))
-    return json_answer(None)
 
 
-async def stats(call: Call) -> Answer:
+async def stats(call: Call) -> TopicStats:
     """Where the log begins and ends, and what a restart would replay."""
     log = await call.log()
     last_id = log.position.last_message_id
     held = held_messages(log.dedup.fold.unsettled)
-    return json_answer(
-        TopicStats(
-            name=call.path["topic"],
-            generation=log.row.generation,
-            earliest_offset=log.earliest_offset,
-            upcoming_offset=log.position.upcoming_offset,
-            last_message_id=None if last_id is None else MessageId.from_bytes(last_id),
-            deduplication=log.topic.deduplicates,
-            producers=len(log.dedup.fold),
-            snapshot_offset=log.snapshots.newest,
-            replayed=log.replayed,
-            cached_messages=log.topic.cache.messages,
-            held_messages=sum(each.messages for each in held),
-            held_write_pointers=len(held),
-        ).to_wire()
+    return TopicStats(
+        name=call.path["topic"],
+        generation=log.row.generation,
+        earliest_offset=log.earliest_offset,
+        upcoming_offset=log.position.upcoming_offset,
+        last_message_id=None if last_id is None else MessageId.from_bytes(last_id),
+        deduplication=log.topic.deduplicates,
+        producers=len(log.dedup.fold),
+        snapshot_offset=log.snapshots.newest,
+        replayed=log.replayed,
+        cached_messages=log.topic.cache.messages,
+        held_messages=sum(each.messages for each in held),
+        held_write_pointers=len(held),
     )
 
 
-async def namespaces(call: Call) -> Answer:
+async def namespaces(call: Call) -> list[str]:
     """Every namespace that has a topic or a policy, sorted."""
-    return json_answer(await call.service.topics.namespaces())
+    return await call.service.topics.namespaces()
 
 
-async def get_policies(call: Call) -> Answer:
+async def get_policies(call: Call) -> NamespacePolicies:
     """What holds for the namespace's topics that do not say otherwise; null inherits the service's setting."""
-    return json_answer(call.service.topics.policies(call.path["namespace"]).to_wire())
+    return call.service.topics.policies(call.path["namespace"])
 
 
-async def set_policies(call: Call) -> Answer:
+async def set_policies(call: Call, policies: NamespacePolicies) -> None:
     """The body replaces the policies; they hold here at once, and at other instances in a moment."""
-    await call.service.topics.set_policies(call.path["namespace"], await read_model(call, NamespacePolicies))
-    return json_answer(None)
+    await call.service.topics.set_policies(call.path["namespace"], policies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pydantic import ConfigDict, Field
 
@@ -15,12 +16,14 @@ from oncelog.wire.models import (
     Changes,
     PruneInvalid,
     Resource,
+    Settlement,
     StartTransaction,
     TransactionState,
+    TransactionStatus,
 )
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, query_limit, read_model
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, query_limit
 from oncelog_service.rest.routes import Call
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
@@ -48,6 +51,18 @@ class Participant(Resource):
     """``<store id>:<namespace>/<topic>/<generation>``."""
 
 
+class Pruned(Resource):
+    """How many transactions left the list of invalid ones."""
+
+    pruned: int
+
+
+class Enlisted(Resource):
+    """Whether the participant is known now."""
+
+    enlisted: bool
+
+
 class StartedTransaction(Resource):
     """A transaction as of its start or its latest checkpoint: what it sees and what its writes carry."""
 
@@ -69,53 +84,51 @@ class StartedTransaction(Resource):
 # --- the life of a transaction
 
 
-async def start(call: Call) -> Answer:
+async def start(call: Call, asked: StartTransaction) -> Answer:
     """Begin a transaction: a short one times out after `timeoutMs` and detects conflicts, a long one does neither.
 
     Answers what the transaction sees: as JSON, or with `Accept: application/vnd.apache.thrift.binary` as the bytes that a poll
     takes.
     """
-    asked = await read_model(call, StartTransaction)
     kind = TransactionType.LONG if asked.type == "long" else TransactionType.SHORT
     return _transaction_answer(call, await call.service.transactions.start(kind, asked.timeout_ms))
 
 
-async def can_commit(call: Call) -> Answer:
+async def can_commit(call: Call, changes: Changes) -> CanCommit:
     """Hand in the keys that the transaction changed; refused if one that committed meanwhile changed one of them too.
 
     With `resource` the transaction is prepared: it does not time out before the maximum lifetime, so that
     the recovery of that database can still end it. Answers the id of the store that the transaction is in.
     """
-    pointer, changes = pointer_of(call), await read_model(call, Changes)
-    store_id = await call.service.transactions.can_commit(pointer, await _keys(call, changes), changes.resource)
-    return json_answer(CanCommit(store_id=store_id).to_wire())
+    store_id = await call.service.transactions.can_commit(pointer_of(call), await _keys(call, changes), changes.resource)
+    return CanCommit(store_id=store_id)
 
 
-async def commit(call: Call) -> Answer:
+async def commit(call: Call, changes: Changes) -> TransactionStatus:
     """Commit, with the changed keys if they were not handed in before. Idempotent."""
-    pointer, changes = pointer_of(call), await read_model(call, Changes)
+    pointer = pointer_of(call)
     if changes.resource is not None:
         raise InvalidRequest("a resource goes with can-commit only")
     await call.service.transactions.commit(pointer, await _keys(call, changes))
-    return await _status_answer(call, pointer)
+    return await call.service.transactions.show(pointer)
 
 
-async def abort(call: Call) -> Answer:
+async def abort(call: Call, asked: AbortTransaction) -> TransactionStatus:
     """Undo the transaction: its messages are rolled back by the service. Idempotent.
 
     With `unlessPrepared` one that a database decides is refused, `transaction_prepared`, and one that is invalid stays so: for
     others than its client.
     """
-    pointer, asked = pointer_of(call), await read_model(call, AbortTransaction)
+    pointer = pointer_of(call)
     await call.service.transactions.abort(pointer, asked.unless_prepared)
-    return await _status_answer(call, pointer)
+    return await call.service.transactions.show(pointer)
 
 
-async def invalidate(call: Call) -> Answer:
+async def invalidate(call: Call) -> TransactionStatus:
     """Give the transaction up: as abort, and it stays in the list of invalid ones until it is pruned. Idempotent."""
     pointer = pointer_of(call)
     await call.service.transactions.invalidate(pointer)
-    return await _status_answer(call, pointer)
+    return await call.service.transactions.show(pointer)
 
 
 async def checkpoint(call: Call) -> Answer:
@@ -123,12 +136,12 @@ async def checkpoint(call: Call) -> Answer:
     return _transaction_answer(call, await call.service.transactions.checkpoint(pointer_of(call)))
 
 
-async def show(call: Call) -> Answer:
+async def show(call: Call) -> TransactionStatus:
     """What became of a transaction: `in_progress`, `committed`, `aborted` or `invalid`. What is answered is durable."""
-    return await _status_answer(call, pointer_of(call))
+    return await call.service.transactions.show(pointer_of(call))
 
 
-async def list_(call: Call) -> Answer:
+async def list_(call: Call) -> Sequence[TransactionStatus]:
     """Transactions in progress, or invalid ones, by rising write pointer behind `after`, at most `limit`."""
     state = _LISTED.get(call.query.get("state", "in_progress"))
     if state is None:
@@ -136,50 +149,46 @@ async def list_(call: Call) -> Answer:
     after, limit = query_int(call, "after", 0), query_limit(call)
     if not 0 <= after <= _LARGEST:
         raise InvalidRequest(f"after is a write pointer, not {after}")
-    return json_answer([each.to_wire() for each in await call.service.transactions.list(state, after, limit)])
+    return await call.service.transactions.list(state, after, limit)
 
 
-async def prune(call: Call) -> Answer:
+async def prune(call: Call, asked: PruneInvalid) -> Pruned:
     """Take transactions out of the list of invalid ones: those named, or all that began before `beforeMs`.
 
     Those whose messages are not all rolled back yet stay in it.
     """
-    asked = await read_model(call, PruneInvalid)
     if asked.before_ms is not None and asked.before_ms < 0:
         raise InvalidRequest(f"beforeMs is a time in ms since 1970, not {asked.before_ms}")
     pointers = None if asked.write_pointers is None else _checked(asked.write_pointers)
-    return json_answer({"pruned": await call.service.transactions.prune(pointers, asked.before_ms)})
+    return Pruned(pruned=await call.service.transactions.prune(pointers, asked.before_ms))
 
 
 # --- for services that hold messages of transactions
 
 
-async def states(call: Call) -> Answer:
+async def states(call: Call, asked: WritePointers) -> dict[str, TransactionState]:
     """The states of those among the pointers that were handed out here and are still known."""
-    pointers = _checked((await read_model(call, WritePointers)).write_pointers)
-    found = await call.service.transactions.states(pointers)
-    return json_answer({str(pointer): state for pointer, state in found.items()})
+    found = await call.service.transactions.states(_checked(asked.write_pointers))
+    return {str(pointer): state for pointer, state in found.items()}
 
 
-async def enlist(call: Call) -> Answer:
+async def enlist(call: Call, asked: Participant) -> Enlisted:
     """Note that a participant is about to hold messages under the pointer. `enlisted` false: it was never handed out here."""
-    pointer, participant = pointer_of(call), (await read_model(call, Participant)).participant
     transactions = call.service.transactions
-    enlisted = await transactions.enlist(pointer, participant)
+    enlisted = await transactions.enlist(pointer_of(call), asked.participant)
     await transactions.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
-    return json_answer({"enlisted": enlisted})
+    return Enlisted(enlisted=enlisted)
 
 
-async def acknowledge(call: Call) -> Answer:
+async def acknowledge(call: Call) -> None:
     """The participant has dealt with the end of the transaction. Idempotent."""
     pointer, participant = pointer_of(call), call.path["participant"]
     if not PARTICIPANT_PATTERN.fullmatch(participant):
         raise InvalidRequest(f"that is no participant: {participant[:50]!r}")
     await call.service.transactions.acknowledge(pointer, participant)
-    return json_answer(None)
 
 
-async def unacknowledged(call: Call) -> Answer:
+async def unacknowledged(call: Call) -> Sequence[Settlement]:
     """Ended transactions that participants of `storeId` still hold messages of. `wait` (ms) holds an empty answer."""
     store_id, wait_ms = call.query.get("storeId", ""), query_int(call, "wait", 0)
     if not store_id:
@@ -187,22 +196,20 @@ async def unacknowledged(call: Call) -> Answer:
     return await _unacknowledged(call, store_id, wait_ms, EVERYTHING)
 
 
-async def ask_unacknowledged(call: Call) -> Answer:
+async def ask_unacknowledged(call: Call, asked: AskUnacknowledged) -> Sequence[Settlement]:
     """Ended transactions that participants served by `member`, one of several instances, still hold messages of.
 
     These are what belongs to it among those `alive`, by the rule that places topics, and what it serves `also`; `without` some.
     """
-    asked = await read_model(call, AskUnacknowledged)
     wanted = Wanted(asked.member, tuple(asked.alive), frozenset(asked.also), frozenset(asked.without))
     return await _unacknowledged(call, asked.store_id, asked.wait, wanted)
 
 
-async def _unacknowledged(call: Call, store_id: str, wait_ms: int, wanted: Wanted) -> Answer:
+async def _unacknowledged(call: Call, store_id: str, wait_ms: int, wanted: Wanted) -> Sequence[Settlement]:
     if wait_ms < 0:
         raise InvalidRequest(f"wait is 0 ms or more, not {wait_ms}")
     wait_seconds = min(wait_ms, call.service.settings.max_wait_ms) / 1000
-    found = await call.service.transactions.unacknowledged(wait_seconds, store_id, wanted)
-    return json_answer([each.to_wire() for each in found])
+    return await call.service.transactions.unacknowledged(wait_seconds, store_id, wanted)
 
 
 # --- in and out
@@ -240,21 +247,16 @@ def _transaction_answer(call: Call, transaction: Transaction) -> Answer:
     data = transaction.to_bytes()
     if THRIFT in (essence(each) for each in call.accept.split(",")):
         return Answer(data, THRIFT)
-    return json_answer(
-        {
-            "transactionId": transaction.transaction_id,
-            "readPointer": transaction.read_pointer,
-            "invalids": list(transaction.invalids),
-            "inProgress": list(transaction.in_progress),
-            "firstShort": transaction.first_short,
-            "type": transaction.type.name.lower(),
-            "writePointer": transaction.write_pointer,
-            "checkpointWritePointers": list(transaction.checkpoint_write_pointers),
-            "visibilityLevel": transaction.visibility_level.name.lower(),
-            "transaction": data.hex(),
-        }
+    shown = StartedTransaction(
+        transaction_id=transaction.transaction_id,
+        read_pointer=transaction.read_pointer,
+        invalids=list(transaction.invalids),
+        in_progress=list(transaction.in_progress),
+        first_short=transaction.first_short,
+        type=transaction.type.name.lower(),
+        write_pointer=transaction.write_pointer,
+        checkpoint_write_pointers=list(transaction.checkpoint_write_pointers),
+        visibility_level=transaction.visibility_level.name.lower(),
+        transaction=data.hex(),
     )
-
-
-async def _status_answer(call: Call, pointer: int) -> Answer:
-    return json_answer((await call.service.transactions.show(pointer)).to_wire())
+    return json_answer(shown)
