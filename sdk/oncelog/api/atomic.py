@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
-from pydantic import TypeAdapter
-
 from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.transactions import TransactionCalls
 from oncelog.wire.codec import encode_commit_request, encode_publish_request
@@ -15,10 +13,6 @@ from oncelog.wire.models import AtomicOutcome, BeginAtomic, GroupProducer
 from oncelog.wire.requests import CommitRequest, PublishRequest
 
 DEFAULT_GROUP = "default"
-
-_OUTCOME = TypeAdapter(AtomicOutcome)
-_OUTCOMES: TypeAdapter[list[AtomicOutcome]] = TypeAdapter(list[AtomicOutcome])
-_PRODUCER = TypeAdapter(GroupProducer)
 
 
 class AtomicCalls(TransactionCalls):
@@ -42,7 +36,7 @@ class AtomicCalls(TransactionCalls):
         timeout_ms = None if timeout is None else round(timeout * 1000)
         id = uuid4().hex if id is None else id  # noqa: A001
         wanted = as_request(BeginAtomic, "an atomic commit", id=id, group=group, timeout_ms=timeout_ms, of=of)
-        return parse(_OUTCOME, await self._post(_ROOT, wanted, idempotent=True))
+        return parse(AtomicOutcome, await self._post(_ROOT, wanted, idempotent=True))
 
     async def stage(
         self,
@@ -68,13 +62,13 @@ class AtomicCalls(TransactionCalls):
         """
         path, body = _path(id, "commit"), encode_commit_request(request)
         return parse(
-            _OUTCOME,
+            AtomicOutcome,
             await self._trying(lambda: self._transport.ask("POST", path, body, ONCELOG_AVRO), idempotent=True, seconds=retry),
         )
 
     async def abort_atomic(self, id: str) -> AtomicOutcome:  # noqa: A002
         """Drop everything that is staged; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""
-        return parse(_OUTCOME, await self._post(_path(id, "abort"), idempotent=True))
+        return parse(AtomicOutcome, await self._post(_path(id, "abort"), idempotent=True))
 
     # --- what is known about them
 
@@ -83,15 +77,17 @@ class AtomicCalls(TransactionCalls):
 
         What is answered is durable. Raises TransactionNotFound: it never began, or that is forgotten.
         """
-        return parse(_OUTCOME, await self._get(_path(id)))
+        return parse(AtomicOutcome, await self._get(_path(id)))
 
     def atomic_transactions(self, group: str | None = None) -> AsyncIterator[AtomicOutcome]:
         """Every one in progress, oldest first, fetched page by page."""
-        return self._listed(_OUTCOMES, _ROOT, lambda each: each.id, None if group is None else {"group": group}, rising=False)
+        return self._listed(
+            list[AtomicOutcome], _ROOT, lambda each: each.id, None if group is None else {"group": group}, rising=False
+        )
 
     async def group_producer(self, group: str, name: str) -> GroupProducer:
         """The newest commit of a group under a producer's name. Raises GroupProducerNotFound."""
-        return parse(_PRODUCER, await self._get(_producer_path(group, name)))
+        return parse(GroupProducer, await self._get(_producer_path(group, name)))
 
     async def forget_group_producer(self, group: str, name: str, *, incarnation: str | None = None) -> None:
         """Forget it: then any sequence id is taken, one that was committed too.

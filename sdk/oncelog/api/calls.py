@@ -6,8 +6,9 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
 from math import inf
-from typing import TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
@@ -162,7 +163,7 @@ class Calls:
 
     async def _listed(
         self,
-        kind: TypeAdapter[list[T]],
+        kind: type[list[T]],
         path: str,
         key: Callable[[T], K],
         params: dict[str, str] | None = None,
@@ -211,10 +212,14 @@ def receipts_bytes(messages: int) -> int:
     return (1 << 16) + 128 * messages
 
 
-def parse(kind: TypeAdapter[T], body: bytes) -> T:
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # to make one takes longer than to use it
+
+
+def parse(kind: type[T], body: bytes) -> T:
     """The resource in a JSON answer. Raises InvalidResponse."""
     try:
-        return kind.validate_json(body)
+        resource: T = _adapter(kind).validate_json(body)
+        return resource
     except (ValidationError, RecursionError) as error:
         raise InvalidResponse(f"the answer is not what was expected: {str(error)[:1000]}") from error
 

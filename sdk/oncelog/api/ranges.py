@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import TypeAdapter
-
 from oncelog.api.atomic import AtomicCalls
 from oncelog.api.calls import as_request, decoded, parse, quoted, topic_path
 from oncelog.api.plausible import check_columns
@@ -13,11 +11,6 @@ from oncelog.http.transport import MAX_ANSWER_BYTES
 from oncelog.wire.columns import MessageColumns, decode_message_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import AskOffsets, InspectedGroup, InspectedPayload, InspectedRow, TopicAsked, TopicOffsets
-
-_OFFSETS: TypeAdapter[dict[str, TopicOffsets]] = TypeAdapter(dict[str, TopicOffsets])
-_ROWS: TypeAdapter[list[InspectedRow]] = TypeAdapter(list[InspectedRow])
-_GROUPS: TypeAdapter[list[InspectedGroup]] = TypeAdapter(list[InspectedGroup])
-_PAYLOADS: TypeAdapter[list[InspectedPayload]] = TypeAdapter(list[InspectedPayload])
 
 
 class RangeCalls(AtomicCalls):
@@ -33,7 +26,7 @@ class RangeCalls(AtomicCalls):
         """
         wanted = as_request(AskOffsets, "a question about offsets", topics=dict(topics), wait=round(wait * 1000))
         path = f"/v1/namespaces/{quoted(namespace)}/offsets"
-        return parse(_OFFSETS, await self._post(path, wanted, idempotent=True, timeout=self._timeout + wait))
+        return parse(dict[str, TopicOffsets], await self._post(path, wanted, idempotent=True, timeout=self._timeout + wait))
 
     async def read_columns(
         self,
@@ -76,16 +69,20 @@ class RangeCalls(AtomicCalls):
 
         Raises TopicNotFound, OffsetOutOfRange, TopicDamaged.
         """
-        return parse(_ROWS, await self._get(topic_path(namespace, topic) + "/rows", {"first": str(first), "limit": str(limit)}))
+        return parse(
+            list[InspectedRow],
+            await self._get(topic_path(namespace, topic) + "/rows", {"first": str(first), "limit": str(limit)}),
+        )
 
     async def inspect_groups(self, topic: str, limit: int = 100, namespace: str = DEFAULT_NAMESPACE) -> list[InspectedGroup]:
         """List what is stored apart from the log, by write pointer. Raises TopicNotFound, TopicDamaged."""
-        return parse(_GROUPS, await self._get(topic_path(namespace, topic) + "/groups", {"limit": str(limit)}))
+        return parse(list[InspectedGroup], await self._get(topic_path(namespace, topic) + "/groups", {"limit": str(limit)}))
 
     async def inspect_payloads(
         self, topic: str, under: int, limit: int = 100, namespace: str = DEFAULT_NAMESPACE
     ) -> list[InspectedPayload]:
         """The payloads stored under a write pointer (of an atomic commit: minus its number). Raises as the others do."""
         return parse(
-            _PAYLOADS, await self._get(topic_path(namespace, topic) + "/payloads", {"under": str(under), "limit": str(limit)})
+            list[InspectedPayload],
+            await self._get(topic_path(namespace, topic) + "/payloads", {"under": str(under), "limit": str(limit)}),
         )

@@ -6,8 +6,6 @@ import json
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
-from pydantic import TypeAdapter
-
 from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.plausible import check_page
 from oncelog.api.ranges import RangeCalls
@@ -24,9 +22,6 @@ from oncelog.wire.models import (
 from oncelog.wire.requests import Polled
 
 _WHAT = "a subscription"
-_SUBSCRIPTION = TypeAdapter(Subscription)
-_SUBSCRIPTIONS: TypeAdapter[list[Subscription]] = TypeAdapter(list[Subscription])
-_ACKNOWLEDGED = TypeAdapter(Acknowledged)
 
 
 class SubscriptionCalls(RangeCalls):
@@ -47,15 +42,15 @@ class SubscriptionCalls(RangeCalls):
         """
         # The nonce makes a repeated open the same open.
         wanted = as_request(OpenSubscription, _WHAT, name=name, nonce=uuid4().hex, start=start_position(start, inclusive))
-        return parse(_SUBSCRIPTION, await self._post(topic_path(namespace, topic) + "/subscriptions", wanted, idempotent=True))
+        return parse(Subscription, await self._post(topic_path(namespace, topic) + "/subscriptions", wanted, idempotent=True))
 
     def subscriptions(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[Subscription]:
         """Every subscription of a topic, by name, fetched page by page."""
-        return self._listed(_SUBSCRIPTIONS, topic_path(namespace, topic) + "/subscriptions", lambda each: each.name)
+        return self._listed(list[Subscription], topic_path(namespace, topic) + "/subscriptions", lambda each: each.name)
 
     async def subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Subscription:
         """Show one subscription: its cursor, its lag, its epoch. Raises SubscriptionNotFound."""
-        return parse(_SUBSCRIPTION, await self._get(_path(namespace, topic, name)))
+        return parse(Subscription, await self._get(_path(namespace, topic, name)))
 
     async def receive(self, topic: str, name: str, asked: ReceiveMessages, namespace: str = DEFAULT_NAMESPACE) -> Polled:
         """Records of the next messages, and the position to go on from. Raises ConsumerFenced, SubscriptionNotFound."""
@@ -80,7 +75,7 @@ class SubscriptionCalls(RangeCalls):
         Raises ConsumerFenced, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId.
         """
         path = _path(namespace, topic, name) + "/ack"
-        return parse(_ACKNOWLEDGED, await self._post(path, asked.to_wire(), idempotent=True, within=within)).cursor
+        return parse(Acknowledged, await self._post(path, asked.to_wire(), idempotent=True, within=within)).cursor
 
     async def seek_subscription(
         self,
@@ -97,7 +92,7 @@ class SubscriptionCalls(RangeCalls):
         Raises ConsumerFenced, SubscriptionNotFound; what :meth:`open_subscription` raises for a ``start``.
         """
         wanted = as_request(SeekSubscription, _WHAT, to=start_position(to, inclusive), nonce=uuid4().hex, epoch=epoch)
-        return parse(_SUBSCRIPTION, await self._post(_path(namespace, topic, name) + "/seek", wanted, idempotent=True))
+        return parse(Subscription, await self._post(_path(namespace, topic, name) + "/seek", wanted, idempotent=True))
 
     async def delete_subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any, Self
 from uuid import uuid4
 
-from pydantic import TypeAdapter
-
 from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.plausible import MAX_LONG, check_page
 from oncelog.api.subscriptions import SubscriptionCalls
@@ -32,25 +30,11 @@ from oncelog.wire.models import (
 )
 from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
 
-_NAMES: TypeAdapter[list[str]] = TypeAdapter(list[str])
-_PRODUCERS: TypeAdapter[list[Producer]] = TypeAdapter(list[Producer])
-_TOPIC = TypeAdapter(Topic)
-_STATS = TypeAdapter(TopicStats)
-_OPENED = TypeAdapter(OpenedProducer)
-_PRODUCER = TypeAdapter(Producer)
-_WHY = TypeAdapter(Why)
-_POLICIES = TypeAdapter(NamespacePolicies)
-_VERIFICATION = TypeAdapter(Verification)
-_CLUSTER = TypeAdapter(Cluster)
-_LINE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
-
 
 class _Progress(Resource):
     messages: int
     of: int
 
-
-_PROGRESS = TypeAdapter(_Progress)
 
 PropertyValue = str | int | bool
 
@@ -81,11 +65,11 @@ class AsyncApi(SubscriptionCalls):
 
     async def topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Topic:
         """Name and properties. Raises TopicNotFound."""
-        return parse(_TOPIC, await self._get(topic_path(namespace, topic)))
+        return parse(Topic, await self._get(topic_path(namespace, topic)))
 
     async def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
         """Names, sorted."""
-        return parse(_NAMES, await self._get(f"/v1/namespaces/{quoted(namespace)}/topics"))
+        return parse(list[str], await self._get(f"/v1/namespaces/{quoted(namespace)}/topics"))
 
     async def delete_topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Delete topic, messages and producers. Raises TopicNotFound."""
@@ -93,7 +77,7 @@ class AsyncApi(SubscriptionCalls):
 
     async def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:
         """The ends of the log, and what is in hand. Raises TopicNotFound."""
-        return parse(_STATS, await self._get(topic_path(namespace, topic) + "/stats"))
+        return parse(TopicStats, await self._get(topic_path(namespace, topic) + "/stats"))
 
     async def verify(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[tuple[int, int] | Verification]:
         """Refold the log and compare it with the live maps: (messages, of) while it goes on, the Verification last.
@@ -102,26 +86,26 @@ class AsyncApi(SubscriptionCalls):
         """
         line = b"{}"
         async for line in self._transport.ask_lines("POST", topic_path(namespace, topic) + "/verify"):
-            if "of" in parse(_LINE, line):
-                progress = parse(_PROGRESS, line)
+            if "of" in parse(dict[str, Any], line):
+                progress = parse(_Progress, line)
                 yield progress.messages, progress.of
-        yield parse(_VERIFICATION, line)
+        yield parse(Verification, line)
 
     # --- instances
 
     async def cluster(self) -> Cluster:
         """The instances over the service's store, and who serves what. Raises NotSupported: it has its store for itself."""
-        return parse(_CLUSTER, await self._get("/v1/cluster"))
+        return parse(Cluster, await self._get("/v1/cluster"))
 
     # --- namespaces
 
     async def namespaces(self) -> list[str]:
         """Every namespace that has a topic or a policy."""
-        return parse(_NAMES, await self._get("/v1/namespaces"))
+        return parse(list[str], await self._get("/v1/namespaces"))
 
     async def policies(self, namespace: str = DEFAULT_NAMESPACE) -> NamespacePolicies:
         """The policies of a namespace: they hold for topics that do not say otherwise."""
-        return parse(_POLICIES, await self._get(f"/v1/namespaces/{quoted(namespace)}/policies"))
+        return parse(NamespacePolicies, await self._get(f"/v1/namespaces/{quoted(namespace)}/policies"))
 
     async def set_policies(self, policies: NamespacePolicies, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Replace the policies of a namespace."""
@@ -135,7 +119,7 @@ class AsyncApi(SubscriptionCalls):
         """Begin a new incarnation, fencing the older ones. What :class:`oncelog.Producer` does when it is made."""
         # The nonce makes a repeated open the same open.
         wanted = as_request(OpenProducer, "a producer", name=name, nonce=uuid4().hex, gaps=gaps)
-        opened = parse(_OPENED, await self._post(topic_path(namespace, topic) + "/producers", wanted, idempotent=True))
+        opened = parse(OpenedProducer, await self._post(topic_path(namespace, topic) + "/producers", wanted, idempotent=True))
         if opened.name != (name or opened.name) or not 0 < opened.epoch <= MAX_LONG:
             raise InvalidResponse(f"the answer opens the producer {opened.name[:250]!r}, epoch {opened.epoch}; not {name!r}")
         if not -1 < (opened.last_sequence_id or 0) <= MAX_LONG:
@@ -144,11 +128,11 @@ class AsyncApi(SubscriptionCalls):
 
     def producers(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[Producer]:
         """Every producer of a topic, by name, fetched page by page."""
-        return self._listed(_PRODUCERS, topic_path(namespace, topic) + "/producers", lambda each: each.name)
+        return self._listed(list[Producer], topic_path(namespace, topic) + "/producers", lambda each: each.name)
 
     async def producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Producer:
         """Show one producer as the live maps have it. Raises ProducerNotFound."""
-        return parse(_PRODUCER, await self._get(_producer_path(namespace, topic, name)))
+        return parse(Producer, await self._get(_producer_path(namespace, topic, name)))
 
     async def forget_producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Drop its sequence ids and fence its running incarnation. Raises ProducerNotFound."""
@@ -166,7 +150,7 @@ class AsyncApi(SubscriptionCalls):
 
     async def why(self, topic: str, name: str, sequence_id: int, namespace: str = DEFAULT_NAMESPACE) -> Why:
         """Explain why a message with this sequence id was or would be dropped."""
-        return parse(_WHY, await self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))
+        return parse(Why, await self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))
 
     # --- messages
 

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from datetime import datetime
 from typing import Literal
 
-from pydantic import TypeAdapter
-
 from oncelog.api.calls import Calls, as_request, decoded, parse, receipts_bytes, topic_path
 from oncelog.api.plausible import check_receipts
 from oncelog.errors import InvalidRequest, InvalidResponse
@@ -37,15 +35,6 @@ class _Pruned(Resource):
     pruned: int
 
 
-_CAN_COMMIT = TypeAdapter(CanCommit)
-_STATUS = TypeAdapter(TransactionStatus)
-_STATUSES: TypeAdapter[list[TransactionStatus]] = TypeAdapter(list[TransactionStatus])
-_HELD: TypeAdapter[list[HeldOnTopic]] = TypeAdapter(list[HeldOnTopic])
-_HELD_ON_TOPIC: TypeAdapter[list[HeldMessages]] = TypeAdapter(list[HeldMessages])
-_STATES: TypeAdapter[dict[int, TransactionState]] = TypeAdapter(dict[int, TransactionState])
-_PRUNED: TypeAdapter[_Pruned] = TypeAdapter(_Pruned)
-
-
 class TransactionCalls(Calls):
     """The transaction service, and what a topic takes under a write pointer."""
 
@@ -73,7 +62,7 @@ class TransactionCalls(Calls):
         database. Raises TransactionConflict, TransactionNotInProgress, TransactionNotFound.
         """
         body = await self._post(_path(write_pointer, "can-commit"), _changes(changes, resource), idempotent=True)
-        return parse(_CAN_COMMIT, body).store_id
+        return parse(CanCommit, body).store_id
 
     async def commit_transaction(self, write_pointer: int, changes: Iterable[bytes] = ()) -> TransactionStatus:
         """Commit; idempotent. ``changes`` as for :meth:`can_commit`, where that was not called.
@@ -84,7 +73,7 @@ class TransactionCalls(Calls):
         """
         changed = list(changes)
         body = _changes(changed, None) if changed else None
-        return parse(_STATUS, await self._post(_path(write_pointer, "commit"), body, idempotent=True))
+        return parse(TransactionStatus, await self._post(_path(write_pointer, "commit"), body, idempotent=True))
 
     async def abort_transaction(self, write_pointer: int, *, unless_prepared: bool = False) -> TransactionStatus:
         """Undo: the service rolls its messages back. Idempotent.
@@ -95,7 +84,7 @@ class TransactionCalls(Calls):
         Raises TransactionNotInProgress, TransactionNotFound, TransactionPrepared.
         """
         body = AbortTransaction(unless_prepared=True).to_wire() if unless_prepared else None
-        return parse(_STATUS, await self._post(_path(write_pointer, "abort"), body, idempotent=True))
+        return parse(TransactionStatus, await self._post(_path(write_pointer, "abort"), body, idempotent=True))
 
     async def invalidate_transaction(self, write_pointer: int) -> TransactionStatus:
         """Give up: nothing of it is ever seen, and its pointer stays in the list of invalid ones until it is pruned.
@@ -103,7 +92,7 @@ class TransactionCalls(Calls):
         For a transaction whose participants could not all undo what they did. Idempotent; raises as
         :meth:`abort_transaction` does.
         """
-        return parse(_STATUS, await self._post(_path(write_pointer, "invalidate"), idempotent=True))
+        return parse(TransactionStatus, await self._post(_path(write_pointer, "invalidate"), idempotent=True))
 
     async def checkpoint_transaction(self, write_pointer: int) -> Transaction:
         """A further write pointer for what comes next. ``write_pointer``: the transaction's id.
@@ -116,23 +105,26 @@ class TransactionCalls(Calls):
 
     async def transaction_status(self, write_pointer: int) -> TransactionStatus:
         """Tell what became of a transaction, by its id or a checkpoint's pointer. Raises TransactionNotFound."""
-        return parse(_STATUS, await self._get(_path(write_pointer)))
+        return parse(TransactionStatus, await self._get(_path(write_pointer)))
 
     def transactions(self, state: Literal["in_progress", "invalid"] = "in_progress") -> AsyncIterator[TransactionStatus]:
         """Every transaction in progress, or every invalid one, oldest first, fetched page by page."""
-        return self._listed(_STATUSES, _ROOT, lambda each: each.write_pointer, {"state": state})
+        return self._listed(list[TransactionStatus], _ROOT, lambda each: each.write_pointer, {"state": state})
 
     async def transaction_states(self, write_pointers: Collection[int]) -> dict[int, TransactionState]:
         """The state of each of them that the service still knows."""
-        return parse(_STATES, await self._post(_ROOT + "/states", {"writePointers": list(write_pointers)}, idempotent=True))
+        return parse(
+            dict[int, TransactionState],
+            await self._post(_ROOT + "/states", {"writePointers": list(write_pointers)}, idempotent=True),
+        )
 
     async def held(self, limit: int = 1_000) -> list[HeldOnTopic]:
         """List what the open topics hold back under write pointers that are not decided, the oldest messages first."""
-        return parse(_HELD, await self._get("/v1/held", {"limit": str(limit)}))
+        return parse(list[HeldOnTopic], await self._get("/v1/held", {"limit": str(limit)}))
 
     async def held_on(self, topic: str, namespace: str = DEFAULT_NAMESPACE, limit: int = 1_000) -> list[HeldMessages]:
         """List what one topic holds back: the first entry is what its consumers stop at. Raises TopicNotFound."""
-        return parse(_HELD_ON_TOPIC, await self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
+        return parse(list[HeldMessages], await self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
 
     async def end_held(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
         """End another service's write pointer on a topic: its messages count from now on, or are rolled back.
@@ -153,7 +145,7 @@ class TransactionCalls(Calls):
             write_pointers=None if write_pointers is None else list(write_pointers),
             before_ms=None if before is None else int(before.timestamp() * 1000),
         )
-        return parse(_PRUNED, await self._post(_ROOT + "/prune", wanted.to_wire(), idempotent=True)).pruned
+        return parse(_Pruned, await self._post(_ROOT + "/prune", wanted.to_wire(), idempotent=True)).pruned
 
     # --- messages under a write pointer
 

@@ -1,4 +1,4 @@
-"""Decodes requests in Avro, strictly and within bounds: for bytes that anybody may have sent.
+"""Decodes Avro, strictly and within bounds: for bytes that anybody may have sent.
 
 fastavro decodes first and leaves it to the caller to count; 8 MiB of empty maps are 4 million objects by then, made without
 letting any other thread run. It also takes branch -1 for the last one and a number of 20 bytes. Here the count of each block is
@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 _LONG_BITS = 64
 _INT = 2**31
+MAX_ITEMS = 2**63
+"""No bound but the bytes."""
 
 
 class NotAvro(ValueError):
@@ -31,7 +33,7 @@ class Allowance:
 
     __slots__ = ("left",)
 
-    def __init__(self, items: int) -> None:
+    def __init__(self, items: int = MAX_ITEMS) -> None:
         self.left = items
 
     def take(self, count: int) -> None:
@@ -57,22 +59,25 @@ def read_whole(reader: Reader, data: bytes, items: int) -> Any:
     return value
 
 
-def compile_reader(schema: Any) -> Reader:
-    """Compile what decodes the schema; definitions stand in the place of names."""
+def compile_reader(schema: Any, named: dict[str, Reader] | None = None) -> Reader:
+    """Compile what decodes the schema. ``named``: what decodes the records that it has defined before."""
+    known = {} if named is None else named
     if isinstance(schema, list):
-        return _union(schema)
+        return _union([compile_reader(branch, known) for branch in schema])
     kind = schema if isinstance(schema, str) else schema["type"]
     if isinstance(kind, dict | list):
-        return compile_reader(kind)
+        return compile_reader(kind, known)
     if kind == "record":
-        return _record([(field["name"], compile_reader(field["type"])) for field in schema["fields"]])
+        reader = _record([(field["name"], compile_reader(field["type"], known)) for field in schema["fields"]])
+        known[schema.get("name", "")] = reader
+        return reader
     if kind == "enum":
         return _enum(schema["symbols"])
     if kind == "array":
-        return _array(_HOT_ITEMS.get(str(schema["items"])) or _any_items(compile_reader(schema["items"])))
+        return _array(_HOT_ITEMS.get(str(schema["items"])) or _any_items(compile_reader(schema["items"], known)))
     if kind == "map":
-        return _string_map if schema["values"] == "string" else _map(compile_reader(schema["values"]))
-    return _SIMPLE[kind]
+        return _string_map if schema["values"] == "string" else _map(compile_reader(schema["values"], known))
+    return _SIMPLE.get(kind) or known[kind]
 
 
 # --- numbers
@@ -206,8 +211,7 @@ def _record(fields: list[tuple[str, Reader]]) -> Reader:
     return read
 
 
-def _union(branches: list[Any]) -> Reader:
-    readers = [compile_reader(branch) for branch in branches]
+def _union(readers: list[Reader]) -> Reader:
     by_byte = {number * 2: reader for number, reader in enumerate(readers)}
 
     def read(data: bytes, at: int, allowance: Allowance) -> tuple[Any, int]:

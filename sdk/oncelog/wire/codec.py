@@ -7,13 +7,15 @@ decoded to the last byte raises :class:`~oncelog.errors.InvalidRequest`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from importlib.resources import files
 from io import BytesIO
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import fastavro
+from pydantic.alias_generators import to_camel
 
 from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from oncelog.message_id import SIZE
@@ -27,7 +29,7 @@ from oncelog.wire.avro_parts import (
     encode_optional_long,
     encode_tails,
 )
-from oncelog.wire.avro_strict import NotAvro, Reader, TooManyItems, compile_reader, read_whole
+from oncelog.wire.avro_strict import MAX_ITEMS, NotAvro, Reader, TooManyItems, compile_reader, read_whole
 from oncelog.wire.json_encoding import JsonMismatch, from_json, holds_more_values, to_json
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
 from oncelog.wire.pages import read_page
@@ -42,6 +44,8 @@ from oncelog.wire.requests import (
     ReceiptRun,
     Rollback,
 )
+
+T = TypeVar("T")
 
 
 def _load(flavour: str, names: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
@@ -69,14 +73,10 @@ _ONCELOG = _load("oncelog", (*_NAMES, "CommitRequest", "MessageColumns"))
 _SCHEMAS = {AVRO: _TMS, ONCELOG_AVRO: _ONCELOG, JSON: _ONCELOG}
 
 
-_STRICT = ("PublishRequest", "PublishResponse", "ConsumeRequest", "CommitRequest")
-"""What a service is sent: anybody may have made it up."""
-_READERS: dict[str, dict[str, Reader]] = {
-    media: {name: compile_reader(source) for name, (source, _) in schemas.items() if name in _STRICT}
+_READERS = {
+    media: {name: compile_reader(parsed) for name, (_, parsed) in schemas.items()}
     for media, schemas in ((AVRO, _TMS), (ONCELOG_AVRO, _ONCELOG))
 }
-MAX_ITEMS = 2**63
-"""No bound but the bytes."""
 
 
 def media_types_of(name: str) -> tuple[str, ...]:
@@ -104,8 +104,7 @@ def decode(name: str, content_type: str, body: bytes, items: int = MAX_ITEMS) ->
         raise UnsupportedMediaType(f"Content-Type {media or '(none)'} is not read here; use {read}")
     if media == JSON:
         return _decode_json(name, _SCHEMAS[media][name][0], body, items)
-    reader = _READERS[media].get(name)
-    return _decode_answer(name, media, body) if reader is None else _decode_avro(name, reader, body, items)
+    return _decode_avro(name, _READERS[media][name], body, items)
 
 
 def _decode_avro(name: str, reader: Reader, body: bytes, items: int) -> Any:
@@ -115,25 +114,6 @@ def _decode_avro(name: str, reader: Reader, body: bytes, items: int) -> Any:
         raise InvalidRequest(f"the body is not an Avro {name}: {error}") from error
     except TooManyItems as error:
         raise _too_many(items) from error
-
-
-def _decode_answer(name: str, media: str, body: bytes) -> Any:
-    """Decodes what a service sends, by fastavro: a service is trusted, and its answer holds a dict for each message."""
-    return _read_whole(name, body, lambda stream: fastavro.schemaless_reader(stream, _SCHEMAS[media][name][1], None))
-
-
-def _read_whole(name: str, body: bytes, read: Callable[[BytesIO], Any]) -> Any:
-    """Read exactly these bytes. Raises InvalidRequest."""
-    stream = BytesIO(body)
-    try:
-        record = read(stream)
-    except InvalidRequest:
-        raise
-    except Exception as error:  # fastavro lets EOFError, IndexError, UnicodeDecodeError, … out; all mean the same here
-        raise InvalidRequest(f"the body is not an Avro {name}: it is cut short or not of that schema") from error
-    if stream.tell() != len(body):
-        raise InvalidRequest(f"{len(body) - stream.tell()} bytes follow the Avro {name}")
-    return record
 
 
 def _too_many(items: int) -> RequestTooLarge:
@@ -180,19 +160,24 @@ def _encode_avro(schema: Any, record: Any) -> bytes:
 
 # --- publish ------------------------------------------------------------------------------------------------------------
 
-_REQUEST_FIELDS = {
-    "transactionWritePointer": "write_pointer",
-    "producer": "producer",
-    "epoch": "epoch",
-    "sequenceIds": "sequence_ids",
-    "keys": "keys",
-    "properties": "properties",
-    "ttls": "ttls",
-    "expectedOffset": "expected_offset",
-    "expectedLastMessageId": "expected_last_message_id",
-    "expectedKeyOffsets": "expected_key_offsets",
-}
+_OTHERWISE = {"payloads": "messages", "write_pointer": "transactionWritePointer"}
+"""Fields whose names in the schemas are other ones than in Python, besides their case."""
 
+
+def _fields_of(kind: type[Any]) -> dict[str, str]:
+    """Of a dataclass that travels: how the schema calls a field → the field. What is not compared does not travel."""
+    return {_OTHERWISE.get(each.name) or to_camel(each.name): each.name for each in fields(kind) if each.compare}
+
+
+def _record_of(value: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    return {name: getattr(value, field) for name, field in names.items()}
+
+
+def _made_of(kind: type[T], record: Mapping[str, Any], names: Mapping[str, str]) -> T:
+    return kind(**{names[name]: value for name, value in record.items()})
+
+
+_PUBLISH, _PUBLISHED, _COMMIT, _CONSUME = map(_fields_of, (PublishRequest, PublishResponse, CommitRequest, ConsumeRequest))
 
 _COLUMNS = ("sequenceIds", "keys", "properties", "ttls")
 
@@ -210,14 +195,14 @@ def decode_publish_request(content_type: str, body: bytes, items: int = MAX_ITEM
 
 def _publish_request(record: dict[str, Any], media: str, where: str) -> PublishRequest:
     """From the record, which is used up. ``where``: of the request in its body, for the message."""
-    payloads = record.pop("messages")
+    payloads = record["messages"]
     if isinstance(record.get("sequenceIds"), int):
         record["sequenceIds"] = range(record["sequenceIds"], record["sequenceIds"] + len(payloads))
-    request = PublishRequest(payloads, **{_REQUEST_FIELDS[name]: value for name, value in record.items()})
     for name in _COLUMNS:
-        column = getattr(request, _REQUEST_FIELDS[name])
+        column = record.get(name)
         if column is not None and len(column) != len(payloads):
             raise InvalidRequest(f"{where}{name} has {len(column)} entries for {len(payloads)} messages")
+    request = _made_of(PublishRequest, record, _PUBLISH)
     if request.expected_last_message_id is not None:
         name = f"{where}expectedLastMessageId"
         request.expected_last_message_id = _message_id(request.expected_last_message_id, media, name)
@@ -271,35 +256,22 @@ def _prefixed(values: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _publish_record(request: PublishRequest) -> dict[str, Any]:
-    record = {name: getattr(request, field) for name, field in _REQUEST_FIELDS.items()}
+    record = _record_of(request, _PUBLISH)
     ids = request.sequence_ids
     if ids and len(ids) == len(request.payloads) and list(ids) == list(range(ids[0], ids[0] + len(ids))):
         record["sequenceIds"] = ids[0]
-    return {**record, "messages": request.payloads}
+    return record
+
+
+_RECEIPT = ("status", "count", "sequenceId", "messageId", "offset")
 
 
 def encode_publish_response(media: str, response: PublishResponse) -> bytes:
     """The answer in the media type of the request."""
     if media == ONCELOG_AVRO:
         return _join_publish_response(response)
-    record: dict[str, Any] = {
-        "transactionWritePointer": response.write_pointer,
-        "startTimestamp": response.start_timestamp,
-        "startSequenceId": response.start_sequence_id,
-        "endTimestamp": response.end_timestamp,
-        "endSequenceId": response.end_sequence_id,
-    }
-    if media != AVRO:
-        record["receipts"] = [
-            {
-                "status": run.status,
-                "count": run.count,
-                "sequenceId": run.sequence_id,
-                "messageId": run.message_id,
-                "offset": run.offset,
-            }
-            for run in response.receipts
-        ]
+    record = _record_of(response, _PUBLISHED)
+    record["receipts"] = [dict(zip(_RECEIPT, run, strict=True)) for run in response.receipts]
     return encode("PublishResponse", media, record)
 
 
@@ -329,17 +301,8 @@ def _join_publish_response(response: PublishResponse) -> bytes:
 def decode_published(body: bytes) -> PublishResponse:
     """The answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`. Raises InvalidRequest if it is none."""
     record = decode("PublishResponse", ONCELOG_AVRO, body)
-    return PublishResponse(
-        [
-            ReceiptRun(run["status"], run["count"], run["sequenceId"], run["messageId"], run["offset"])
-            for run in record["receipts"]
-        ],
-        record["transactionWritePointer"],
-        record["startTimestamp"],
-        record["startSequenceId"],
-        record["endTimestamp"],
-        record["endSequenceId"],
-    )
+    record["receipts"] = [ReceiptRun(*run.values()) for run in record["receipts"]]
+    return _made_of(PublishResponse, record, _PUBLISHED)
 
 
 # --- rollback -----------------------------------------------------------------------------------------------------------
@@ -398,34 +361,18 @@ def decode_commit_request(content_type: str, body: bytes, items: int = MAX_ITEMS
     """
     record = decode("CommitRequest", content_type, body, items)
     media = essence(content_type)
-    parts = [
+    record["branches"] = tuple(record["branches"])
+    record["parts"] = [
         Part(part["namespace"], part["topic"], _publish_request(part["request"], media, f"parts[{index}]: "))
         for index, part in enumerate(record["parts"])
     ]
-    return CommitRequest(
-        group=record["group"],
-        parts=parts,
-        branches=tuple(record["branches"]),
-        producer=record["producer"],
-        sequence_id=record["sequenceId"],
-        incarnation=record["incarnation"],
-        checksum=record["checksum"],
-    )
+    return _made_of(CommitRequest, record, _COMMIT)
 
 
 def encode_commit_request(request: CommitRequest) -> bytes:
     """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
-    record = {
-        "group": request.group,
-        "producer": request.producer,
-        "sequenceId": request.sequence_id,
-        "incarnation": request.incarnation,
-        "checksum": request.checksum,
-        "branches": request.branches,
-        "parts": [
-            {"namespace": part.namespace, "topic": part.topic, "request": _publish_record(part.request)} for part in request.parts
-        ],
-    }
+    record = _record_of(request, _COMMIT)
+    record["parts"] = [{**part._asdict(), "request": _publish_record(part.request)} for part in request.parts]
     return encode("CommitRequest", ONCELOG_AVRO, record)
 
 
@@ -435,20 +382,9 @@ def encode_commit_request(request: CommitRequest) -> bytes:
 def decode_consume_request(content_type: str, body: bytes, items: int = MAX_ITEMS) -> ConsumeRequest:
     """A poll body. A message id has 20 bytes; in JSON its 40 hex digits do too."""
     record = decode("ConsumeRequest", content_type, body, items)
-    return ConsumeRequest(
-        start_from=_start_from(record["startFrom"], essence(content_type)),
-        start_offset=record.get("startOffset"),
-        inclusive=record["inclusive"],
-        limit=record["limit"],
-        wait=record.get("wait"),
-        transaction=record["transaction"],
-        generation=record.get("generation"),
-        refuse_expired=record.get("refuseExpired", False),
-    )
-
-
-def _start_from(value: bytes | int | None, media: str) -> bytes | int | None:
-    return _message_id(value, media, "startFrom") if isinstance(value, bytes) else value
+    if isinstance(record["startFrom"], bytes):
+        record["startFrom"] = _message_id(record["startFrom"], essence(content_type), "startFrom")
+    return _made_of(ConsumeRequest, record, _CONSUME)
 
 
 def _message_id(value: bytes, media: str, name: str) -> bytes:
@@ -465,17 +401,7 @@ def _message_id(value: bytes, media: str, name: str) -> bytes:
 
 def encode_consume_request(request: ConsumeRequest) -> bytes:
     """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
-    record = {
-        "startFrom": request.start_from,
-        "startOffset": request.start_offset,
-        "inclusive": request.inclusive,
-        "limit": request.limit,
-        "wait": request.wait,
-        "transaction": request.transaction,
-        "generation": request.generation,
-        "refuseExpired": request.refuse_expired,
-    }
-    return encode("ConsumeRequest", ONCELOG_AVRO, record)
+    return encode("ConsumeRequest", ONCELOG_AVRO, _record_of(request, _CONSUME))
 
 
 def encode_consume_response(
@@ -498,10 +424,9 @@ def encode_consume_response(
     body = b"".join([*array, end, *map(encode_optional_long, said)])
     if media == ONCELOG_AVRO:
         return body
-    source, parsed = _ONCELOG["ConsumeResponse"]
-    record: Any = fastavro.schemaless_reader(BytesIO(body), parsed, None)
+    record = decode("ConsumeResponse", ONCELOG_AVRO, body)
     # The TMS answer is a bare array, so JSON is one too; the position is needed only by readers that speak Avro.
-    shown = to_json(record["messages"], source["fields"][0]["type"])
+    shown = to_json(record["messages"], _MESSAGES["type"])
     if more is not None:
         shown = [_with_more(message, each) for message, each in zip(shown, more, strict=True)]
     texts = map(_message_json, shown)
@@ -535,18 +460,13 @@ def decode_polled(body: bytes, most: int | None = None) -> Polled:
     Raises InvalidRequest if it is none, or has more than ``most`` messages: before more are made of it.
     """
     page, at = read_page(body, most)
-    said = _read_whole(
-        "ConsumeResponse",
-        body[at:],
-        lambda stream: [fastavro.schemaless_reader(stream, schema, None) for schema in _SAID.values()],
-    )
-    for name, value in list(zip(_SAID, said, strict=True))[1:]:
-        if value is not None and not 0 <= value <= (2**31 - 1 if name == "generation" else _MAX_LONG):
+    said = _decode_avro("ConsumeResponse", _SAID, body[at:], MAX_ITEMS)
+    for name, value in said.items():
+        if isinstance(value, int) and value < 0:
             raise InvalidRequest(f"{name} is out of range in the Avro ConsumeResponse")
-    return Polled(page, *said)
+    return Polled(page, *said.values())
 
 
-_SAID = {
-    field["name"]: fastavro.parse_schema(field["type"]) for field in avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"][1:]
-}
-"""What an answer says behind its messages: name → schema."""
+_MESSAGES, *_BEHIND = avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"]
+_SAID = compile_reader({"type": "record", "fields": _BEHIND})
+"""What an answer says behind its messages."""

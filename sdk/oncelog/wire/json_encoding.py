@@ -6,6 +6,7 @@ left out where the value says which branch is meant. ``true`` is no number, ``1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from copy import copy
 from typing import Any
@@ -150,33 +151,17 @@ def holds_more_values(text: bytes, most: int) -> bool:
     if sum(map(text.count, _BEGINS_A_VALUE)) < most:
         return False
     values, at = 1, 0
-    while True:
-        quote = text.find(b'"', at)
-        end = len(text) if quote < 0 else quote
-        values += sum(text.count(each, at, end) for each in _BEGINS_A_VALUE)
+    for string in _STRING.finditer(text):
+        values += sum(text.count(each, at, string.start()) for each in _BEGINS_A_VALUE)
         if values > most:
             return True
-        if quote < 0:
-            return False
-        at = _behind_string(text, quote + 1)
+        at = string.end()
+    return values + sum(text.count(each, at) for each in _BEGINS_A_VALUE) > most
 
 
 _BEGINS_A_VALUE = (b",", b"[", b"{")
-
-
-def _behind_string(text: bytes, at: int) -> int:
-    """The place behind the closing quote of the string whose content begins at ``at``; the end, if it is not closed."""
-    while (quote := text.find(b'"', at)) >= 0:
-        begin = quote
-        while begin > at and text[begin - 1] == _BACKSLASH:
-            begin -= 1
-        at = quote + 1
-        if (quote - begin) % 2 == 0:
-            return at
-    return len(text)
-
-
-_BACKSLASH = ord("\\")
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""One that is not closed goes on to the end."""
 
 
 def _show(value: Any) -> str:

@@ -42,6 +42,12 @@ class Resource(BaseModel):
         return self.model_dump(by_alias=True, mode="json")
 
 
+class Request(Resource):
+    """Base of what the service is sent: a field that it does not know is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class Topic(Resource):
     """A topic as the TMS page answers it: property values are strings."""
 
@@ -74,10 +80,8 @@ class TopicStats(Resource):
     """How many write pointers these are under."""
 
 
-class OpenProducer(Resource):
+class OpenProducer(Request):
     """A request that opens a producer. ``name`` null: the service assigns one."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str | None = None
     nonce: str = Field(min_length=1, max_length=100)
@@ -107,10 +111,8 @@ class Producer(Resource):
     last_offset: int | None
 
 
-class StartPosition(Resource):
+class StartPosition(Request):
     """A place in a topic: exactly one of ``at``, ``offset``, ``message_id``, ``timestamp``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     at: Literal["earliest", "latest"] | None = None
     """``latest``: behind all that a consumer can have seen by now."""
@@ -123,10 +125,8 @@ class StartPosition(Resource):
     """The first message that was published at this time, ms, or later is the next one."""
 
 
-class OpenSubscription(Resource):
+class OpenSubscription(Request):
     """A request that opens a subscription for a consumer."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     nonce: str = Field(min_length=1, max_length=100)
@@ -135,10 +135,8 @@ class OpenSubscription(Resource):
     """Where a new subscription begins; one that is there goes on where it stands."""
 
 
-class SeekSubscription(Resource):
+class SeekSubscription(Request):
     """A request that moves a subscription."""
-
-    model_config = ConfigDict(extra="forbid")
 
     to: StartPosition
     nonce: str = Field(min_length=1, max_length=100)
@@ -147,10 +145,8 @@ class SeekSubscription(Resource):
     """Of the consumer that seeks; null: an operator does, whoever consumes."""
 
 
-class ReceiveMessages(Resource):
+class ReceiveMessages(Request):
     """A consumer's request for messages."""
-
-    model_config = ConfigDict(extra="forbid")
 
     epoch: int
     generation: int | None = None
@@ -162,13 +158,11 @@ class ReceiveMessages(Resource):
     """Milliseconds to hold an empty answer."""
 
 
-class Acknowledge(Resource):
+class Acknowledge(Request):
     """An acknowledgement.
 
     A consumer is done with everything up to and including one message, named by its offset or by its id.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     epoch: int
     generation: int | None = None
@@ -219,10 +213,8 @@ class Why(Resource):
     offset: int | None
 
 
-class NamespacePolicies(Resource):
+class NamespacePolicies(Request):
     """Policies: they hold for the topics of a namespace that do not say otherwise. Null inherits the service's setting."""
-
-    model_config = ConfigDict(extra="forbid")
 
     deduplication: bool | None = None
 
@@ -250,20 +242,16 @@ class TransactionStatus(Resource):
     """The topics that hold messages of it which are not settled yet."""
 
 
-class StartTransaction(Resource):
+class StartTransaction(Request):
     """A request that starts a transaction."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["short", "long"] = "short"
     timeout_ms: int | None = Field(default=None, gt=0)
     """Of a short one, else the service's setting. A long one lives until the maximum lifetime is over."""
 
 
-class Changes(Resource):
+class Changes(Request):
     """The keys that a transaction changed, for can-commit and commit."""
-
-    model_config = ConfigDict(extra="forbid")
 
     changes: list[str] = Field(default_factory=list)
     """Keys as bytes, each byte a character U+0000 to U+00FF (Avro's JSON encoding)."""
@@ -279,19 +267,15 @@ class CanCommit(Resource):
     """Of the store that it is in. With the write pointer it names the transaction to a database that decides."""
 
 
-class AbortTransaction(Resource):
+class AbortTransaction(Request):
     """A request that aborts a transaction."""
-
-    model_config = ConfigDict(extra="forbid")
 
     unless_prepared: bool = False
     """Leave one to its database that is prepared, and one invalid that is: asked by who is not its client."""
 
 
-class PruneInvalid(Resource):
+class PruneInvalid(Request):
     """A request to forget invalid transactions: those named, or all that started before a time."""
-
-    model_config = ConfigDict(extra="forbid")
 
     write_pointers: list[int] | None = None
     before_ms: int | None = None
@@ -305,10 +289,8 @@ class Settlement(Resource):
     participant: str
 
 
-class AskUnacknowledged(Resource):
+class AskUnacknowledged(Request):
     """Which participants of ended transactions an instance of the service wants to be told of."""
-
-    model_config = ConfigDict(extra="forbid")
 
     store_id: str = Field(min_length=1)
     """Of this store."""
@@ -401,19 +383,15 @@ class InspectedPayload(Resource):
     """The beginning of it; what is no UTF-8 as escapes."""
 
 
-class EndHeld(Resource):
+class EndHeld(Request):
     """An operator's request that ends a write pointer of another transaction service on one topic."""
-
-    model_config = ConfigDict(extra="forbid")
 
     committed: bool
     """Whether its messages count from now on; otherwise they are rolled back."""
 
 
-class TopicAsked(Resource):
+class TopicAsked(Request):
     """A question about one topic's offsets."""
-
-    model_config = ConfigDict(extra="forbid")
 
     after: int | None = Field(default=None, ge=0)
     """The answer may wait until the stable end lies above this."""
@@ -423,10 +401,8 @@ class TopicAsked(Resource):
     """Up to where do the messages from ``after`` on fit into so many bytes?"""
 
 
-class AskOffsets(Resource):
+class AskOffsets(Request):
     """Topics of a namespace, by name, and how many milliseconds to wait for something new on one of them."""
-
-    model_config = ConfigDict(extra="forbid")
 
     topics: dict[str, TopicAsked]
     wait: int = Field(default=0, ge=0)
@@ -504,10 +480,8 @@ ATOMIC_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
 """Ids of atomic commits, and names of groups."""
 
 
-class BeginAtomic(Resource):
+class BeginAtomic(Request):
     """A request that begins an atomic commit, or a branch of one."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: str | None = None
     """Chosen by the client, so that a repeated begin begins nothing twice; null: the service assigns one."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from oncelog.errors import InvalidRequest
 from oncelog.message_id import SIZE
 from oncelog.wire.avro_parts import VALUE_BRANCH, decode_long, encode_length, encode_long_run
+from oncelog.wire.avro_strict import Allowance, NotAvro, compile_reader, read_long
 
 _ID_LENGTH = encode_length(SIZE)[0]
 _OFFSET_AT = 1 + SIZE
@@ -27,8 +28,6 @@ _LEAST = _OFFSET_AT + 7
 _NONE = b"\xff"
 """What no head and no tail begins with."""
 _MAX_LONG = 2**63 - 1
-_LONG_BYTES = 10
-"""Of the longest number of 64 bits."""
 _LAST = 0x7F
 """A number's last byte is not above it."""
 _LONG_OR_ODD = 0x81
@@ -38,14 +37,17 @@ _PAUSE = 4
 """Messages behind what was foretold and came otherwise: where sequence ids leave gaps it would be made in vain for each."""
 
 
-class Rest(NamedTuple):
-    """What a message says between its offset and its payload."""
-
-    producer: str | None
-    sequenceId: int | None  # noqa: N815  # as the schema calls it
-    key: bytes | None
-    properties: dict[str, str] | None
-    ttl: int | None
+_REST: dict[str, Any] = {
+    "producer": ["null", "string"],
+    "sequenceId": ["null", "long"],
+    "key": ["null", "bytes"],
+    "properties": ["null", {"type": "map", "values": "string"}],
+    "ttl": ["null", "long"],
+}
+"""What a message says between its offset and its payload, and as what."""
+_FIELDS = ("id", "offset", *_REST, "payload")
+_read = {name: compile_reader(schema) for name, schema in _REST.items()}
+_read_rest = compile_reader({"type": "record", "fields": [{"name": name, "type": schema} for name, schema in _REST.items()]})
 
 
 class Record(Mapping[str, Any]):
@@ -57,7 +59,7 @@ class Record(Mapping[str, Any]):
         """``raw``: the message in Avro, known to be well-formed; ``payload_at``: where the payload begins in it."""
         self._raw = raw
         self._payload_at = payload_at
-        self._rest: Rest | None = None
+        self._rest: dict[str, Any] | None = None
 
     def __getitem__(self, name: str) -> Any:
         if name == "payload":
@@ -66,17 +68,15 @@ class Record(Mapping[str, Any]):
             return self._raw[1:_OFFSET_AT]
         if name == "offset":
             return decode_long(self._raw, _OFFSET_AT)[0]
-        if name not in Rest._fields:
-            raise KeyError(name)
         if self._rest is None:
-            self._rest = _rest(self._raw)
-        return getattr(self._rest, name)
+            self._rest, _ = _read_rest(self._raw, decode_long(self._raw, _OFFSET_AT)[1], Allowance())
+        return self._rest[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("id", "offset", *Rest._fields, "payload"))
+        return iter(_FIELDS)
 
     def __len__(self) -> int:
-        return 3 + len(Rest._fields)
+        return len(_FIELDS)
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, Record) and self._raw == other._raw) or Mapping.__eq__(self, other)
@@ -107,7 +107,7 @@ def read_page(body: bytes, most: int | None = None) -> tuple[Page, int]:
     page, at = Page(), 0
     try:
         while True:
-            count, at = _long(body, at)  # raises IndexError behind the body
+            count, at = read_long(body, at)  # raises IndexError behind the body
             if count == 0:
                 return page, at
             # No service of ours writes the other form of a block, with its size.
@@ -115,8 +115,8 @@ def read_page(body: bytes, most: int | None = None) -> tuple[Page, int]:
             if not 0 < count <= left:
                 raise InvalidRequest(f"the body has more than {len(page) + left} messages")
             at = _read_block(page, body, at, count)
-    except (IndexError, UnicodeDecodeError) as error:
-        raise _not_avro() from error
+    except (IndexError, UnicodeDecodeError, NotAvro) as error:
+        raise InvalidRequest("the body is not an Avro ConsumeResponse: it is cut short or not of that schema") from error
 
 
 def _read_block(page: Page, body: bytes, at: int, count: int) -> int:
@@ -147,10 +147,10 @@ def _read_block(page: Page, body: bytes, at: int, count: int) -> int:
         elif (high := body[end + 1]) <= _LAST:
             length, end = length & _LAST | high << 7, end + 2
         else:
-            length, end = _long(body, end)
+            length, end = read_long(body, end)
             length <<= 1
         if length & 1 or length < 0:
-            raise _not_avro()
+            raise NotAvro("a length in it is negative")
         payloads.append(end - at)
         at = end + (length >> 1)
     heads.end_run(page, count)
@@ -180,15 +180,11 @@ class _Heads:
 
     def read(self, page: Page, body: bytes, at: int, number: int, is_other: bool) -> tuple[Iterator[bytes], int]:
         """Read what was not foretold, or otherwise (``is_other``). Return what is foretold now, and where this ends."""
-        offset, begin = _long(body, at)
+        offset, begin = read_long(body, at)
         end = self._end_of_fixed(body, begin)
-        fixed, numbered_at = body[begin:end], end
+        fixed, sequence_id = body[begin:end], None
         if fixed[-1]:
-            while body[end] > _LAST:
-                end += 1
-            end += 1
-            if end - numbered_at >= _LONG_BYTES:
-                _long(body, numbered_at)  # which refuses more than 64 bits
+            sequence_id, end = read_long(body, end)
         if offset < 0:
             raise InvalidRequest(f"the answer has the offset {offset}")
         follows = offset == self._base + number
@@ -202,7 +198,6 @@ class _Heads:
             self._pause = max(0, self._pause - 1)
             return iter(()), end
         self._size = min(4 * self._size, _AHEAD)
-        sequence_id = _long(body, numbered_at)[0] if fixed[-1] else None
         return _foretold(offset, fixed, sequence_id, min(self._size, self._count - number - 1)), end
 
     def end_run(self, page: Page, number: int) -> None:
@@ -216,11 +211,9 @@ class _Heads:
         end = at + 2 if not body[at] else at + 3 + (length >> 1)
         if length <= _LAST and body[at:end] in self._known:
             return end
-        producer, end = _optional(body, at)
-        if producer is not None:
-            producer.decode()
+        _, end = _read["producer"](body, at, Allowance())
         if body[end] not in (0, _VALUE):
-            raise _not_avro()
+            raise NotAvro("a sequence id in it is neither there nor not")
         self._known.add(body[at : end + 1])
         return end + 1
 
@@ -244,99 +237,8 @@ def _end_of_tail(body: bytes, at: int, page: Page) -> int:
         if body.startswith(_NOTHING[1:], at):
             return at + 2
     else:
-        _, at = _optional(body, at)
-    if body[at] == _VALUE:
-        at = _end_of_map(body, at + 1)
-    elif body[at]:
-        raise _not_avro()
-    else:
-        at += 1
-    ttl, at = _optional_long(body, at)
+        _, at = _read["key"](body, at, Allowance())
+    _, at = _read["properties"](body, at, Allowance())
+    ttl, at = _read["ttl"](body, at, Allowance())
     page.any_ttl |= ttl is not None
     return at
-
-
-def _end_of_map(body: bytes, at: int) -> int:
-    """Where a map of strings ends, each of which is UTF-8."""
-    count, at = _long(body, at)
-    while count:
-        if count < 0:
-            raise _not_avro()
-        for _ in range(2 * count):
-            length = body[at]
-            if length & _LONG_OR_ODD:
-                text, at = _bytes(body, at)
-            else:
-                begin, at = at + 1, at + 1 + (length >> 1)
-                text = body[begin:at]
-            if not text.isascii():
-                text.decode()
-        count, at = _long(body, at)
-    return at
-
-
-def _tail(body: bytes, at: int) -> tuple[bytes | None, dict[str, str] | None, int | None, int]:
-    """Key, properties and ttl, and where they end."""
-    key, at = _optional(body, at)
-    properties: dict[str, str] | None = None
-    if body[at] == _VALUE:
-        properties = {}
-        count, at = _long(body, at + 1)
-        while count:
-            if count < 0:
-                raise _not_avro()
-            for _ in range(count):
-                name, at = _bytes(body, at)
-                value, at = _bytes(body, at)
-                properties[name.decode()] = value.decode()
-            count, at = _long(body, at)
-    elif body[at]:
-        raise _not_avro()
-    else:
-        at += 1
-    ttl, at = _optional_long(body, at)
-    return key, properties, ttl, at
-
-
-def _rest(raw: bytes) -> Rest:
-    _, at = decode_long(raw, _OFFSET_AT)
-    producer, at = _optional(raw, at)
-    sequence_id, at = _optional_long(raw, at)
-    key, properties, ttl, _ = _tail(raw, at)
-    return Rest(None if producer is None else producer.decode(), sequence_id, key, properties, ttl)
-
-
-def _optional(body: bytes, at: int) -> tuple[bytes | None, int]:
-    """A ``["null", "bytes"]`` or ``["null", "string"]``, and where it ends."""
-    if body[at] == _VALUE:
-        return _bytes(body, at + 1)
-    if body[at]:
-        raise _not_avro()
-    return None, at + 1
-
-
-def _optional_long(body: bytes, at: int) -> tuple[int | None, int]:
-    if body[at] == _VALUE:
-        return _long(body, at + 1)
-    if body[at]:
-        raise _not_avro()
-    return None, at + 1
-
-
-def _bytes(body: bytes, at: int) -> tuple[bytes, int]:
-    length, at = _long(body, at)
-    if not 0 <= length <= len(body) - at:
-        raise _not_avro()
-    return body[at : at + length], at + length
-
-
-def _long(body: bytes, at: int) -> tuple[int, int]:
-    """A ``long``, and where it ends: one of more than 64 bits would take as much time as it has bytes, squared."""
-    value, end = decode_long(body[at : at + _LONG_BYTES], 0)
-    if not -(2**63) <= value < 2**63:
-        raise _not_avro()
-    return value, at + end
-
-
-def _not_avro() -> InvalidRequest:
-    return InvalidRequest("the body is not an Avro ConsumeResponse: it is cut short or not of that schema")

@@ -83,20 +83,8 @@ class Transaction:
 
     def to_bytes(self) -> bytes:
         """The Thrift bytes."""
-        return b"".join(
-            (
-                _I64.pack(_TYPE_I64, 1, self.transaction_id),
-                _I64.pack(_TYPE_I64, 2, self.read_pointer),
-                _encode_list(3, self.invalids),
-                _encode_list(4, self.in_progress),
-                _I64.pack(_TYPE_I64, 5, self.first_short),
-                _I32.pack(_TYPE_I32, 6, self.type),
-                _I64.pack(_TYPE_I64, 7, self.write_pointer),
-                _encode_list(8, self.checkpoint_write_pointers),
-                _I32.pack(_TYPE_I32, 9, self.visibility_level),
-                b"\x00",
-            )
-        )
+        fields = (_encode_field(number, kind, getattr(self, name)) for number, (name, kind) in _FIELDS.items())
+        return b"".join(fields) + b"\x00"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Transaction:
@@ -117,10 +105,9 @@ class Transaction:
                 values[name], at = _decode_value(kind, data, at)
             if at + 1 != len(data):
                 raise InvalidTransaction(f"{len(data) - at - 1} bytes follow the transaction")
-            if "type" in values:
-                values["type"] = TransactionType(values["type"])
-            if "visibility_level" in values:
-                values["visibility_level"] = VisibilityLevel(values["visibility_level"])
+            for name, one_of in (("type", TransactionType), ("visibility_level", VisibilityLevel)):
+                if name in values:
+                    values[name] = one_of(values[name])
             return cls(**values)
         except InvalidTransaction:
             raise
@@ -130,10 +117,8 @@ class Transaction:
 
 _TYPE_I32, _TYPE_I64, _TYPE_LIST = 8, 10, 15
 _FIELD = struct.Struct(">Bh")
-_I32 = struct.Struct(">Bhi")
-_I64 = struct.Struct(">Bhq")
+_NUMBER = {_TYPE_I32: struct.Struct(">i"), _TYPE_I64: struct.Struct(">q")}
 _LIST = struct.Struct(">Bi")
-_LIST_FIELD = struct.Struct(">BhBi")
 
 _FIELDS = {
     1: ("transaction_id", _TYPE_I64),
@@ -148,8 +133,10 @@ _FIELDS = {
 }
 
 
-def _encode_list(number: int, values: Sequence[int]) -> bytes:
-    return _LIST_FIELD.pack(_TYPE_LIST, number, _TYPE_I64, len(values)) + struct.pack(f">{len(values)}q", *values)
+def _encode_field(number: int, kind: int, value: Any) -> bytes:
+    if kind != _TYPE_LIST:
+        return _FIELD.pack(kind, number) + _NUMBER[kind].pack(value)
+    return _FIELD.pack(kind, number) + _LIST.pack(_TYPE_I64, len(value)) + struct.pack(f">{len(value)}q", *value)
 
 
 def _decode_value(kind: int, data: bytes, at: int) -> tuple[int | tuple[int, ...], int]:
@@ -160,6 +147,5 @@ def _decode_value(kind: int, data: bytes, at: int) -> tuple[int | tuple[int, ...
         if of != _TYPE_I64 or not 0 <= count <= (len(data) - at) // 8:
             raise InvalidTransaction(f"a list of {count} values of type {of} does not fit into {len(data) - at} bytes")
         return struct.unpack_from(f">{count}q", data, at), at + 8 * count
-    size, code = (8, ">q") if kind == _TYPE_I64 else (4, ">i")
-    (value,) = struct.unpack_from(code, data, at)
-    return value, at + size
+    (value,) = _NUMBER[kind].unpack_from(data, at)
+    return value, at + _NUMBER[kind].size

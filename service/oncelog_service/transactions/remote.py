@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 from urllib.parse import quote
 
-from pydantic import TypeAdapter
-
 from oncelog.api.calls import parse
 from oncelog.api.transactions import TransactionCalls
 from oncelog.errors import (
@@ -63,10 +61,6 @@ _ANSWERS = (
 """What the transaction service says of a request. Everything else says something of the service."""
 
 _ROOT = "/v1/transactions"
-_ENLISTED: TypeAdapter[dict[str, bool]] = TypeAdapter(dict[str, bool])
-_STATUSES: TypeAdapter[list[TransactionStatus]] = TypeAdapter(list[TransactionStatus])
-_SETTLEMENTS: TypeAdapter[list[Settlement]] = TypeAdapter(list[Settlement])
-_COUNT: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, int])
 
 T = TypeVar("T")
 
@@ -77,15 +71,15 @@ class _Calls(TransactionCalls):
     _shell = Transport
 
     async def page(self, state: TransactionState, after: int, limit: int) -> list[TransactionStatus]:
-        return parse(_STATUSES, await self._get(_ROOT, {"state": state, "after": str(after), "limit": str(limit)}))
+        return parse(list[TransactionStatus], await self._get(_ROOT, {"state": state, "after": str(after), "limit": str(limit)}))
 
     async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
         asked = PruneInvalid(write_pointers=None if pointers is None else list(pointers), before_ms=before_ms)
-        return parse(_COUNT, await self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True))["pruned"]
+        return parse(dict[str, int], await self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True))["pruned"]
 
     async def enlist(self, pointer: int, participant: str) -> bool:
         body = await self._post(f"{_ROOT}/{pointer}/participants", {"participant": participant}, idempotent=True)
-        return parse(_ENLISTED, body)["enlisted"]
+        return parse(dict[str, bool], body)["enlisted"]
 
     async def acknowledge(self, pointer: int, participant: str) -> None:
         path = f"{_ROOT}/{pointer}/participants/{quote(participant, safe='')}"
@@ -101,7 +95,9 @@ class _Calls(TransactionCalls):
             without=sorted(wanted.without),
         )
         timeout = ANSWER_SECONDS + wait_seconds
-        return parse(_SETTLEMENTS, await self._post(_ROOT + "/unacknowledged", asked.to_wire(), idempotent=True, timeout=timeout))
+        return parse(
+            list[Settlement], await self._post(_ROOT + "/unacknowledged", asked.to_wire(), idempotent=True, timeout=timeout)
+        )
 
     def close(self) -> None:
         self._transport.close()
