@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel
 
 from oncelog_service.cli.session import Session, Topic, command
 
@@ -27,14 +25,14 @@ def rows(
     """Show rows of a topic's log, each with its write pointer and what became of it."""
     found = session.client.inspect_rows(topic, first, limit, session.namespace)
     of_transaction = ("write_pointer", "state")
-    _print(session, found, ("offset", "messages", "message_id", *of_transaction, "producer", "sequence_id", *_PAYLOAD))
+    session.out.rows(found, ("offset", "messages", "message_id", *of_transaction, "producer", "sequence_id", *_PAYLOAD))
 
 
 @command(group, "groups")
 def groups(session: Session, topic: Topic, limit: Limit = 100) -> None:
     """Show what is stored apart from a topic's log, by write pointer, and whether it was published."""
     found = session.client.inspect_groups(topic, limit, session.namespace)
-    _print(session, found, ("write_pointer", "atomic_number", "state", "messages", "published", "expired", "producer"))
+    session.out.rows(found, ("write_pointer", "atomic_number", "state", "messages", "published", "expired", "producer"))
 
 
 @command(group, "payloads")
@@ -50,8 +48,4 @@ def payloads(
 ) -> None:
     """Show the payloads that are stored under a write pointer, in the order of storing."""
     found = session.client.inspect_payloads(topic, -pointer if atomic else pointer, limit, session.namespace)
-    _print(session, found, ("index", "payload_id", "producer", "sequence_id", *_PAYLOAD))
-
-
-def _print(session: Session, found: Iterable[BaseModel], columns: tuple[str, ...]) -> None:
-    session.out.rows([each.model_dump(mode="json") for each in found], columns)
+    session.out.rows(found, ("index", "payload_id", "producer", "sequence_id", *_PAYLOAD))

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
+from pydantic import BaseModel
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -18,6 +20,8 @@ from rich.text import Text
 
 from oncelog.errors import ConnectionFailed, OncelogError
 from oncelog.wire.models import HeldMessages
+
+Members: TypeAlias = BaseModel | Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +32,21 @@ class Output:
 
     def result(self, value: object, text: str) -> None:
         """The result of a command: ``value`` as one line of JSON, or ``text``."""
-        print(json.dumps(value) if self.as_json else text)
+        print(json.dumps(value, default=_members) if self.as_json else text)
 
-    def rows(self, value: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    def rows(self, found: Sequence[Members], columns: Sequence[str]) -> None:
         """Objects, each a row of these members."""
-        self.table(value, [_titled(column) for column in columns], [[each.get(column) for column in columns] for each in value])
+        of_each = map(_members, found)
+        self.table(found, list(map(_titled, columns)), [[_read(name, each.get(name)) for name in columns] for each in of_each])
 
-    def members(self, value: Mapping[str, object], title: str) -> None:
-        """One object, each member a row."""
-        self.table(value, ["", title], [(_titled(name), each) for name, each in value.items()])
+    def members(self, found: Members, title: str, shown: Mapping[str, object] | None = None) -> None:
+        """One object, each member a row. ``shown``: how people read it, where that differs."""
+        self.table(found, ["", title], [(_titled(name), _read(name, each)) for name, each in (shown or _members(found)).items()])
 
     def table(self, value: object, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """``value`` as one line of JSON, or a table: drawn on a terminal, else lines of fields with tabs between them."""
         if self.as_json:
-            print(json.dumps(value))
+            self.result(value, "")
         elif sys.stdout.isatty():
             table = Table(box=SIMPLE_HEAD, pad_edge=False)
             for column in columns:
@@ -112,14 +117,24 @@ def forget_stdout() -> None:
         os.close(nowhere)
 
 
+def _members(found: Members) -> Mapping[str, object]:
+    return found.model_dump(mode="json") if isinstance(found, BaseModel) else found
+
+
 def _titled(name: str) -> str:
-    return name.replace("_", " ")
+    return name.removesuffix("_ms").replace("_", " ")
+
+
+def _read(name: str, value: Any) -> object:
+    return iso_time(value) if name.endswith("_ms") else value
 
 
 def _shown(value: object) -> str:
     match value:
-        case None:
+        case None | []:
             return "-"
+        case list():
+            return ", ".join(map(str, value))
         case True:
             return "yes"
         case False:

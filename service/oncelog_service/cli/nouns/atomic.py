@@ -27,8 +27,11 @@ def list_(
 ) -> None:
     """List atomic commits that are in progress, oldest first."""
     found = list(session.client.atomic_transactions(of_group))
-    columns = ["id", "group", "began", "expires", "branch of", "topics"]
-    session.out.table([each.model_dump(mode="json") for each in found], columns, [_row(each) for each in found])
+    rows = [
+        (each.id, each.group, iso_time(each.began_ms), iso_time(each.expires_ms), each.of, list(map(_named, each.topics)))
+        for each in found
+    ]
+    session.out.table(found, ["id", "group", "began", "expires", "branch of", "topics"], rows)
 
 
 @command(group, "show", namespaced=False)
@@ -47,7 +50,7 @@ def abort(session: Session, transaction: Transaction, yes: Yes = False) -> None:
 @command(group, "producer", namespaced=False)
 def producer(session: Session, of_group: Group, name: Producer) -> None:
     """Show the newest atomic commit under a producer's name: what is at or below its sequence id is a duplicate."""
-    session.out.members(session.client.group_producer(of_group, name).model_dump(mode="json"), "newest commit")
+    session.out.members(session.client.group_producer(of_group, name), "newest commit")
 
 
 @command(group, "forget", namespaced=False)
@@ -59,31 +62,18 @@ def forget(session: Session, of_group: Group, name: Producer, yes: Yes = False) 
 
 
 def _print(session: Session, outcome: AtomicOutcome) -> None:
-    value = outcome.model_dump(mode="json")
-    shown = {
-        **value,
-        "began_ms": iso_time(outcome.began_ms),
-        "expires_ms": iso_time(outcome.expires_ms),
-        "branches": ", ".join(outcome.branches) or None,
-        "topics": ", ".join(map(_placed, outcome.topics)) or None,
-    }
-    session.out.table(
-        value, ["", "transaction"], [(_NAMES.get(name, name.replace("_", " ")), each) for name, each in shown.items()]
-    )
+    shown = {**outcome.model_dump(mode="json"), "topics": list(map(_placed, outcome.topics))}
+    session.out.members(outcome, "transaction", {"branch of" if name == "of" else name: each for name, each in shown.items()})
 
 
-_NAMES = {"of": "branch of", "began_ms": "began", "expires_ms": "expires"}
-
-
-def _row(outcome: AtomicOutcome) -> list[object]:
-    topics = ", ".join(f"{each.namespace}/{each.topic}" for each in outcome.topics) or None
-    return [outcome.id, outcome.group, iso_time(outcome.began_ms), iso_time(outcome.expires_ms), outcome.of, topics]
+def _named(topic: AtomicTopic) -> str:
+    return f"{topic.namespace}/{topic.topic}"
 
 
 def _placed(topic: AtomicTopic) -> str:
     """``namespace/topic``, and which offsets are the transaction's."""
-    name = f"{topic.namespace}/{topic.topic}"
     if topic.first_offset is None:
-        return name
+        return _named(topic)
     last = topic.first_offset + topic.messages - 1
-    return f"{name} offset {last}" if topic.messages == 1 else f"{name} offsets {topic.first_offset} to {last}"
+    where = f"offset {last}" if topic.messages == 1 else f"offsets {topic.first_offset} to {last}"
+    return f"{_named(topic)} {where}"

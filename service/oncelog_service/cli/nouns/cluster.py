@@ -25,4 +25,4 @@ def show(session: Session) -> None:
         [id_[:8], urls.get(id_, "gone"), left.get(id_, "expired"), str(len(names)), ", ".join(names)]
         for id_, names in serves.items()
     ]
-    session.out.table(found.model_dump(mode="json"), ["instance", "url", "alive for", "leases", "serves"], rows)
+    session.out.table(found, ["instance", "url", "alive for", "leases", "serves"], rows)

@@ -12,21 +12,18 @@ group = typer.Typer(help="List, show and forget the producers of a topic; ask wh
 
 Name = Annotated[str, typer.Argument(help="Name of the producer.", show_default=False)]
 
-_COLUMNS = ("name", "epoch", "gaps", "last_pushed", "last_persisted", "last_offset")
-
 
 @command(group, "list")
 def list_(session: Session, topic: Topic) -> None:
     """List the producers of a topic with how far each has come."""
-    producers = [producer.model_dump(mode="json") for producer in session.client.producers(topic, session.namespace)]
-    session.out.rows(producers, _COLUMNS)
+    found = list(session.client.producers(topic, session.namespace))
+    session.out.rows(found, ("name", "epoch", "gaps", "last_pushed", "last_persisted", "last_offset"))
 
 
 @command(group, "show")
 def show(session: Session, topic: Topic, name: Name) -> None:
     """Show one producer as the live maps have it."""
-    producer = session.client.producer(topic, name, session.namespace)
-    session.out.members(producer.model_dump(mode="json"), f"{session.namespace}/{topic}")
+    session.out.members(session.client.producer(topic, name, session.namespace), f"{session.namespace}/{topic}")
 
 
 @command(group, "forget")
@@ -48,4 +45,4 @@ def why(
     """Say why a message with this sequence id was, or would be, dropped or stored."""
     answer = session.client.why(topic, name, sequence_id, session.namespace)
     where = "" if answer.offset is None else f"\nstored at offset {answer.offset}, message id {answer.message_id}"
-    session.out.result(answer.model_dump(mode="json"), f"{answer.verdict}: {answer.reason}{where}")
+    session.out.result(answer, f"{answer.verdict}: {answer.reason}{where}")

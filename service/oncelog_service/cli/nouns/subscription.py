@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from oncelog.wire.models import Subscription
-from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Topic, Yes, command
 from oncelog_service.cli.values import parse_start
 
@@ -15,21 +13,18 @@ group = typer.Typer(help="List, show, move and delete the subscriptions of a top
 
 Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
 
-_COLUMNS = ("name", "epoch", "cursor", "lag", "lost", "held_by", "held_since")
-
 
 @command(group, "list")
 def list_(session: Session, topic: Topic) -> None:
     """List the subscriptions of a topic with how far each has come."""
-    found = [each.model_dump(mode="json") for each in session.client.subscriptions(topic, session.namespace)]
-    rows = [[{**each, "held_since": iso_time(each["held_since_ms"])}[column] for column in _COLUMNS] for each in found]
-    session.out.table(found, [column.replace("_", " ") for column in _COLUMNS], rows)
+    found = list(session.client.subscriptions(topic, session.namespace))
+    session.out.rows(found, ("name", "epoch", "cursor", "lag", "lost", "held_by", "held_since_ms"))
 
 
 @command(group, "show")
 def show(session: Session, topic: Topic, name: Name) -> None:
     """Show one subscription: its cursor, what is before it, and its consumer's epoch."""
-    _print(session, topic, session.client.subscription(topic, name, session.namespace))
+    session.out.members(session.client.subscription(topic, name, session.namespace), f"{session.namespace}/{topic}")
 
 
 @command(group, "seek")
@@ -54,7 +49,7 @@ def seek(
     session.client.subscription(topic, name, session.namespace)  # nothing to ask about if it is not there
     session.confirm(f"Move subscription {name} of {session.namespace}/{topic} to {to}? Its consumer is fenced.", yes)
     moved = session.client.seek_subscription(topic, name, start, inclusive=inclusive, namespace=session.namespace)
-    _print(session, topic, moved)
+    session.out.members(moved, f"{session.namespace}/{topic}")
 
 
 @command(group, "delete")
@@ -64,7 +59,3 @@ def delete(session: Session, topic: Topic, name: Name, yes: Yes = False) -> None
     session.client.delete_subscription(topic, name, session.namespace)
     value = {"namespace": session.namespace, "topic": topic, "deleted": name}
     session.out.result(value, f"subscription {name} of {session.namespace}/{topic} is deleted")
-
-
-def _print(session: Session, topic: str, found: Subscription) -> None:
-    session.out.members(found.model_dump(mode="json"), f"{session.namespace}/{topic}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from oncelog.wire.models import TransactionStatus
 from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Yes, command
 from oncelog_service.cli.values import parse_time
@@ -41,32 +39,27 @@ def list_(
         _list_held(session)
         return
     found = list(session.client.transactions("invalid" if state is Listed.INVALID else "in_progress"))
-    columns = ["write pointer", "type", "started", "expires", "resource", "checkpoints", "participants"]
-    session.out.table([each.model_dump(mode="json") for each in found], columns, [_row(each) for each in found])
+    columns = ("write_pointer", "type", "started_ms", "expires_ms", "resource", "checkpoints", "participants")
+    session.out.rows(found, columns)
 
 
 def _list_held(session: Session) -> None:
-    held = session.client.held()
     columns = ["write pointer", "state", "topic", "since", "first offset", "messages", "producers"]
+    held = session.client.held()
     rows = [
-        [
-            each.write_pointer,
-            each.state,
-            f"{each.namespace}/{each.topic}",
-            iso_time(each.since_ms),
-            each.first_offset,
-            each.messages,
-            _listed(each.producers),
-        ]
+        (
+            *(each.write_pointer, each.state, f"{each.namespace}/{each.topic}", iso_time(each.since_ms)),
+            *(each.first_offset, each.messages, each.producers),
+        )
         for each in held
     ]
-    session.out.table([each.model_dump(mode="json") for each in held], columns, rows)
+    session.out.table(held, columns, rows)
 
 
 @command(group, "show", namespaced=False)
 def show(session: Session, pointer: Pointer) -> None:
     """Show what became of a transaction, by its write pointer or that of a checkpoint."""
-    _print(session, session.client.transaction_status(pointer))
+    session.out.members(session.client.transaction_status(pointer), "transaction")
 
 
 @command(group, "abort", namespaced=False)
@@ -80,14 +73,14 @@ def abort(
 ) -> None:
     """Abort a transaction: the service rolls its messages back. Its client cannot commit it any more."""
     session.confirm(f"Abort transaction {pointer}? Its messages are rolled back.", yes)
-    _print(session, session.client.abort_transaction(pointer, unless_prepared=unless_prepared))
+    session.out.members(session.client.abort_transaction(pointer, unless_prepared=unless_prepared), "transaction")
 
 
 @command(group, "invalidate", namespaced=False)
 def invalidate(session: Session, pointer: Pointer, yes: Yes = False) -> None:
     """Give a transaction up: as abort, and it stays in the list of invalid ones until it is pruned."""
     session.confirm(f"Invalidate transaction {pointer}? Its messages are rolled back.", yes)
-    _print(session, session.client.invalidate_transaction(pointer))
+    session.out.members(session.client.invalidate_transaction(pointer), "transaction")
 
 
 @command(group, "prune", namespaced=False)
@@ -105,37 +98,9 @@ def prune(
     if bool(pointers) == (before is not None):
         raise typer.BadParameter("name either write pointers or --before")
     time = None if before is None else parse_time(before, "--before")
-    session.confirm(f"Forget {_which(pointers or [], before)}?", yes)
+    which = f"invalid transaction {', '.join(map(str, pointers or ()))}"
+    if time is not None:
+        which = f"every invalid transaction that began before {before}"
+    session.confirm(f"Forget {which}?", yes)
     pruned = session.client.prune_transactions(pointers or None, time)
     session.out.result({"pruned": pruned}, f"{pruned} invalid transactions are forgotten")
-
-
-def _which(pointers: Sequence[int], before: str | None) -> str:
-    if before is not None:
-        return f"every invalid transaction that began before {before}"
-    return f"invalid transaction {', '.join(map(str, pointers))}"
-
-
-def _print(session: Session, status: TransactionStatus) -> None:
-    value = status.model_dump(mode="json")
-    shown = {**value, "started_ms": iso_time(status.started_ms), "expires_ms": iso_time(status.expires_ms)}
-    rows = [(name.removesuffix("_ms").replace("_", " "), _listed(field)) for name, field in shown.items()]
-    session.out.table(value, ["", "transaction"], rows)
-
-
-def _row(status: TransactionStatus) -> list[object]:
-    times = (iso_time(status.started_ms), iso_time(status.expires_ms))
-    return [
-        status.write_pointer,
-        status.type,
-        *times,
-        status.resource,
-        _listed(status.checkpoints),
-        _listed(status.participants),
-    ]
-
-
-def _listed(value: object) -> object:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or None
-    return value

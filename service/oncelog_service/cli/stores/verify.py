@@ -64,9 +64,7 @@ def verify(
             found = [_over_http(session, name, bar) for name in _names_over_http(session, topics or [], namespace)]
         else:
             found = _over_store(session, store, topics or [], namespace, bar)
-    columns = ("namespace", "topic", "generation", "messages", "producers", "duplicates", "ok")
-    value = [each.model_dump(mode="json") for each in found]
-    session.out.table(value, columns, [[row[column] for column in columns] for row in value])
+    session.out.rows(found, ("namespace", "topic", "generation", "messages", "producers", "duplicates", "ok"))
     for each in found:
         for problem in each.problems:
             session.out.note(f"{each.namespace}/{each.topic}: {problem}")
