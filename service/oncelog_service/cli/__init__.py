@@ -9,7 +9,7 @@ import typer
 import oncelog
 from oncelog_service.cli import inspect, outbox, pipeline, publish, read, serve, status
 from oncelog_service.cli.nouns import atomic, cluster, namespace, producer, subscription, topic, tx
-from oncelog_service.cli.stores import copy, salvage, verify
+from oncelog_service.cli.stores import commands
 
 app = typer.Typer(
     name="oncelog",
@@ -48,9 +48,7 @@ app.add_typer(atomic.group, name="atomic")
 app.add_typer(outbox.group, name="outbox")
 app.add_typer(pipeline.group, name="pipeline")
 serve.register_alone(app)
-verify.register(app)
-copy.register(app)
-salvage.register(app)
+commands.register(app)
 status.register(app)
 cluster.register(app)
 

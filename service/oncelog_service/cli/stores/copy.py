@@ -5,43 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
 
 from oncelog_service.cli.output import Output, progress_bar
-from oncelog_service.cli.session import INTERRUPTED, Json
+from oncelog_service.cli.session import INTERRUPTED
+from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, served_named, show, size_of
+from oncelog_service.cluster.unserved import Kept, Served, Unserved
+from oncelog_service.storage.copying import Copied, begin_copy, copy_rows, end_copy, forget_copy
 from oncelog_service.storage.open import shown
-
-if TYPE_CHECKING:
-    from oncelog_service.storage.copying import Copied
 
 GO_ON = "; the same command again goes on from there"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("copy")(copy)
-
-
-def copy(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="URL of the store to copy.", show_default=False)],
-    target: Annotated[
-        str, typer.Argument(metavar="TO", help="URL of an empty store, or of a copy broken off.", show_default=False)
-    ],
-    as_json: Json = False,
-) -> None:
-    """Copy a store into another one, everything in it, byte for byte. No service may serve either meanwhile."""
-    # Loaded here: no other command needs them.
-    from oncelog_service.cli.stores.opening import check_store, ending
-
+def copy_store(out: Output, source: str, target: str) -> None:
+    """Copies all rows, and prints how many. Exits with a sentence if that cannot be, or is interrupted."""
     check_store(source, "FROM", there=True)
     check_store(target, "TO", there=False)
-    out = Output(as_json)
     began = time.monotonic()
     with ending(out, "copy", GO_ON), _interruptible(out):
-        copied, again = _copied(source, target, as_json)
+        copied, again = _copied(source, target, out.as_json)
     seconds = time.monotonic() - began
     rate = copied.rows / max(seconds, 0.001)
     value = {
@@ -62,10 +46,6 @@ def copy(
 
 def _copied(source_url: str, target_url: str, as_json: bool) -> tuple[Copied, bool]:
     """What was copied, and whether a copy was gone on with."""
-    from oncelog_service.cli.stores.opening import TELLING_ROWS, opened, served_named, show, size_of
-    from oncelog_service.cluster.unserved import Kept, Served, Unserved
-    from oncelog_service.storage.copying import begin_copy, copy_rows, end_copy, forget_copy
-
     with ExitStack() as stack:
         source = stack.enter_context(opened(source_url))
         target = stack.enter_context(opened(target_url))

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
-from rich.progress import Progress
 
+from oncelog_service.atomic.recovery import find
 from oncelog_service.cli.output import Output, progress_bar
-from oncelog_service.cli.session import FAILED, Json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from oncelog_service.storage.port import Store
+from oncelog_service.cli.session import FAILED
+from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, show
+from oncelog_service.cli.stores.rows import ON_DISK, shown_key
+from oncelog_service.log.keep.losses import (
+    drop_trimmed,
+    fill,
+    holes,
+    lacks_numbers,
+    lost_topics,
+    restart_atomic,
+    restart_transactions,
+    restore_topic,
+)
+from oncelog_service.storage.copying import SALVAGED, TABLES, CopyRefused, copy_row_of, set_copy_row
+from oncelog_service.storage.files.end_file import ROW_KEY, beside, number_of_row, read_end
+from oncelog_service.storage.files.salvage_read import readable_rows
+from oncelog_service.storage.keys import split_topic_key
+from oncelog_service.storage.open import path_of, shown
+from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
+from oncelog_service.storage.records import CopyRow
+from oncelog_service.storage.runs import IN_RUNS, rows_of
+from oncelog_service.storage.seals import raw
+from oncelog_service.transactions.recovery import recover
+from oncelog_service.transactions.store_id import find_store_id
 
 _NAMED = 1_000
 _PIECE_BYTES = 8 * 2**20
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("salvage")(salvage)
 
 
 @dataclass(slots=True)
@@ -46,30 +59,17 @@ class Salvaged:
             self.losses.append(text)
 
 
-def salvage(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="URL of a damaged store in files.", show_default=False)],
-    target: Annotated[
-        str, typer.Argument(metavar="TO", help="URL of an empty store, or of one salvaged before.", show_default=False)
-    ],
-    accept_losses: Annotated[
-        bool, typer.Option("--accept-losses", help="Fill the holes, and let services open the target.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Copy what can still be read of a damaged store into a new one, and name what cannot. The source is only read."""
-    from oncelog_service.cli.stores.opening import check_store, ending, opened
-    from oncelog_service.storage.open import path_of, shown
-
+def salvage_store(out: Output, source: str, target: str, accept_losses: bool) -> None:
+    """Copies what can be read, and prints what is lost. Exits with 2 unless the losses are accepted."""
     check_store(source, "FROM", there=True)
     check_store(target, "TO", there=False)
     path = path_of(source)
     if path is None:
         raise typer.BadParameter("a database server has its own tools; only stores in files are salvaged", param_hint="FROM")
-    out = Output(as_json)
     with ending(out, "salvage"), opened(target) as store:
         found = Salvaged()
         if _begin(store, shown(source)):
-            _copy(source.partition(":")[0], path, store, found, as_json)
+            _copy(source.partition(":")[0], path, store, found, out.as_json)
         _look_for_losses(store, found)
         if accept_losses:
             _accept(store)
@@ -91,9 +91,6 @@ def salvage(
 
 def _begin(store: Store, source: str) -> bool:
     """Marks the target; whether it is still to be filled. Raises CopyRefused: it holds something else."""
-    from oncelog_service.storage.copying import SALVAGED, TABLES, CopyRefused, copy_row_of, set_copy_row
-    from oncelog_service.storage.records import CopyRow
-
     mark = copy_row_of(store)
     if mark is None:
         for table in TABLES:
@@ -108,20 +105,9 @@ def _begin(store: Store, source: str) -> bool:
 
 
 def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool) -> None:
-    from oncelog_service.cli.stores.opening import TELLING_ROWS
-    from oncelog_service.cli.stores.rows import ON_DISK, shown_key
-    from oncelog_service.storage.copying import SALVAGED, set_copy_row
-    from oncelog_service.storage.files.end_file import ROW_KEY, number_of_row
-    from oncelog_service.storage.files.salvage_read import readable_rows
-    from oncelog_service.storage.open import shown
-    from oncelog_service.storage.port import Batch, Table
-    from oncelog_service.storage.records import CopyRow
-    from oncelog_service.storage.runs import IN_RUNS, rows_of
-    from oncelog_service.storage.seals import raw
-
     tables, inner, batch, size, number = {table.value: table for table in Table}, raw(store), Batch(), 0, 0
     with tempfile.TemporaryDirectory(prefix="oncelog-salvage-") as name, progress_bar(as_json, TELLING_ROWS) as bar:
-        told = _telling(bar)
+        task = bar.add_task("salvaging", total=None, rows=0, size="", rate=0.0)
         for key, value in readable_rows(scheme, path, Path(name)):
             table = tables.get(key[:1])
             if key == ROW_KEY:
@@ -142,7 +128,7 @@ def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool)
             if size > _PIECE_BYTES:
                 inner.write([batch])
                 batch, size = Batch(), 0
-                told(found)
+                show(bar, task, found.size, found.rows)
         inner.write([batch])
     _compare_ends(path, number, found)
     set_copy_row(store, CopyRow(of="0" * 32, source=SALVAGED + shown(f"{scheme}://{path}"), finished=False))
@@ -150,9 +136,6 @@ def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool)
 
 def _compare_ends(path: Path, number: int, found: Salvaged) -> None:
     """Note how many of the newest writes are not there, whatever was in them."""
-    from oncelog_service.storage.files.end_file import beside, read_end
-    from oncelog_service.storage.port import StoreDamaged
-
     try:
         lost = read_end(beside(path)) - number
     except StoreDamaged as damage:
@@ -162,18 +145,7 @@ def _compare_ends(path: Path, number: int, found: Salvaged) -> None:
         found.lost(f"the last {lost} writes, or parts of them: what was in them may be published again, at the same offsets")
 
 
-def _telling(bar: Progress):  # type: ignore[no-untyped-def]
-    from oncelog_service.cli.stores.opening import show
-
-    task = bar.add_task("salvaging", total=None, rows=0, size="", rate=0.0)
-    return lambda found: show(bar, task, found.size, found.rows)
-
-
 def _look_for_losses(store: Store, found: Salvaged) -> None:
-    from oncelog_service.log.keep.losses import holes, lost_topics
-    from oncelog_service.storage.keys import split_topic_key
-    from oncelog_service.transactions.store_id import find_store_id
-
     if find_store_id(store) is None:
         found.lost("the store's name: transactions that were under way on its topics are never settled")
     for key, row in lost_topics(store):
@@ -186,44 +158,28 @@ def _look_for_losses(store: Store, found: Salvaged) -> None:
         found.lost(what)
 
 
-def _broken(store: Store) -> Iterator[tuple[str, str]]:
-    """Folds that cannot be made: (a sentence, which)."""
-    from oncelog_service.atomic.recovery import find
-    from oncelog_service.log.keep.losses import lacks_numbers
-    from oncelog_service.storage.port import StoreDamaged
-    from oncelog_service.transactions.recovery import recover
-
+def _broken(store: Store) -> Iterator[tuple[str, Callable[[Store], None]]]:
+    """Folds that cannot be made: (a sentence, what has them begin anew)."""
     try:
         recover(store)
     except StoreDamaged as damage:
-        yield f"transactions: {damage}", "transactions"
+        yield f"transactions: {damage}", restart_transactions
     try:
         find(store, 1)
         if lacks_numbers(store):
             raise StoreDamaged("which numbers were handed out is not known")
     except StoreDamaged as damage:
-        yield f"atomic commits: {damage}", "atomic"
+        yield f"atomic commits: {damage}", restart_atomic
 
 
 def _accept(store: Store) -> None:
-    from oncelog_service.log.keep.losses import (
-        drop_trimmed,
-        fill,
-        holes,
-        lost_topics,
-        restart_atomic,
-        restart_transactions,
-        restore_topic,
-    )
-    from oncelog_service.storage.copying import copy_row_of, set_copy_row
-
     drop_trimmed(store)
     for key, row in list(lost_topics(store)):
         restore_topic(store, key, row)
     for hole in list(holes(store)):
         fill(store, hole)
-    for _, which in list(_broken(store)):
-        (restart_transactions if which == "transactions" else restart_atomic)(store)
+    for _, restart in list(_broken(store)):
+        restart(store)
     mark = copy_row_of(store)
     assert mark is not None
-    set_copy_row(store, mark.__class__(of=mark.of, source=mark.source, finished=True))
+    set_copy_row(store, replace(mark, finished=True))

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from oncelog_service.cli.output import Output, progress_bar
 from oncelog_service.cli.serve import data_of
-from oncelog_service.cli.session import FAILED, Session
+from oncelog_service.cli.session import FAILED
 from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, show, size_of
 from oncelog_service.cli.stores.rows import CHECKSUMMED, ON_DISK, READ, shown_key
 from oncelog_service.cluster.unserved import Unserved
@@ -26,10 +26,10 @@ from oncelog_service.storage.seals import SealedStore
 MAX_PROBLEMS = 100
 
 
-def verify_same(session: Session, store: str, same_as: str) -> None:
+def verify_same(out: Output, store: str, same_as: str) -> None:
     """Compare every row of two stores and print what differs. Exits with 2 if anything does."""
-    with progress_bar(session.out.as_json, TELLING_ROWS) as bar:
-        found = _compared(session.out, store, same_as, bar)
+    with progress_bar(out.as_json, TELLING_ROWS) as bar:
+        found = _compared(out, store, same_as, bar)
     tables = {
         name: {"rows": found.rows[name], "different": found.different[name], "damaged": found.damaged[name]}
         for name in sorted({*(+found.rows), *found.different, *found.damaged})
@@ -47,9 +47,9 @@ def verify_same(session: Session, store: str, same_as: str) -> None:
     }
     rows = [(name, *counts.values(), not counts["different"] and not counts["damaged"]) for name, counts in tables.items()]
     rows.append(("all", value["rows"], value["different"], value["damaged"], found.ok))
-    session.out.table(value, ("table", "rows", "different", "damaged", "ok"), rows)
+    out.table(value, ("table", "rows", "different", "damaged", "ok"), rows)
     for problem in found.problems:
-        session.out.note(problem)
+        out.note(problem)
     if not found.ok:
         raise typer.Exit(FAILED)
 

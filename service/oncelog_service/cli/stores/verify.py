@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import cast
 
 import typer
 from rich.progress import Progress, TaskID
@@ -15,14 +15,15 @@ from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Verification
 from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.serve import settings_from
-from oncelog_service.cli.session import FAILED, Session, command
+from oncelog_service.cli.session import FAILED, Session
+from oncelog_service.cli.stores.opening import check_store, ending, opening, served_named
+from oncelog_service.clock import SystemClock
+from oncelog_service.cluster.unserved import Unserved
+from oncelog_service.log.verify import Findings, verification, verify_log
+from oncelog_service.reading import read
+from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store
-
-if TYPE_CHECKING:
-    # Loaded where they are needed: no other command needs the service itself.
-    from oncelog_service.log.verify import Findings
-    from oncelog_service.service import Service
 
 Name = tuple[str, str]
 """(namespace, topic)."""
@@ -31,39 +32,13 @@ NOT_SERVED = "http://oncelog-verify.invalid"
 """The URL under which others over a shared store would see this process: it does not answer."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "verify", namespaced=False)(verify)
-
-
-def verify(
-    session: Session,
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.")] = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", help="Namespace of the topics; if no topic is named: all namespaces.", show_default=False),
-    ] = None,
-    store: Annotated[
-        str | None, typer.Option("--store", help="Open this store itself: the service is stopped.", show_default=False)
-    ] = None,
-    same_as: Annotated[
-        str | None,
-        typer.Option("--same-as", help="Compare every row of --store with this store's, as after a copy.", show_default=False),
-    ] = None,
-) -> None:
-    """Read every message of the logs again, rebuild the maps from them and compare. Exits with 2 if anything is wrong."""
-    if same_as is not None:
-        if store is None or topics or namespace is not None:
-            raise typer.BadParameter("goes with --store, and compares all of it", param_hint="--same-as")
-        from oncelog_service.cli.stores.same import verify_same  # loads what no other command needs
-
-        verify_same(session, store, same_as)
-        return
+def verify_topics(session: Session, topics: Sequence[str], namespace: str | None, store: str | None) -> None:
+    """Verifies topics of a running service, or of a ``store``, and prints what was found. Exits with 2 if anything is wrong."""
     with progress_bar(session.out.as_json, "{task.fields[messages]:,} messages") as bar:
         if store is None:
-            found = [_over_http(session, name, bar) for name in _names_over_http(session, topics or [], namespace)]
+            found = [_over_http(session, name, bar) for name in _names_over_http(session, topics, namespace)]
         else:
-            found = _over_store(session, store, topics or [], namespace, bar)
+            found = _over_store(session, store, topics, namespace, bar)
     session.out.rows(found, ("namespace", "topic", "generation", "messages", "producers", "duplicates", "ok"))
     for each in found:
         for problem in each.problems:
@@ -105,11 +80,6 @@ def _damaged(name: Name, damage: TopicDamaged) -> Verification:
 
 def _over_store(session: Session, store: str, topics: Sequence[str], namespace: str | None, bar: Progress) -> list[Verification]:
     """Open the store of a stopped service and verify these topics, all if none is named. Exits with a sentence if it cannot."""
-    from oncelog_service.cli.stores.opening import check_store, ending, opening
-    from oncelog_service.clock import SystemClock
-    from oncelog_service.reading import read
-    from oncelog_service.service import Service
-
     settings = settings_from({"store": store})
     if not store.startswith("memory:"):
         check_store(store, "--store", there=True)
@@ -129,9 +99,6 @@ def _over_store(session: Session, store: str, topics: Sequence[str], namespace: 
 
 def _unserved(store: str) -> Callable[[], Store]:
     """What opens it. Raises Served when opening a store that others serve: its topics are theirs, and can be verified there."""
-    from oncelog_service.cli.stores.opening import served_named
-    from oncelog_service.cluster.unserved import Unserved
-
     opener = store_opener(store)
 
     def opened() -> Store:
@@ -160,9 +127,6 @@ def _names_in(service: Service, topics: Sequence[str], namespace: str | None) ->
 
 
 async def _in_store(service: Service, name: Name, bar: Progress) -> Verification:
-    from oncelog_service.log.verify import Findings, verification, verify_log
-    from oncelog_service.reading import read
-
     task = _task_of(bar, name)
     try:
         log = await service.topics.open(*name)

@@ -1,0 +1,69 @@
+"""`oncelog verify`, `copy` and `salvage`: what they ask for. What does it is loaded then, since no other command needs it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oncelog_service.cli.output import Output
+from oncelog_service.cli.session import Json, Session, command
+
+Source = Annotated[str, typer.Argument(metavar="FROM", help="URL of the store; it is only read.", show_default=False)]
+Target = Annotated[str, typer.Argument(metavar="TO", help="URL of an empty store, or of one begun before.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, "verify", namespaced=False)(verify)
+    app.command("copy")(copy)
+    app.command("salvage")(salvage)
+
+
+def verify(
+    session: Session,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.")] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", help="Namespace of the topics; if no topic is named: all namespaces.", show_default=False),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="Open this store itself: the service is stopped.", show_default=False)
+    ] = None,
+    same_as: Annotated[
+        str | None,
+        typer.Option("--same-as", help="Compare every row of --store with this store's, as after a copy.", show_default=False),
+    ] = None,
+) -> None:
+    """Read every message of the logs again, rebuild the maps from them and compare. Exits with 2 if anything is wrong."""
+    if same_as is not None:
+        if store is None or topics or namespace is not None:
+            raise typer.BadParameter("goes with --store, and compares all of it", param_hint="--same-as")
+        from oncelog_service.cli.stores.same import verify_same
+
+        verify_same(session.out, store, same_as)
+    else:
+        from oncelog_service.cli.stores.verify import verify_topics
+
+        verify_topics(session, topics or [], namespace, store)
+
+
+def copy(source: Source, target: Target, as_json: Json = False) -> None:
+    """Copy a store into another one, everything in it, byte for byte. No service may serve either meanwhile."""
+    from oncelog_service.cli.stores.copy import copy_store
+
+    copy_store(Output(as_json), source, target)
+
+
+def salvage(
+    source: Source,
+    target: Target,
+    accept_losses: Annotated[
+        bool, typer.Option("--accept-losses", help="Fill the holes, and let services open the target.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy what can still be read of a damaged store into a new one, and name what cannot. The source is only read."""
+    from oncelog_service.cli.stores.salvage import salvage_store
+
+    salvage_store(Output(as_json), source, target, accept_losses)
