@@ -20,7 +20,7 @@ import requests
 from oncelog import Client, Producer, Reader
 from oncelog.errors import NotSupported, TopicNotFound
 from oncelog.http.connections import Connections, Response
-from oncelog.http.deadline import Deadline
+from oncelog.http.sockets import Deadline
 from oncelog.http.transport import Transport
 from oncelog.wire.models import NamespacePolicies, TopicAsked
 from oncelog.wire.requests import PublishRequest

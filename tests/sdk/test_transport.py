@@ -278,7 +278,7 @@ def test_a_line_that_drips_ends_with_its_time() -> None:
 
 def test_lines_that_come_one_by_one_may_take_longer_than_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     later = 0.0
-    monkeypatch.setattr("oncelog.http.deadline.time.monotonic", lambda real=time.monotonic: real() + later)
+    monkeypatch.setattr("oncelog.http.sockets.time.monotonic", lambda real=time.monotonic: real() + later)
     with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nline\n\r\n") as server:
         transport = Transport(server.url, timeout=60)
         lines = drive_all(transport.ask_lines("POST", "/"))

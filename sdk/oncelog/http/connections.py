@@ -8,15 +8,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from math import inf
 from urllib.parse import SplitResult, urlsplit
 
 from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError, ResponseTimeout
-from oncelog.http.deadline import CONNECT_SECONDS, Deadline
 from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
-from oncelog.http.sockets import Blocking, Network, Stream, Tls, connected
+from oncelog.http.sockets import CONNECT_SECONDS, Blocking, Deadline, Network, Stream, Tls, connected
 from oncelog.http.trust import Trust
 
-_CONNECTIONS = 4
 _SEGMENT_BYTES = 1 << 17
 """Up to here, head and body go in one piece: in two they would wake the service twice. Copying more costs more than that."""
 _HEAD_BYTES = 1 << 16
@@ -82,11 +81,17 @@ class Response:
             begun = incoming.feed(await self._connection.stream.receive(_PART_BYTES, self._deadline))
         return begun
 
-    async def content(self) -> bytes:
-        """All of the body. Raises OSError."""
+    async def content(self, most: float = inf, *, whole: bool = True) -> bytes:
+        """All of the body, or its beginning where it has more than ``most`` bytes.
+
+        Raises OSError; unless it need not be ``whole``: then it is what came of it.
+        """
         parts: list[bytes] = []
-        while (more := await self.more()) is not None:
-            parts += more
+        size = 0
+        with suppress(*(() if whole else FAILURES)):
+            while size <= most and (more := await self.more()) is not None:
+                parts += more
+                size += sum(map(len, more))
         return b"".join(parts)
 
     def let_go(self) -> None:
@@ -99,13 +104,18 @@ class Response:
 
 
 class Connections:
-    """Connections of one thread: at most one to a host is idle. One that is in use belongs to its response alone."""
+    """Connections of one thread or of one event loop. One that is in use belongs to its response alone."""
 
-    def __init__(self, trust: Trust | None = None, network: Network | None = None) -> None:
-        """``network``: else the one that blocks."""
+    def __init__(
+        self, trust: Trust | None = None, network: Network | None = None, *, most_idle: int = 1, most_hosts: int = 4
+    ) -> None:
+        """``network``: else the one that blocks; ``most_idle``: connections that are kept, to each of ``most_hosts`` hosts."""
         self._trust = Trust.chosen() if trust is None else trust
         self._network = Blocking() if network is None else network
-        self._kept: dict[tuple[str, str], Connection] = {}
+        self._most_idle = most_idle
+        self._most_hosts = most_hosts
+        self._kept: dict[tuple[str, str], list[Connection]] = {}
+        """Those to each host; the one that was used last is at the end, and is used first."""
         self._closed = False
 
     async def ask(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline) -> Response:
@@ -135,25 +145,29 @@ class Connections:
         if self._closed:
             connection.close()
             return
-        before = self._kept.pop(origin(urlsplit(url)), None)
-        self._kept[origin(urlsplit(url))] = connection
-        if before is not None:
-            before.close()
-        while len(self._kept) > _CONNECTIONS:
-            self._kept.pop(next(iter(self._kept))).close()
+        host = _origin(urlsplit(url))
+        idle = self._kept[host] = [*self._kept.pop(host, ()), connection]
+        if len(idle) > self._most_idle:
+            idle.pop(0).close()
+        while len(self._kept) > self._most_hosts:
+            for each in self._kept.pop(next(iter(self._kept))):
+                each.close()
 
     def close(self) -> None:
         """Close those that are idle, and each of the others when its answer has been read."""
         self._closed = True
         while self._kept:
-            with suppress(KeyError):  # its thread takes it at this moment
-                self._kept.popitem()[1].close()
+            with suppress(KeyError, IndexError):  # their thread takes one at this moment
+                _, idle = self._kept.popitem()
+                while idle:
+                    idle.pop().close()
 
     def _idle(self, url: SplitResult) -> Connection | None:
-        connection = self._kept.pop(origin(url), None)
-        if connection is None or connection.is_fresh():
+        idle = self._kept.get(_origin(url), [])
+        with suppress(IndexError):  # there is none, or no more
+            while not (connection := idle.pop()).is_fresh():
+                connection.close()
             return connection
-        connection.close()
         return None
 
     def _head(self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None) -> bytes:
@@ -232,7 +246,7 @@ async def _tunnel(stream: Stream, url: SplitResult, proxy: SplitResult, deadline
         raise OSError(f"the proxy does not connect: {head.splitlines()[0][:200].decode('latin-1')!r}")
 
 
-def origin(url: SplitResult) -> tuple[str, str]:
+def _origin(url: SplitResult) -> tuple[str, str]:
     """What a connection is to."""
     return url.scheme, url.netloc
 

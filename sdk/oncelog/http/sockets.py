@@ -1,24 +1,54 @@
 """Bytes to a host and back, plain or under TLS: each operation is told until when it may take.
 
 TLS and the choice among a host's addresses are procedures (:mod:`oncelog.process.procedures`), the same for both twins. What
-differs is a :class:`Network`: here the one whose operations block, in :mod:`oncelog.http.loop` that of an event loop.
+differs is a :class:`Network`: one whose operations block, and that of an event loop.
+
+The time-outs of sockets are of one operation each: a server that sends a byte a second, in its headers or in its body, would hold
+a caller for ever. So each operation on a socket is given what is left until the one time by which a whole request has its answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from oncelog.http.deadline import Deadline
-
 T = TypeVar("T")
 
 _RECORD_BYTES = 1 << 16
+CONNECT_SECONDS = 5.0
+"""How long it may take until there is a connection, whatever the answer may take."""
+
+
+class Deadline:
+    """The time at which a request is given up."""
+
+    __slots__ = ("_ends", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds that are left, more than 0. Raises TimeoutError: it is over."""
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        return left
+
+    def within(self, seconds: float) -> Deadline:
+        """One that ends after so many seconds, or with this one. Raises TimeoutError: this one is over."""
+        return Deadline(min(seconds, self.left()))
+
+    def begin_anew(self) -> None:
+        """Count from now: of an answer that comes in parts, each may take as long."""
+        self._ends = time.monotonic() + self._seconds
 
 
 class Stream(Protocol):
@@ -166,7 +196,28 @@ class Blocking:
     """A network whose operations block the thread that calls them."""
 
     async def addresses(self, host: str, port: int, deadline: Deadline) -> Sequence[Any]:
-        return _addresses(host, port, deadline)
+        """Looking them up cannot be interrupted, so a thread does it; one that is waited for in vain ends by itself."""
+        found: list[Any] = []
+
+        def look_up() -> None:
+            try:
+                found.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+            except (OSError, UnicodeError) as error:
+                found.append(error)
+
+        thread = threading.Thread(target=look_up, name="oncelog-look-up", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter exits, and lets no thread begin any more (Python 3.12)
+            look_up()
+        else:
+            thread.join(deadline.left())
+        if not found:
+            raise TimeoutError(f"looking up {host} took too long")
+        if isinstance(found[0], Exception):
+            raise found[0] if isinstance(found[0], OSError) else OSError(f"{host!r} is no host's name")
+        addresses: list[Any] = found[0]
+        return addresses
 
     async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Stream:
         opened.settimeout(deadline.left())
@@ -174,29 +225,30 @@ class Blocking:
         return Plain(opened)
 
 
-def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """The addresses of the host.
+class _Awaited(Plain):
+    """A connected socket that does not block."""
 
-    Looking them up cannot be interrupted, so a thread does it; one that is waited for in vain ends by itself.
-    """
-    found: list[Any] = []
+    async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+        async with asyncio.timeout(deadline.left()):
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
-    def look_up() -> None:
-        try:
-            found.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            found.append(error)
+    async def receive(self, most: int, deadline: Deadline) -> bytes:
+        async with asyncio.timeout(deadline.left()):
+            return await asyncio.get_running_loop().sock_recv(self._socket, most)
 
-    thread = threading.Thread(target=look_up, name="oncelog-look-up", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # the interpreter exits, and lets no thread begin any more (Python 3.12)
-        look_up()
-    else:
-        thread.join(deadline.left())
-    if not found:
-        raise TimeoutError(f"looking up {host} took too long")
-    if isinstance(found[0], Exception):
-        raise found[0] if isinstance(found[0], OSError) else OSError(f"{host!r} is no host's name")
-    addresses: list[Any] = found[0]
-    return addresses
+
+class Awaiting:
+    """A network whose operations are awaited."""
+
+    async def addresses(self, host: str, port: int, deadline: Deadline) -> Sequence[Any]:
+        async with asyncio.timeout(deadline.left()):
+            try:
+                return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except UnicodeError as error:
+                raise OSError(f"{host!r} is no host's name") from error
+
+    async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Stream:
+        opened.setblocking(False)
+        async with asyncio.timeout(deadline.left()):
+            await asyncio.get_running_loop().sock_connect(opened, address)
+        return _Awaited(opened)

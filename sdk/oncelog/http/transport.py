@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
 from weakref import WeakSet
@@ -30,8 +30,7 @@ from oncelog.errors import (
 )
 from oncelog.http.answers import problem_in, refusal
 from oncelog.http.connections import FAILURES, Connections, Response, connection_error
-from oncelog.http.deadline import Deadline
-from oncelog.http.loop import Pool
+from oncelog.http.sockets import Awaiting, Deadline
 from oncelog.http.trust import Trust
 from oncelog.process import forks
 from oncelog.process.loops import Loop
@@ -50,6 +49,8 @@ _ASK_ANOTHER = (StorageUnavailable, StorageFailed, GatewayUnavailable)
 """After these another instance may know better."""
 _TOO_OFTEN = 429
 _MAX_REDIRECTS = 5
+_IDLE = 100
+"""Connections of one event loop to a host that are kept, as each task that waits has one of its own; and how many hosts."""
 _REMEMBERED = 10_000
 """Topics of which is remembered who serves them."""
 
@@ -175,11 +176,12 @@ class Requests:
                 headers["authorization"] = f"Bearer {self._token}"
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
-            response = await self._ask(method, url, body, headers, deadline)
+            with self._naming(url):
+                response = await self.connections().ask(method, url, body, headers, deadline)
             if 200 <= response.status < 300:
                 return response
             with self._reading(response):
-                said = await _beginning(response, MAX_PROBLEM_BYTES)
+                said = await response.content(MAX_PROBLEM_BYTES, whole=False)  # its status alone says something
             if response.status in (307, 308) and "location" in response.headers:
                 here, url = url, _joined(url, response.headers["location"])  # the same method, the same body
                 elsewhere = _elsewhere(response, said) if trusted else None
@@ -198,28 +200,21 @@ class Requests:
             raise ConnectionFailed(f"nobody of {', '.join(self._bases)} serves this at this moment", definite=True)
         raise InvalidResponse(f"{self.url} redirects more than {_MAX_REDIRECTS} times")
 
-    async def _ask(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None,
-        headers: dict[str, str],
-        deadline: Deadline,
-    ) -> Response:
+    @contextmanager
+    def _naming(self, url: str) -> Iterator[None]:
+        """What fails on the way to a URL and back is ours to name."""
         try:
-            return await self.connections().ask(method, url, body, headers, deadline)
+            yield
         except FAILURES as error:
             self._gone(_base(url))
             raise connection_error(_base(url), error) from error
 
     @contextmanager
     def _reading(self, response: Response) -> Iterator[None]:
-        """While its body is read: what fails is ours to name, and a connection with something left on it is not used again."""
+        """While its body is read: a connection with something left on it is not used again."""
         try:
-            yield
-        except FAILURES as error:
-            self._gone(_base(response.url))
-            raise connection_error(_base(response.url), error) from error
+            with self._naming(response.url):
+                yield
         finally:
             response.let_go()
 
@@ -252,11 +247,9 @@ class Transport(Requests):
         forks.register(self)
 
     async def pause(self, seconds: float) -> None:
-        """Return when so many seconds are over."""
         time.sleep(seconds)  # noqa: ASYNC251  # it is this thread that waits
 
     def close(self) -> None:
-        """Close every connection. From now on every call raises ClientClosed."""
         self._closed = True
         with self._lock:
             sessions = list(self._sessions)
@@ -307,15 +300,13 @@ class AsyncTransport(Requests):
     """Connections to a service, of the event loop on which it is used first."""
 
     def _begin(self) -> None:
-        self._pool = Pool(self._trust)
+        self._pool = Connections(self._trust, Awaiting(), most_idle=_IDLE, most_hosts=_IDLE)
         self.loop = Loop("the client")
 
     async def pause(self, seconds: float) -> None:
-        """Return when so many seconds are over."""
         await asyncio.sleep(seconds)
 
     def close(self) -> None:
-        """Close every connection. From now on every call raises ClientClosed."""
         self._closed = True
         self._pool.close()
 
@@ -398,22 +389,7 @@ async def _whole(response: Response, limit: int) -> bytes:
         limit = int(claimed)
     elif claimed:
         raise InvalidResponse(f"{response.url} announces an answer of {claimed[:50]} bytes; {limit} are the most")
-    parts: list[bytes] = []
-    size = 0
-    while (more := await response.more()) is not None:
-        parts += more
-        size += sum(map(len, more))
-        if size > limit:
-            raise InvalidResponse(f"{response.url} answers more than {limit} bytes")
-    return b"".join(parts)
-
-
-async def _beginning(response: Response, limit: int) -> bytes:
-    """As much as can be had of the body of a refusal: its status says something even where the rest is missing."""
-    parts: list[bytes] = []
-    size = 0
-    with suppress(*FAILURES):
-        while size <= limit and (more := await response.more()) is not None:
-            parts += more
-            size += sum(map(len, more))
-    return b"".join(parts)
+    body = await response.content(limit)
+    if len(body) > limit:
+        raise InvalidResponse(f"{response.url} answers more than {limit} bytes")
+    return body

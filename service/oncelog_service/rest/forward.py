@@ -9,8 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from oncelog.errors import ConnectionFailed, StorageUnavailable
 from oncelog.http.connections import FAILURES, Connections, connection_error
-from oncelog.http.deadline import Deadline
-from oncelog.http.loop import Awaiting
+from oncelog.http.sockets import Awaiting, Deadline
 from oncelog.http.trust import Trust
 from oncelog_service.rest.answer import Answer
 
