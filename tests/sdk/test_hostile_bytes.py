@@ -74,7 +74,7 @@ WHOLE = [
     ("PublishRequest", ONCELOG_AVRO, codec.encode_publish_request(FULL_PUBLISH)),
     ("ConsumeRequest", ONCELOG_AVRO, codec.encode_consume_request(FULL_POLL)),
     ("CommitRequest", ONCELOG_AVRO, codec.encode_commit_request(FULL_COMMIT)),
-    ("PublishResponse", ONCELOG_AVRO, codec.encode_rollback(PUBLISHED)),
+    ("PublishResponse", ONCELOG_AVRO, codec.encode_publish_response(ONCELOG_AVRO, PUBLISHED)),
     ("PublishResponse", JSON, codec.encode_publish_response(JSON, PUBLISHED)),
 ]
 

@@ -359,7 +359,7 @@ def test_rising_longs_are_each_of_them(start: int, count: int, values: set[int])
 
 def test_a_publish_answer_is_its_rollback_in_every_media_type() -> None:
     expected = Rollback(5, (1000, 3), (1000, 5))
-    assert codec.decode_rollback(ONCELOG_AVRO, codec.encode_rollback(PUBLISHED)) == expected
+    assert codec.decode_rollback(ONCELOG_AVRO, codec.encode_publish_response(ONCELOG_AVRO, PUBLISHED)) == expected
     for media in (AVRO, ONCELOG_AVRO, JSON):
         assert codec.decode_rollback(media, codec.encode_publish_response(media, PUBLISHED)) == expected
     # branch 0 = long, 5; 1000 (d00f); 3; 1000; 5

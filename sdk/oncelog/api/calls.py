@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache
 from math import inf
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
@@ -31,15 +31,6 @@ RETRY_SECONDS = 15.0
 """How long a call is tried again before its error is raised: as long as a service needs to restart."""
 PAGE = 1_000
 """Of a listing."""
-
-
-class _Options(TypedDict, total=False):
-    """Options of a call; see :meth:`Calls._call`."""
-
-    accept: str | None
-    timeout: float | None
-    most: int
-    within: float | None
 
 
 class Calls:
@@ -139,9 +130,18 @@ class Calls:
     async def _put(self, path: str, value: object) -> None:
         await self._call("PUT", path, json.dumps(value).encode(), JSON, idempotent=False)
 
-    async def _post(self, path: str, value: object = None, *, idempotent: bool, **options: Unpack[_Options]) -> bytes:
+    async def _post(
+        self,
+        path: str,
+        value: object = None,
+        *,
+        idempotent: bool,
+        accept: str | None = None,
+        timeout: float | None = None,
+        within: float | None = None,
+    ) -> bytes:
         body, media = (None, None) if value is None else (json.dumps(value).encode(), JSON)
-        return await self._call("POST", path, body, media, idempotent=idempotent, **options)
+        return await self._call("POST", path, body, media, idempotent=idempotent, accept=accept, timeout=timeout, within=within)
 
     async def _delete(self, path: str, params: dict[str, str] | None = None, *, idempotent: bool = False) -> None:
         # Not repeated blindly: between two tries another client may have made it again.

@@ -9,7 +9,7 @@ from typing import Literal
 from oncelog.api.calls import Calls, as_request, decoded, parse, receipts_bytes, topic_path
 from oncelog.api.plausible import check_receipts
 from oncelog.errors import InvalidRequest, InvalidResponse
-from oncelog.wire.codec import decode_published, encode_publish_request, encode_rollback
+from oncelog.wire.codec import decode_published, encode_publish_request, encode_publish_response
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
     AbortTransaction,
@@ -169,9 +169,8 @@ class TransactionCalls(Calls):
 
     async def rollback(self, topic: str, response: PublishResponse, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Undo one :meth:`publish_transactional` by its answer; idempotent. Raises RollbackRefused."""
-        await self._call(
-            "POST", topic_path(namespace, topic) + "/rollback", encode_rollback(response), ONCELOG_AVRO, idempotent=True
-        )
+        path, body = topic_path(namespace, topic) + "/rollback", encode_publish_response(ONCELOG_AVRO, response)
+        await self._call("POST", path, body, ONCELOG_AVRO, idempotent=True)
 
     async def _send_messages(self, path: str, request: PublishRequest) -> PublishResponse:
         body, messages = encode_publish_request(request), len(request.payloads)

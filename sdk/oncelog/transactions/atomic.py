@@ -315,8 +315,7 @@ class _Batch(_Messages):
             self._end("in_doubt" if self._outcome is None else "committed")
             self._producers.stop(error)
 
-    def _finish(self) -> Procedure[object]:
-        return self._commit()
+    _finish = _commit
 
     async def _prepare(self) -> CommitRequest:
         """Stages what does not fit into the request. Until that is sent, nothing is committed, whatever fails."""
@@ -400,8 +399,7 @@ class _Branch(_Messages):
                 raise
             self._end("staged")
 
-    def _finish(self) -> Procedure[object]:
-        return self._stage_all()
+    _finish = _stage_all
 
     async def _number(self, namespace: str, topic: str, producer: AnyProducer | str | None, given: int | None) -> int | None:
         if isinstance(producer, PRODUCERS):

@@ -83,7 +83,7 @@ def compile_reader(schema: Any, named: dict[str, Reader] | None = None) -> Reade
 # --- numbers
 
 
-def read_long(data: bytes, at: int) -> tuple[int, int]:
+def read_long(data: bytes, at: int, _: Allowance | None = None) -> tuple[int, int]:
     """The number there, of at most 64 bits and in no more bytes than it takes. Raises NotAvro, IndexError."""
     byte = data[at]
     if byte < 0x80:
@@ -100,10 +100,6 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
     if value >> _LONG_BITS or not byte:
         raise NotAvro("a number in it is not encoded as Avro does")
     return (value >> 1) ^ -(value & 1), at + 1
-
-
-def _long(data: bytes, at: int, _: Allowance) -> tuple[int, int]:
-    return read_long(data, at)
 
 
 def _int(data: bytes, at: int, _: Allowance) -> tuple[int, int]:
@@ -295,18 +291,6 @@ def _long_items(data: bytes, at: int, count: int, __: Allowance, out: list[int])
     return at
 
 
-def _optional_long_items(data: bytes, at: int, count: int, __: Allowance, out: list[int | None]) -> int:
-    append = out.append
-    for _ in range(count):
-        if data[at] == _VALUE:
-            value, at = read_long(data, at + 1)
-            append(value)
-        else:
-            at = _after_null(data, at)
-            append(None)
-    return at
-
-
 def _string_map(data: bytes, at: int, allowance: Allowance) -> tuple[dict[str, str], int]:
     out: dict[str, str] = {}
     half = _HALF
@@ -330,16 +314,18 @@ def _string_map(data: bytes, at: int, allowance: Allowance) -> tuple[dict[str, s
     return out, at + 1
 
 
-def _optional_map_items(data: bytes, at: int, count: int, allowance: Allowance, out: list[dict[str, str] | None]) -> int:
-    append = out.append
-    for _ in range(count):
-        if data[at] == _VALUE:
-            value, at = _string_map(data, at + 1, allowance)
-            append(value)
-        else:
-            at = _after_null(data, at)
-            append(None)
-    return at
+def _optional_items(item: Reader) -> Items:
+    def read(data: bytes, at: int, count: int, allowance: Allowance, out: list[Any]) -> int:
+        for _ in range(count):
+            if data[at] == _VALUE:
+                value, at = item(data, at + 1, allowance)
+                out.append(value)
+            else:
+                at = _after_null(data, at)
+                out.append(None)
+        return at
+
+    return read
 
 
 _VALUE = 2
@@ -359,13 +345,13 @@ _HOT_ITEMS: dict[str, Items] = {
         ("bytes", _bytes_items),
         (["null", "bytes"], _optional_bytes_items),
         ("long", _long_items),
-        (["null", "long"], _optional_long_items),
-        (["null", {"type": "map", "values": "string"}], _optional_map_items),
+        (["null", "long"], _optional_items(read_long)),
+        (["null", {"type": "map", "values": "string"}], _optional_items(_string_map)),
     )
 }
 """By the schema of an array's items."""
 _SIMPLE: dict[str, Reader] = {
-    "long": _long,
+    "long": read_long,
     "int": _int,
     "boolean": _boolean,
     "null": _null,

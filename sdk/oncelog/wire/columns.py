@@ -140,9 +140,9 @@ def decode_message_columns(body: bytes) -> MessageColumns:
     record = decode("MessageColumns", ONCELOG_AVRO, body)
     columns = MessageColumns(
         record["next"],
-        [OffsetRun(run["first"], run["count"]) for run in record["offsets"]],
+        [OffsetRun(*run.values()) for run in record["offsets"]],
         record["messageIds"],
-        [ProducerRun(run["producer"], run["sequenceId"], run["count"]) for run in record["producers"]],
+        [ProducerRun(*run.values()) for run in record["producers"]],
         BytesColumn(**record["values"]),
         None if record["keys"] is None else BytesColumn(**record["keys"]),
         record["properties"],
@@ -173,12 +173,9 @@ def _problem(columns: MessageColumns) -> str | None:
 def _column_problem(column: BytesColumn, total: int) -> str | None:
     if len(column.positions) != (total + 1) * _POSITION:
         return f"with {len(column.positions)} bytes of positions for {total} messages"
-    first, last = column.positions[:_POSITION], column.positions[-_POSITION:]
-    if int.from_bytes(first, "little") != 0 or int.from_bytes(last, "little") != len(column.data):
-        return "whose positions are not those of its data"
     positions = _little_endian(array("i", column.positions)).tolist()
-    if positions != sorted(positions):
-        return "whose positions do not rise"
+    if (positions[0], positions[-1]) != (0, len(column.data)) or positions != sorted(positions):
+        return "whose positions are not those of its data"
     if column.present is not None and len(column.present) != total:
         return f"present for {len(column.present)} of {total} messages"
     return None
