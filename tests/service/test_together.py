@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
-from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse
+from oncelog.errors import OncelogError, StorageUnavailable
+from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
@@ -25,14 +24,12 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from tests.patience import PATIENCE
-from tests.service.house import BEGIN, PREFIX, House, numbered, opened, turns
+from tests.service.house import BEGIN, PREFIX, House, InPlace, numbered, opened, turns
 from tests.world.clock import ManualClock
-
-T = TypeVar("T")
 
 
 class HeldStore(MemoryStore):
-    """Each write waits until it is let through, and can be read beside; it fails when told to."""
+    """Each write waits until it is let through, and can be read beside."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk)
@@ -40,19 +37,12 @@ class HeldStore(MemoryStore):
         self.through = threading.Semaphore(0)
         self.batches: list[int] = []
         """Of each write, how many it carried."""
-        self.fails = False
 
     def write(self, batches: Sequence[Batch]) -> None:
         self.batches.append(len(batches))
         self.standing.release()
         assert self.through.acquire(timeout=PATIENCE)
-        if self.fails:
-            self.disk.before_sync = _full
         super().write(batches)
-
-
-def _full(_: object) -> None:
-    raise OSError("no space left on device")
 
 
 class Alone(Writer):
@@ -60,18 +50,6 @@ class Alone(Writer):
 
     def join(self, batch: Batch, more: Callable[[], None]) -> None:
         return None
-
-
-class AtOnce(ThreadPoolExecutor):
-    """What is to be done on a thread is done at once, so that two runs do everything in one order."""
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        done: Future[T] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            done.set_exception(error)
-        return done
 
 
 class Run:
@@ -119,7 +97,7 @@ def _plain(outcome: object) -> object:
 
 async def ran(kind: type[Writer], drive: Callable[[Run], Any], **settings: Any) -> tuple[object, ...]:
     """What came of it: each answer, and all that is on disk and in memory."""
-    asyncio.get_running_loop().set_default_executor(AtOnce())
+    asyncio.get_running_loop().set_default_executor(InPlace())
     disk = Disk()
     store = HeldStore(disk)
     clock = ManualClock(BEGIN)
@@ -160,6 +138,8 @@ class Ask:
     expects: dict[str, Any] = field(default_factory=dict)
     pointer: int | None = None
     stores: bool = False
+    broken: bool = False
+    """It cannot be encoded."""
 
     def request(self) -> PublishRequest:
         payloads = [b"%s%d" % (self.payload, self.first + each) for each in range(self.count)]
@@ -168,6 +148,8 @@ class Ask:
         if self.keys:
             named = [None if each == "-" else each.encode() for each in self.keys]
             request.keys = (named * self.count)[: self.count]
+        if self.broken:
+            request.properties = [{"a": "\ud800"}] * self.count
         return replace(request, **self.expects)
 
 
@@ -188,6 +170,7 @@ plain = st.builds(
     epoch=st.sampled_from([*[None] * 8, 1, 2]),
     keys=st.sampled_from(["", "", "a", "ab-", "-b"]),
     expects=expectations,
+    broken=st.sampled_from([*[False] * 15, True]),
 )
 transactional = st.builds(
     Ask,
@@ -247,13 +230,13 @@ def test_each_is_judged_stored_and_answered_as_if_nothing_had_joined_it(
 # --- what is shared, and what is not
 
 
-async def requests(run: Run, count: int = 64) -> list[asyncio.Task[object]]:
+async def requests(run: Run, count: int) -> list[asyncio.Task[object]]:
     return [await run.ask(run.house.log.publish(numbered([b"m%d" % each], f"p{each}", 0))) for each in range(count)]
 
 
 async def test_all_that_wait_are_one_batch_and_one_block_in_order_and_awake_together() -> None:
     async def meet(run: Run) -> None:
-        asked = await requests(run)
+        asked = await requests(run, 64)
         await run.let()
         assert not any(each.done() for each in asked)
         assert run.store.batches[-1] == 2, "one of the requests, one of this test"
@@ -266,70 +249,6 @@ async def test_all_that_wait_are_one_batch_and_one_block_in_order_and_awake_toge
 
     *_, at_hand, on_disk = await ran(Writer, meet)
     assert {PREFIX + row_id: row for row_id, row in at_hand} == on_disk[Table.MESSAGE]  # type: ignore[attr-defined,index]
-
-
-async def test_a_repetition_beside_its_original_is_its_duplicate_and_an_id_that_was_passed_over_is_stored_nowhere() -> None:
-    async def meet(run: Run) -> None:
-        log = run.house.log
-        await requests(run, 3)
-        asked = [await run.ask(log.publish(numbered([b"%d" % each], "p", each))) for each in (1, 1, 0, 2)]
-        await run.answered()
-        receipts = [each.result().receipts[0] for each in asked]  # type: ignore[attr-defined]
-        assert [each.status for each in receipts] == [STORED, DUPLICATE, DUPLICATE, STORED]
-        assert [each.offset for each in receipts] == [3, 3, None, 4], "what was never stored has no place in the log"
-        assert receipts[0].message_id == receipts[1].message_id
-
-    await ran(Writer, meet)
-
-
-@pytest.mark.parametrize("gone", [0, 1, 63])
-async def test_a_caller_who_gives_up_takes_nobody_with_it_and_is_stored(gone: int) -> None:
-    async def meet(run: Run) -> None:
-        asked = await requests(run)
-        asked[gone].cancel()
-        run.finish()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert [number for number, each in enumerate(answers) if isinstance(each, BaseException)] == [gone]
-        assert run.house.log.position.upcoming_offset == 64
-
-    await ran(Writer, meet)
-
-
-async def test_a_refused_one_takes_nobody_with_it_and_nothing_of_it_is_there() -> None:
-    async def meet(run: Run) -> None:
-        log = run.house.log
-        first, *_ = await requests(run, 3)
-        lost = await run.ask(log.publish(PublishRequest([b"lost"], expected_offset=0)))
-        broken = await run.ask(log.publish(PublishRequest([b"broken"], properties=[{"a": "\ud800"}])))
-        behind = await run.ask(log.publish(PublishRequest([b"behind"], expected_offset=3)))
-        run.finish()
-        answers = await asyncio.gather(first, lost, broken, behind, return_exceptions=True)
-        assert [type(each).__name__ for each in answers] == [
-            "PublishResponse",
-            "OffsetMismatch",
-            "UnicodeEncodeError",
-            "PublishResponse",
-        ]
-
-    *_, at_hand, _ = await ran(Writer, meet, keyed=True)
-    assert len(at_hand) == 4  # type: ignore[arg-type]
-
-
-async def test_a_failed_write_is_indefinite_for_all_of_it_and_definite_for_what_is_behind_it() -> None:
-    disk = Disk()
-    store = HeldStore(disk)
-    async with opened(disk, clean=False, store=store) as house:
-        run = Run(house, store)
-        run.hold()
-        asked = await requests(run, 8)
-        await run.let()
-        behind = await run.ask(house.log.publish(numbered([b"behind"], "p0", 1)))
-        store.fails = True
-        run.finish()
-        answers = await asyncio.gather(*asked, behind, return_exceptions=True)
-        assert [type(each) for each in answers] == [*[StorageFailed] * 8, StorageUnavailable]
-        assert len(set(map(id, answers))) == 9, "each its own: raised twice, one error would tell of both callers"
-        assert not disk.tables[Table.MESSAGE]
 
 
 async def test_a_topic_that_is_closed_answers_what_was_handed_over_and_refuses_the_rest() -> None:

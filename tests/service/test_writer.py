@@ -16,7 +16,7 @@ from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import Batch, Fence, Table
+from oncelog_service.storage.port import Batch, Fence, StoreError, Table
 from tests.patience import PATIENCE
 from tests.service.house import turns
 
@@ -110,30 +110,6 @@ async def test_requests_that_come_during_a_sync_share_the_next_one_in_their_orde
         assert gate.events[:2] == ["first", "first answered"]
         assert gate.events[2:102] == names, "all of a group is noted before anyone of it is answered"
         assert gate.events[102:] == [f"{name} answered" for name in names]
-
-
-async def test_a_failed_write_is_indefinite_for_its_group_and_definite_for_what_is_behind_it() -> None:
-    async with gated() as gate:
-        gate.let()
-        await gate.submit("synced")
-        await gate.busy()
-        failing = gate.submit("failing")
-        drained = asyncio.ensure_future(gate.writer.drained())
-        await gate.busy()
-        behind = [gate.submit("behind"), gate.submit("lazy", lazily=True)]
-        gate.fail = True
-        gate.let(10)
-        outcomes = await asyncio.gather(failing, drained, *behind, return_exceptions=True)
-        assert [(type(each), each.definite) for each in outcomes] == [  # type: ignore[union-attr]
-            *((StorageFailed, False),) * 2,
-            *((StorageUnavailable, True),) * 2,
-        ]
-        told = gate.events[2:]
-        assert isinstance(told[0], Exception), "once, and before any caller hears of it"
-        assert set(told[1:]) == {"failing answered", "behind answered", "lazy answered"}
-        await gate.refuses()
-        assert gate.on_disk == {b"synced"}
-        assert gate.groups == [[b"synced"], [b"failing"]], "nothing is tried behind a failed write"
 
 
 async def test_a_write_to_a_store_that_was_closed_is_definite() -> None:
@@ -291,22 +267,39 @@ async def test_nothing_joins_what_is_being_written_or_is_not_the_newest_of_its_v
         assert not alone.grow(), "it is written"
 
 
-async def test_what_joined_fails_with_it_each_by_an_error_of_its_own_and_nothing_joins_behind_a_failure() -> None:
+async def test_a_failed_write_is_indefinite_for_its_group_and_definite_for_what_is_behind_it() -> None:
+    """Also for what had joined them; each caller gets an error of its own: raised twice, one would tell of both."""
     async with gated() as gate:
-        gate.submit("first")
+        gate.let()
+        await gate.submit("synced")
         await gate.busy()
-        gate.submit("second")
+        gate.submit("under way")
+        await gate.busy()
+        failing = Growing(gate.writer)
+        assert failing.grow()
         gate.let()
         await gate.busy()
-        queued = Growing(gate.writer)
-        assert queued.grow()
+        drained = asyncio.ensure_future(gate.writer.drained())
+        behind = Growing(gate.writer)
+        assert behind.grow()
+        lazy = gate.submit("lazy", lazily=True)
+        for future in (*failing.futures, *behind.futures):
+            future.add_done_callback(lambda _: gate.events.append("answered"))
         gate.fail = True
         gate.let(10)
-        answers = await asyncio.gather(*queued.futures, return_exceptions=True)
-        assert [type(each) for each in answers] == [StorageUnavailable] * 2
-        assert answers[0] is not answers[1]
-        assert (queued.grow(), queued.noted) == (False, [])
+        outcomes = await asyncio.gather(*failing.futures, drained, *behind.futures, lazy, return_exceptions=True)
+        assert [(type(each), each.definite) for each in outcomes] == [  # type: ignore[union-attr]
+            *((StorageFailed, False),) * 3,
+            *((StorageUnavailable, True),) * 3,
+        ]
+        assert len({*map(id, outcomes)}) == 6
+        told, *answered = gate.events[4:]
+        assert isinstance(told, StoreError), "once, and before any caller hears of it"
+        assert sorted(map(str, answered)) == [*["answered"] * 4, "lazy answered"]
+        assert (failing.noted, behind.noted, behind.grow()) == ([], [], False), "nothing joins behind a failure"
         await gate.refuses()
+        assert gate.on_disk == {b"synced", b"under way"}
+        assert gate.groups == [[b"synced"], [b"under way"], [b"0", b"1"]], "nothing is tried behind a failed write"
 
 
 async def test_what_is_joining_when_the_writer_takes_the_queue_is_in_the_write_or_has_not_joined() -> None:
