@@ -30,6 +30,7 @@ class Entry:
     payload: bytes
     pointer: int | None
     """As in the T field: negative once it was rolled back."""
+    key: bytes | None = None
 
     @property
     def counts(self) -> bool:
@@ -66,7 +67,9 @@ def entries(tables: Tables, topic: str) -> list[Entry]:
         messages = _of_group(tables, prefix, row.row_id, row.offset, row.write_pointer) if row.group is not None else None
         if messages is None:
             messages = [
-                Entry(row.row_id, row.message_id, row.offset, row.producer, row.sequence_id, row.payload, row.write_pointer)
+                Entry(
+                    row.row_id, row.message_id, row.offset, row.producer, row.sequence_id, row.payload, row.write_pointer, row.key
+                )
             ]
         assert len(messages) == row.messages, f"{topic}: the group at {row.row_id.hex()} has {len(messages)} payloads"
         found += messages
@@ -93,7 +96,7 @@ def _of_group(tables: Tables, prefix: bytes, row_id: bytes, offset: int, pointer
     keys = sorted(key for key in tables[Table.PAYLOAD] if key.startswith(base))
     payloads = [decode_payload_row(key[len(base) :], tables[Table.PAYLOAD][key]) for key in keys]
     return [
-        Entry(row_id, row_id + each.payload_id, offset + place, each.producer, each.sequence_id, each.payload, pointer)
+        Entry(row_id, row_id + each.payload_id, offset + place, each.producer, each.sequence_id, each.payload, pointer, each.key)
         for place, each in enumerate(payloads)
     ]
 
@@ -115,6 +118,11 @@ def fold(log: Iterable[Entry]) -> dict[str, LastEntry]:
             assert before is None or before.sequence_id < each.sequence_id, f"{each} is stored behind {before}"
             last_entries[each.producer] = LastEntry(each.sequence_id, each.message_id, each.offset)
     return last_entries
+
+
+def newest_of_key(log: Iterable[Entry], key: bytes) -> Entry | None:
+    """The newest message with this key that counts."""
+    return max((each for each in log if each.counts and each.key == key), key=lambda each: each.offset, default=None)
 
 
 def snapshots(tables: Tables, topic: str) -> list[Snapshot]:

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import requests
 
-from oncelog import Client
 from oncelog.errors import StorageUnavailable
 from oncelog.wire.models import Settlement
-from oncelog.wire.requests import PublishRequest
 from oncelog_service import background as background_module
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import RECENT_SECONDS, Background
@@ -20,7 +18,6 @@ from oncelog_service.log.keep import snapshots as snapshots_module
 from oncelog_service.retention import Retention
 from oncelog_service.service import Service
 from oncelog_service.settlement import SettlementTask
-from oncelog_service.topics import Topics
 from oncelog_service.transactions.manager import TransactionManager
 from tests.patience import until
 from tests.rest.talk import Topic
@@ -70,38 +67,24 @@ def test_a_task_that_fails_goes_on_and_is_named(
     assert [record.exc_info is not None for record in told] == [True]
 
 
-def test_a_participant_that_brings_a_bug_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = failing_once(monkeypatch, Topics, "settle")
-    with running_service() as service:
-        client = Client(service.url)
-        for name in ("a", "b"):
-            client.create_topic(name)
-        pointer = client.start_transaction().write_pointer
-        for name in ("a", "b"):
-            client.publish(name, PublishRequest([b"x"], write_pointer=pointer))
-        client.commit_transaction(pointer)
-        until(lambda: len(calls) > 1, "the other topic is told")
-        client.close()
-        assert service.service.background.failures == 0
-
-
 class Ends:
-    """Three ends of transactions, two of them for one participant, and topics of which one cannot be told now."""
+    """Ends of transactions, two of them for one participant, and topics of which two cannot be told now."""
 
     def __init__(self) -> None:
-        found = [("a", 1), ("a", 2), ("b", 3)]
+        found = [("a", 1), ("a", 2), ("b", 3), ("c", 4)]
         self.found = [Settlement(write_pointer=pointer, participant=name, state="committed") for name, pointer in found]
-        self.told: list[tuple[str, int]] = []
+        self.errors = {1: StorageUnavailable("not now"), 4: ValueError("nobody thought of this")}
+        self.told: list[int] = []
         self.heard: list[int] = []
         self.without: frozenset[str] = frozenset()
 
     def wanted(self, without: frozenset[str]) -> None:
         self.without = without
 
-    async def settle(self, participant: str, pointer: int, committed: bool) -> None:
-        self.told.append((participant, pointer))
-        if pointer == 1:
-            raise StorageUnavailable("not now")
+    async def settle(self, _: str, pointer: int, committed: bool) -> None:
+        self.told.append(pointer)
+        if pointer in self.errors:
+            raise self.errors[pointer]
 
     async def unacknowledged(self, *_: object, **__: object) -> list[Settlement]:
         return [each for each in self.found if each.participant not in self.without]
@@ -110,16 +93,15 @@ class Ends:
         self.heard.append(pointer)
 
 
-async def test_a_participant_is_told_of_ends_in_their_order_and_not_asked_for_again_at_once() -> None:
+async def test_a_participant_is_told_of_ends_in_their_order_and_not_asked_for_again_at_once_nor_holds_up_others() -> None:
     ends, clock = Ends(), ManualClock()
     task = SettlementTask(ends, ends, clock)  # type: ignore[arg-type]
-    assert await task.once() == 1
-    assert (sorted(ends.told), ends.heard) == ([("a", 1), ("b", 3)], [3])
-    await task.once()
-    assert sorted(ends.told) == [("a", 1), ("b", 3), ("b", 3)]
-    clock.advance(1_001)
-    await task.once()
-    assert ends.told.count(("a", 1)) == 2
+    for after_ms, told in ((0, [1, 3, 4]), (0, [3]), (1_001, [1, 3]), (29_000, [1, 3, 4])):
+        clock.advance(after_ms)
+        assert await task.once() == 1
+        assert sorted(ends.told) == told
+        ends.told.clear()
+    assert ends.heard == [3] * 4
 
 
 def test_the_same_error_is_told_once_with_its_traceback_and_forgotten_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:

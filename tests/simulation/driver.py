@@ -18,7 +18,7 @@ class Driver(Transacting):
         """So many steps, each with everything checked behind it."""
         await self.world.start()
         for topic in TOPICS:
-            await self.world.service.topics.create(NAMESPACE, topic, {"ttl": str(10**9)})
+            await self.world.service.topics.create(NAMESPACE, topic, {"ttl": str(10**9), "check.expected.offsets": "true"})
         try:
             for _ in range(steps):
                 await self.step()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oncelog.errors import (
+    KeyInTransaction,
+    OffsetMismatch,
     OncelogError,
     ProducerInTransaction,
     SequenceReused,
@@ -15,8 +17,12 @@ from oncelog.errors import (
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse
 from oncelog_service.storage.keys import row_id
 from tests.model.facts import Sent
+from tests.model.maps import newest_of_key
+from tests.model.transactions import settled
 from tests.simulation.client import PRODUCERS, Action, Client
-from tests.simulation.world import TOPICS
+from tests.simulation.world import LIFETIME_MS, TOPICS
+
+KEYS = ("a", "b", "c")
 
 
 class Sending(Client):
@@ -56,9 +62,39 @@ class Sending(Client):
         elif pointer is not None and self.random.random() < 0.7:
             first = self.random.choice([0, 10**6]) + 10 * self._serial  # as of two processes that share the pointer
             request.sequence_ids = range(first, first + count)
+        if self.random.random() < 0.8:
+            request.keys = [self.random.choice([None, *map(str.encode, KEYS)]) for _ in range(count)]
+        if not stored and self.random.random() < (0.9 if self._alone else 0.1):
+            self._expect(topic, request)
         sent = Sent(topic, request, stored)
         self.facts.sent.append(sent)
         return sent
+
+    def _expect(self, topic: str, request: PublishRequest) -> None:
+        """What is so, mostly, where nobody else publishes meanwhile."""
+        log = self.logs[topic]
+        if self.random.random() < 0.3:
+            request.expected_offset = len(log) + self.random.choice([0, 0, 0, 1])
+        request.expected_key_offsets = {}
+        for key in self.random.sample(KEYS, self.random.randint(1, 2)):
+            newest = newest_of_key(log, key.encode())
+            offset = None if newest is None else newest.offset
+            request.expected_key_offsets[key] = self.random.choice([offset, offset, offset, 1, None])
+
+    def _holds(self, sent: Sent) -> bool | int:
+        """Whether what it expects holds; or the transaction that this is up to."""
+        log, request, roots = self.logs[sent.topic], sent.request, self.facts.roots
+        if request.expected_offset not in (None, len(log)):
+            return False
+        for key, offset in (request.expected_key_offsets or {}).items():
+            newest = newest_of_key(log, key.encode())
+            if newest is not None and not settled(self.facts, newest, self.world.clock.ms, LIFETIME_MS):
+                pointer = newest.pointer or 0
+                if roots.get(pointer, pointer) != roots.get(request.write_pointer or 0, request.write_pointer):
+                    return pointer
+            if offset != (None if newest is None else newest.offset):
+                return False
+        return True
 
     def _next(self, topic: str, producer: str) -> int:
         """The id behind everything that counts or lies stored in a transaction that may go on."""
@@ -75,6 +111,7 @@ class Sending(Client):
             request, response = sent.request, list[PublishResponse]()
             what = f"{'store' if sent.stored else 'publish'} {sent.topic} {request.producer} {request.sequence_ids}"
             expected_new = self._alone and not sent.possible and self._is_new(sent)
+            holds = self._holds(sent) if expected_new else None
 
             async def call() -> None:
                 log = await self.world.topic(sent.topic)
@@ -88,7 +125,12 @@ class Sending(Client):
 
             error = await self._ask(f"{what} under {request.write_pointer}", call)
             if error is None:
+                assert holds is None or holds is True, f"{request} is stored, although {holds}"
                 self._note_answer(sent, response[0], expected_new)
+            elif isinstance(error, OffsetMismatch):
+                assert holds is None or holds is False, error
+            elif isinstance(error, KeyInTransaction):
+                assert holds is None or holds == error.write_pointer, error
             elif error.definite and not isinstance(error, StorageUnavailable):
                 self._check_refusal(sent, error)
 
