@@ -24,8 +24,8 @@ from sqlalchemy.orm import Session
 
 import oncelog
 from oncelog import AtomicBatch, Client, Message, Producer, Reader, SqlParticipant, errors
-from oncelog.api.api import Api
 from oncelog.errors import ProducerStopped, TransactionClosed, TransactionInDoubt
+from oncelog.process.procedures import drive
 from oncelog.process.turns import Turn
 from oncelog.producing.outcome import LOCK, Outcome, Outcomes
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
@@ -225,10 +225,9 @@ class Reading(Stream[bytes]):
     """A stream whose service is at hand."""
 
     def __init__(self, at: FetchedAhead) -> None:
-        nobody: dict[str, Any] = dict.fromkeys(("url", "verify", "cert", "proxy", "codec"))
-        super().__init__(at, "t", timeout=0, namespace="default", client=cast(Api, self), page_size=5, **nobody)
+        super().__init__(at, timeout=0, codec=None, page_size=5)
 
-    def _fetch(self, wait_ms: int) -> Found:
+    async def _fetch(self, wait_ms: int) -> Found:
         at = self._at
         if isinstance(at, ReaderPosition):
             asked = at.asks()
@@ -272,7 +271,7 @@ def test_wherever_a_consumer_is_interrupted_what_is_acknowledged_is_passed_over(
     for at in count(1):
         stream = Reading(ConsumerPosition())
         position = cast(ConsumerPosition, stream._at)
-        stream._fetch(0)
+        drive(stream._fetch(0))
         position.acknowledged(Upto(id_of(3), None))
         place = ctrl_c(at, position.pass_over, MODULES)
         position.pass_over()

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from contextlib import suppress
-from functools import partial
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from oncelog.aio.stream import AsyncStream
 from oncelog.api.options import AsyncConsumerOptions, Untyped
-from oncelog.api.retry import may_retry
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Codec
-from oncelog.errors import ConsumerClosed, ConsumerFenced, OncelogError
+from oncelog.errors import OncelogError
 from oncelog.message_id import MessageId
 from oncelog.process import exits
-from oncelog.reading.position import Found, Upto
 from oncelog.reading.stream import Model
-from oncelog.reading.twins import FOR_EVER, ConsumerTwin, T
+from oncelog.reading.twins import ConsumerTwin, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start
 from oncelog.wire.models import Subscription
@@ -83,6 +79,7 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
         def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def _made(self) -> None:
+        self._guard = nullcontext()
         self._sending = asyncio.Lock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
         self._task: asyncio.Task[None] | None = None
@@ -111,36 +108,11 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
     async def seek(self, start: Start, *, inclusive: bool = False) -> None:
         """Go on from somewhere else, also from before what is acknowledged: as :meth:`oncelog.Consumer.seek`."""
         async with self._sending:
-            self._check()
-            sought = await self._client.seek_subscription(
-                self._topic, self._subscription, start, inclusive=inclusive, epoch=self.epoch, namespace=self._namespace
-            )
-            self._pending = self._failure = None
-            self._interrupted = False
-            self._at.begin()
-            self._opened, self._acknowledged = sought, sought.cursor
+            await self._seek(start, inclusive)
 
-    async def _fetch(self, wait_ms: int) -> Found:
-        self._check()
-        self._interrupted = False
-        self._at.pass_over()
-        if self._at.records:
-            return Found.MORE
-        opened = self._opened
-        asked = self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms)
-        try:
-            polled = await self._ask(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
-        except OncelogError as error:
-            if isinstance(error, ConsumerFenced):
-                async with self._sending:  # perhaps by a seek of another task, which has not heard of it yet
-                    pass
-            if self._opened is not opened:
-                return Found.MORE
-            self._note(error)
-            raise
-        if self._opened is not opened or self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms) != asked:
-            return Found.MORE  # another task has moved it meanwhile: what came lies elsewhere, or is held already
-        return self._at.answered(polled, time.monotonic())
+    async def _sought(self) -> None:
+        async with self._sending:
+            pass
 
     # --- acknowledging
 
@@ -203,28 +175,9 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
         with exits.leaving(kind) as timeout:
             await self.close(timeout)
 
-    async def _acknowledge(self, upto: Upto) -> None:
-        opened = self._opened
-        asked = upto.asks(opened.epoch, opened.generation)
-        try:
-            cursor = await self._client.acknowledge(self._topic, self._subscription, asked, self._namespace)
-        except OncelogError as error:
-            self._note(error)
-            raise
-        self._note_acknowledged(upto, cursor)
-
     async def _send_pending(self) -> None:
-        """Acknowledge what waits. It waits on if that fails, unless it never could succeed."""
         async with self._sending:
-            pending = self._pending
-            if pending is None:
-                return
-            try:
-                await self._acknowledge(pending)
-            except OncelogError as error:
-                if not may_retry(error, idempotent=True) and (self._pending is pending or isinstance(error, FOR_EVER)):
-                    self._pending = None
-                raise
+            await self._acknowledge_pending()
 
     async def _run(self) -> None:
         """The task that sends what waits, until nothing does."""
@@ -233,8 +186,7 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
             try:
                 await self._send_pending()
             except OncelogError as error:
-                if not may_retry(error, idempotent=True):
-                    self._failure, self._untold, self._interrupted = error, True, True
+                self._note_in_background(error)
         self._task = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -248,10 +200,3 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
 
     def _end_exit(self, begun: float) -> str | None:
         return None if self._pending is None or self._loop.is_elsewhere else self._unacknowledged()
-
-    def _check(self) -> None:
-        """Raise what ended this consumer; once, what one acknowledged in the background met."""
-        if self._closed:
-            raise ConsumerClosed
-        super()._check()
-        self._raise_failure()

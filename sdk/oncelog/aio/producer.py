@@ -95,10 +95,6 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
             raise RuntimeError("the producer is not open; use it in an async with statement, or await its open()")
         return self._opened
 
-    async def _let_go(self) -> None:
-        if self._owns_client:
-            await self._client.close()
-
     # --- sending
 
     @shows(SendOptions)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from oncelog.aio.stream import AsyncStream
 from oncelog.api.options import AsyncReaderOptions, Untyped
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Codec
-from oncelog.errors import MessagesExpired, ReaderClosed
-from oncelog.reading.position import Found
 from oncelog.reading.stream import Model
 from oncelog.reading.twins import ReaderTwin, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start
-from oncelog.wire.requests import ConsumeRequest
 
 
 class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
@@ -93,24 +88,3 @@ class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def _fetch(self, wait_ms: int) -> Found:
-        while True:
-            asked = self._at.asks(wait_ms, self._transaction_bytes())
-            try:
-                polled = await self._ask(partial(self._client.poll, self._topic, asked, self._namespace))
-            except MessagesExpired as error:
-                if self._has_moved(asked):
-                    return Found.MORE
-                self._skip(error)
-            else:
-                return Found.MORE if self._has_moved(asked) else self._at.answered(asked, polled, time.monotonic())
-
-    def _has_moved(self, asked: ConsumeRequest) -> bool:
-        """Whether another task has moved it since this was asked: what came lies elsewhere, or is held already."""
-        return self._at.asks(asked.wait or 0, asked.transaction) != asked
-
-    def _check(self) -> None:
-        if self._closed:
-            raise ReaderClosed
-        super()._check()

@@ -10,8 +10,7 @@ from typing import Self
 from oncelog.api.topics import AsyncApi
 from oncelog.process.errands import Stopped
 from oncelog.process.loops import Loop
-from oncelog.process.procedures import Procedure
-from oncelog.reading.position import Found
+from oncelog.process.procedures import Procedure, got
 from oncelog.reading.twins import StreamTwin, T
 from oncelog.values.message import Message
 from oncelog.wire.requests import Polled
@@ -68,12 +67,7 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
     async def _open(self) -> None:
         raise NotImplementedError
 
-    async def _fetch(self, wait_ms: int) -> Found:
-        """Ask once for more. Raises Stopped."""
-        raise NotImplementedError
-
-    def _check(self) -> None:
-        """Raise what ended it for good, or that it is used elsewhere."""
+    def _check_here(self) -> None:
         if not self._is_open:
             raise RuntimeError("it is not open; use it in an async with statement, or await its open()")
         self._loop.check()
@@ -84,11 +78,10 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
             return []
         return [Message(record, self._codec) for record in self._at.take(limit)]
 
-    async def _ask(self, call: Callable[[], Procedure[Polled]]) -> Polled:
-        """The answer. Raises Stopped once it is closed."""
+    async def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled:
         if self._closed:
             raise Stopped
-        asking = self._asking = asyncio.ensure_future(call())
+        asking = self._asking = asyncio.ensure_future(got(call()))
         try:
             return await asking
         except asyncio.CancelledError:
@@ -102,7 +95,3 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
         self._closed = True
         if self._asking is not None:
             self._asking.cancel()
-
-    async def _let_go(self) -> None:
-        if self._owns_client:
-            await self._client.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import update_wrapper
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from oncelog.api import calls
 from oncelog.api.calls import RETRY_SECONDS
@@ -138,6 +138,25 @@ class Api:
 
 AnyApi = Api | AsyncApi
 """One that blocks or one that is awaited: what stands on both asks ``await got(client.call(…))``."""
+C = TypeVar("C", bound=AnyApi)
+
+
+class OfTopic(Generic[C]):
+    """Works on one topic, through a client that it was given or through one of its own."""
+
+    _clients: type[C]
+
+    def _connect(
+        self, topic: str, namespace: str, client: C | None, url: str | None, verify: Verify, cert: Certificate, proxy: str | None
+    ) -> None:
+        self._topic = topic
+        self._namespace = namespace
+        self._owns_client = client is None
+        self._client: C = self._clients(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
+
+    async def _let_go(self) -> None:
+        if self._owns_client:
+            await got(self._client.close())
 
 
 async def tried(client: AnyApi, call: Callable[[], T | Awaitable[T]]) -> T:

@@ -13,6 +13,7 @@ from oncelog.api.options import ProducerOptions, SendOptions, Untyped, shows
 from oncelog.codecs import Codec
 from oncelog.message_id import MessageId
 from oncelog.process import exits
+from oncelog.process.procedures import drive
 from oncelog.producing.sending import Sender
 from oncelog.producing.twins import ProducerTwin, R
 from oncelog.values.outgoing import outgoing
@@ -85,12 +86,8 @@ class Producer(ProducerTwin[R, Api]):
         try:
             self._sender = Sender(self._address, self._policy, self._exit_timeout)
         except BaseException:
-            self._let_go()
+            drive(self._let_go())
             raise
-
-    def _let_go(self) -> None:
-        if self._owns_client:
-            self._client.close()
 
     # --- sending
 
@@ -183,7 +180,7 @@ class Producer(ProducerTwin[R, Api]):
         try:
             self._sender.close(timeout)
         finally:
-            self._let_go()
+            drive(self._let_go())
 
     def __enter__(self) -> Producer[R]:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from oncelog.api.api import AnyApi
+from oncelog.api.api import C, OfTopic
 from oncelog.codecs import Codec, codec_for
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
@@ -20,14 +20,12 @@ from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps
 
 R = TypeVar("R")
-C = TypeVar("C", bound=AnyApi)
 X = TypeVar("X")
 
 
-class ProducerTwin(Generic[R, C]):
+class ProducerTwin(OfTopic[C], Generic[R, C]):
     """What both producers are made of."""
 
-    _clients: type[C]
     _sender: Shell
 
     def __init__(
@@ -75,8 +73,7 @@ class ProducerTwin(Generic[R, C]):
         if initial_sequence_id is not None:
             check_sequence_id(initial_sequence_id)
         check_seconds(linger=linger, delivery_timeout=delivery_timeout, exit_timeout=exit_timeout)
-        self._client: C = self._clients(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
-        self._owns_client = client is None
+        self._connect(topic, namespace, client, url, verify, cert, proxy)
         self._codec = codec_for(codec)
         self._exit_timeout = exit_timeout
         self._address = Address(self._client, topic, namespace, name, gaps, initial_sequence_id)
@@ -91,12 +88,12 @@ class ProducerTwin(Generic[R, C]):
     @property
     def topic(self) -> str:
         """Where it publishes."""
-        return self._address.topic
+        return self._topic
 
     @property
     def namespace(self) -> str:
         """The topic's namespace."""
-        return self._address.namespace
+        return self._namespace
 
     @property
     def name(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from oncelog.api.api import Api
@@ -13,16 +12,14 @@ from oncelog.api.options import ConsumerOptions, Untyped
 from oncelog.api.retry import may_retry
 from oncelog.codecs import Codec
 from oncelog.errors import (
-    ConsumerClosed,
     OncelogError,
 )
 from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.procedures import drive
-from oncelog.reading.position import Found, Upto
 from oncelog.reading.stream import Model, Stream
-from oncelog.reading.twins import FOR_EVER, ConsumerTwin, T
+from oncelog.reading.twins import ConsumerTwin, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start
 from oncelog.wire.models import Subscription
@@ -93,13 +90,13 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
         try:
             drive(self._open_subscription())
         except BaseException:
-            if self._owns_client:
-                self._client.close()
+            drive(self._let_go())
             raise
         self._sending = threading.RLock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
-        self._guard = threading.RLock()  # taken as itself: Ctrl-C in Condition's own __exit__ would leave it held for ever
-        self._changed = threading.Condition(self._guard)
+        # Taken as itself: Ctrl-C in Condition's own __exit__ would leave it held for ever.
+        self._guard = guard = threading.RLock()
+        self._changed = threading.Condition(guard)
         self._thread: threading.Thread | None = None
         self._home = forks.here()
         forks.register(self)
@@ -138,36 +135,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
                 moved. Where an error is not definite, open a new consumer.
         """
         with self._sending:
-            self._check()
-            sought = self._client.seek_subscription(
-                self._topic, self.subscription, start, inclusive=inclusive, epoch=self.epoch, namespace=self._namespace
-            )
-            with self._guard:
-                self._pending = None
-            self._at.begin()
-            # Also where a signal handler has acknowledged in between, under the epoch that the seek has fenced.
-            self._failure, self._interrupted = None, False
-            # At the end: interrupted before it, the consumer is fenced, and leaves nothing out.
-            self._opened, self._acknowledged = sought, sought.cursor
-
-    def _fetch(self, wait_ms: int) -> Found:
-        self._interrupted = False  # before what it says is looked at: an interruption behind that counts
-        try:
-            self._check()
-            self._at.pass_over()
-        except BaseException:
-            self._interrupted = True  # it is not all looked at yet
-            raise
-        if self._at.records:
-            return Found.MORE
-        asked = self._at.asks(self.epoch, self._opened.generation, self._page_size, wait_ms)
-        receive = partial(self._client.receive, self._topic, self.subscription, asked, self._namespace)
-        try:
-            polled = self._errands.run(receive)
-        except OncelogError as error:
-            self._note(error)
-            raise
-        return self._at.answered(polled, time.monotonic())
+            drive(self._seek(start, inclusive))
 
     # --- acknowledging
 
@@ -180,7 +148,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
         """
         with self._sending:
             self._check()
-            self._acknowledge(self._at.upto(upto))
+            drive(self._acknowledge(self._at.upto(upto)))
 
     def ack_async(self, upto: Message[Any] | MessageId) -> None:
         """Acknowledge later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
@@ -239,8 +207,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
             if self._untold:
                 self._raise_failure()
         finally:
-            if self._owns_client:
-                self._client.close()
+            drive(self._let_go())
 
     def _after_fork(self) -> None:
         self._errands.after_fork()
@@ -262,22 +229,9 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
             return f"consumer of {self._namespace}/{self._topic} at the exit: {error}"
         return None
 
-    def __enter__(self) -> Consumer[T]:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with exits.leaving(kind) as timeout:
             self.close(timeout)
-
-    def _acknowledge(self, upto: Upto, within: float | None = None) -> None:
-        asked = upto.asks(self.epoch, self._opened.generation)
-        try:
-            cursor = self._client.acknowledge(self._topic, self.subscription, asked, self._namespace, within=within)
-        except OncelogError as error:
-            self._note(error)
-            raise
-        with self._guard:
-            self._note_acknowledged(upto, cursor)
 
     def _send_pending(self, timeout: float | None = None) -> None:
         """Acknowledge what waits. It waits on if that fails, unless it never could succeed. Raises TimeoutError: ``timeout``
@@ -286,23 +240,14 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
         if not self._sending.acquire(timeout=-1 if timeout is None else timeout):
             raise TimeoutError(self._unacknowledged())
         try:
-            pending = self._pending
-            if pending is None:
-                return
             left = None if end is None else end - time.monotonic()
-            try:
-                if left is not None and left <= 0:
-                    raise TimeoutError(self._unacknowledged())
-                self._acknowledge(pending, left)
-            except OncelogError as error:
-                if not may_retry(error, idempotent=True):
-                    with self._guard:
-                        # What was acknowledged behind it meanwhile may be none the worse.
-                        if self._pending is pending or isinstance(error, FOR_EVER):
-                            self._pending = None
-                elif end is not None:
-                    raise TimeoutError(f"{self._unacknowledged()}: {error}") from error
-                raise
+            if self._pending is not None and left is not None and left <= 0:
+                raise TimeoutError(self._unacknowledged())
+            drive(self._acknowledge_pending(left))
+        except OncelogError as error:
+            if end is not None and may_retry(error, idempotent=True):
+                raise TimeoutError(f"{self._unacknowledged()}: {error}") from error
+            raise
         finally:
             self._sending.release()
 
@@ -320,13 +265,8 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
                 try:
                     self._send_pending()
                 except OncelogError as error:
-                    if not may_retry(error, idempotent=True):
-                        self._failure, self._untold, self._interrupted = error, True, True
+                    self._note_in_background(error)
 
-    def _check(self) -> None:
-        """Raise what ended this consumer; once, what one acknowledged in the background met."""
-        if self._closed:
-            raise ConsumerClosed
+    def _check_here(self) -> None:
         if forks.here() != self._home:
             raise forks.forked(f"the consumer of subscription {self.subscription!r}")
-        self._raise_failure()

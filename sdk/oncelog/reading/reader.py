@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from oncelog.api.api import Api
 from oncelog.api.options import ReaderOptions, Untyped
 from oncelog.codecs import Codec
-from oncelog.errors import MessagesExpired, ReaderClosed
 from oncelog.process import forks
 from oncelog.process.procedures import drive
-from oncelog.reading.position import Found
 from oncelog.reading.stream import Model, Stream
 from oncelog.reading.twins import ReaderTwin, T
 from oncelog.values.message import Message
@@ -90,28 +86,10 @@ class Reader(ReaderTwin[T, Api], Stream[T]):
         """
         self._closed = True
         self._errands.stop()
-        if self._owns_client:
-            self._client.close()
-
-    def __enter__(self) -> Reader[T]:
-        return self
+        drive(self._let_go())
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _fetch(self, wait_ms: int) -> Found:
-        while True:
-            asked = self._at.asks(wait_ms, self._transaction_bytes())
-            try:
-                polled = self._errands.run(partial(self._client.poll, self._topic, asked, self._namespace))
-            except MessagesExpired as error:
-                self._skip(error)
-            else:
-                return self._at.answered(asked, polled, time.monotonic())
-
-    def _check(self) -> None:
-        if self._closed:
-            raise ReaderClosed
 
     def _after_fork(self) -> None:
         """In the child go on behind what was delivered, whatever another thread was doing with it."""

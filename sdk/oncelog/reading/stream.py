@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from pydantic import BaseModel
 
 from oncelog.api.api import Api
 from oncelog.errors import ConsumerClosed, ReaderClosed
 from oncelog.process.errands import Errands
-from oncelog.process.procedures import drive
-from oncelog.reading.position import Found
+from oncelog.process.procedures import Procedure, drive
 from oncelog.reading.twins import StreamTwin, T
 from oncelog.values.message import Message
+from oncelog.wire.requests import Polled
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -33,9 +33,11 @@ class Stream(StreamTwin[T, Api]):
         """Whether a message would be delivered without waiting. Delivers nothing itself."""
         return drive(self._has_message())
 
-    def _fetch(self, wait_ms: int) -> Found:
-        """Ask once for more. Raises Stopped."""
-        raise NotImplementedError
+    def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled | Procedure[Polled]:
+        return self._errands.run(call)
+
+    def __enter__(self) -> Self:
+        return self
 
     def _deliver(self, limit: int, timeout: float | None) -> list[Message[T]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""

@@ -7,26 +7,38 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
-from oncelog.api.api import AnyApi
+from oncelog.api.api import C, OfTopic
 from oncelog.api.options import BegunTransaction
+from oncelog.api.retry import may_retry
 from oncelog.codecs import codec_for
-from oncelog.errors import ConsumerFenced, MessagesExpired, OncelogError, StaleMessageId, SubscriptionNotFound, TopicNotFound
+from oncelog.errors import (
+    ConsumerClosed,
+    ConsumerFenced,
+    MessagesExpired,
+    OncelogError,
+    ReaderClosed,
+    StaleMessageId,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process.errands import Stopped
-from oncelog.process.procedures import got
+from oncelog.process.procedures import Procedure, got
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
 from oncelog.values.outgoing import check_seconds
 from oncelog.values.start import Start
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
+from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 
 T = TypeVar("T")
-C = TypeVar("C", bound=AnyApi)
 
 PAGE = 5_000
 """Messages fetched at once; the service ends a page by bytes too."""
@@ -40,41 +52,23 @@ FOR_EVER = (ConsumerFenced, SubscriptionNotFound, StaleMessageId, TopicNotFound)
 """After these a consumer will never move the subscription again."""
 
 
-class StreamTwin(Generic[T, C]):
-    """A position, the topic that it lies in, and the client that is asked."""
+class StreamTwin(OfTopic[C], Generic[T, C]):
+    """A position in a topic, and how it waits there for messages."""
 
-    _clients: type[C]
+    _ended_by: type[OncelogError]
+    """What is raised once it is closed."""
 
-    def __init__(
-        self,
-        at: FetchedAhead,
-        topic: str,
-        *,
-        timeout: float | None,
-        namespace: str,
-        url: str | None,
-        client: C | None,
-        verify: Verify,
-        cert: Certificate,
-        proxy: str | None,
-        codec: object,
-        page_size: int,
-    ) -> None:
+    def __init__(self, at: FetchedAhead, timeout: float | None, codec: object, page_size: int) -> None:
         """The arguments are those of a :class:`oncelog.Reader`."""
         if page_size < 1:
             raise ValueError(f"page_size is at least 1, not {page_size}")
         self._at = at
         self._timeout = timeout
         self._codec = codec_for(codec)
-        self._owns_client = client is None
-        self._client: C = self._clients(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
-        self._topic = topic
-        self._namespace = namespace
         self._page_size = page_size
         self._closed = False
         self._interrupted = False
         """What is fetched ahead is not to be delivered any more; why, the next :meth:`_fetch` says."""
-        self._prepare()
 
     def _prepare(self) -> None:
         """Make what the twin waits with."""
@@ -86,13 +80,22 @@ class StreamTwin(Generic[T, C]):
         delivered = self._at.delivered
         return None if delivered is None else MessageId.from_bytes(delivered)
 
-    def _fetch(self, wait_ms: int) -> Found | Awaitable[Found]:
+    async def _fetch(self, wait_ms: int) -> Found:
         """Ask once for more. Raises Stopped."""
         raise NotImplementedError
 
-    def _check(self) -> None:
-        """Raise what ended it for good: that it is closed, at least."""
+    def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled | Procedure[Polled]:
+        """Return the answer. Raises Stopped once it is closed."""
         raise NotImplementedError
+
+    def _check_here(self) -> None:
+        """Raise where it may not be used."""
+
+    def _check(self) -> None:
+        """Raise what ended it for good, or that it is used elsewhere."""
+        if self._closed:
+            raise self._ended_by
+        self._check_here()
 
     async def _has_message(self) -> bool:
         self._check()
@@ -100,7 +103,7 @@ class StreamTwin(Generic[T, C]):
         at.drop_expired(time.monotonic())
         while not at.records or self._interrupted:
             try:
-                found = await got(self._fetch(0))
+                found = await self._fetch(0)
             except Stopped:
                 return False
             if found is not Found.MORE and not at.records:
@@ -119,7 +122,7 @@ class StreamTwin(Generic[T, C]):
         while not at.records or self._interrupted:
             left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - time.monotonic()))
             try:
-                found = await got(self._fetch(int(left * 1000)))
+                found = await self._fetch(int(left * 1000))
             except Stopped:
                 return False
             if not at.records and (found is Found.UNDECIDED or (end is not None and time.monotonic() >= end)):
@@ -131,6 +134,7 @@ class ReaderTwin(StreamTwin[T, C]):
     """What both readers are made of."""
 
     _at: ReaderPosition
+    _ended_by = ReaderClosed
 
     def __init__(
         self,
@@ -171,19 +175,9 @@ class ReaderTwin(StreamTwin[T, C]):
         """
         if on_expired not in ("raise", "skip"):
             raise ValueError(f"on_expired is 'raise' or 'skip', not {on_expired!r}")
-        super().__init__(
-            ReaderPosition(page_size, on_expired == "skip"),
-            topic,
-            timeout=timeout,
-            namespace=namespace,
-            url=url,
-            client=client,
-            verify=verify,
-            cert=cert,
-            proxy=proxy,
-            codec=codec,
-            page_size=page_size,
-        )
+        super().__init__(ReaderPosition(page_size, on_expired == "skip"), timeout, codec, page_size)
+        self._connect(topic, namespace, client, url, verify, cert, proxy)
+        self._prepare()
         self._transaction = transaction.to_bytes() if isinstance(transaction, Transaction) else transaction
         self._made(start, inclusive, generation)
 
@@ -208,6 +202,22 @@ class ReaderTwin(StreamTwin[T, C]):
             start, generation = stats.upcoming_offset, stats.generation
         self._at.begin(start, inclusive, generation)
 
+    async def _fetch(self, wait_ms: int) -> Found:
+        while True:
+            asked = self._at.asks(wait_ms, self._transaction_bytes())
+            try:
+                polled = await got(self._ask(partial(self._client.poll, self._topic, asked, self._namespace)))
+            except MessagesExpired as error:
+                if self._has_moved(asked):
+                    return Found.MORE
+                self._skip(error)
+            else:
+                return Found.MORE if self._has_moved(asked) else self._at.answered(asked, polled, time.monotonic())
+
+    def _has_moved(self, asked: ConsumeRequest) -> bool:
+        """Whether another task has moved it since this was asked: what came lies elsewhere, or is held already."""
+        return self._at.asks(asked.wait or 0, asked.transaction) != asked
+
     def _skip(self, error: MessagesExpired) -> None:
         """Go on past the messages that are lost. Raises ``error`` where that was not asked for."""
         lost = self._at.expired(error)
@@ -226,6 +236,9 @@ class ConsumerTwin(StreamTwin[T, C]):
     """What both durable consumers are made of."""
 
     _at: ConsumerPosition
+    _ended_by = ConsumerClosed
+    _guard: AbstractContextManager[Any]
+    """Held while what waits is changed."""
     _opened: Subscription
     _acknowledged = 0
 
@@ -265,19 +278,9 @@ class ConsumerTwin(StreamTwin[T, C]):
         if ack_interval <= 0:
             raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
         check_seconds(ack_interval=ack_interval)
-        super().__init__(
-            ConsumerPosition(),
-            topic,
-            timeout=timeout,
-            namespace=namespace,
-            url=url,
-            client=client,
-            verify=verify,
-            cert=cert,
-            proxy=proxy,
-            codec=codec,
-            page_size=page_size,
-        )
+        super().__init__(ConsumerPosition(), timeout, codec, page_size)
+        self._connect(topic, namespace, client, url, verify, cert, proxy)
+        self._prepare()
         self._ack_interval = ack_interval
         self._subscription = subscription
         self._start: tuple[Start, bool] = start, inclusive
@@ -323,6 +326,84 @@ class ConsumerTwin(StreamTwin[T, C]):
     def acknowledged(self) -> int:
         """Every message below this offset is acknowledged, on disk, as far as this consumer knows."""
         return self._acknowledged
+
+    def _check(self) -> None:
+        """Raise what ended this consumer; once, what one acknowledged in the background met."""
+        super()._check()
+        self._raise_failure()
+
+    async def _fetch(self, wait_ms: int) -> Found:
+        self._interrupted = False  # before what it says is looked at: an interruption behind that counts
+        try:
+            self._check()
+            self._at.pass_over()
+        except BaseException:
+            self._interrupted = True  # it is not all looked at yet
+            raise
+        if self._at.records:
+            return Found.MORE
+        opened = self._opened
+        asked = self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms)
+        try:
+            polled = await got(self._ask(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace)))
+        except OncelogError as error:
+            if isinstance(error, ConsumerFenced):
+                await self._sought()
+            if self._opened is not opened:
+                return Found.MORE
+            self._note(error)
+            raise
+        if self._opened is not opened or self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms) != asked:
+            return Found.MORE  # another task has moved it meanwhile: what came lies elsewhere, or is held already
+        return self._at.answered(polled, time.monotonic())
+
+    async def _sought(self) -> None:
+        """Return when no other task is at a seek: it has perhaps fenced this consumer, and not heard of it yet."""
+
+    async def _seek(self, start: Start, inclusive: bool) -> None:
+        self._check()
+        sought = await got(
+            self._client.seek_subscription(
+                self._topic, self._subscription, start, inclusive=inclusive, epoch=self.epoch, namespace=self._namespace
+            )
+        )
+        with self._guard:
+            self._pending = None
+        self._at.begin()
+        # Also where a signal handler has acknowledged in between, under the epoch that the seek has fenced.
+        self._failure, self._interrupted = None, False
+        # At the end: interrupted before it, the consumer is fenced, and leaves nothing out.
+        self._opened, self._acknowledged = sought, sought.cursor
+
+    async def _acknowledge(self, upto: Upto, within: float | None = None) -> None:
+        asked = upto.asks(self.epoch, self._opened.generation)
+        try:
+            cursor = await got(self._client.acknowledge(self._topic, self._subscription, asked, self._namespace, within=within))
+        except OncelogError as error:
+            self._note(error)
+            raise
+        with self._guard:
+            self._note_acknowledged(upto, cursor)
+
+    async def _acknowledge_pending(self, within: float | None = None) -> None:
+        """Acknowledge what waits. It waits on if that fails, unless it never could succeed."""
+        pending = self._pending
+        if pending is None:
+            return
+        try:
+            await self._acknowledge(pending, within)
+        except OncelogError as error:
+            if not may_retry(error, idempotent=True):
+                with self._guard:
+                    # What was acknowledged behind it meanwhile may be none the worse.
+                    if self._pending is pending or isinstance(error, FOR_EVER):
+                        self._pending = None
+            raise
+
+    def _note_in_background(self, error: OncelogError) -> None:
+        """What acknowledges in the background met this: who asks next hears of it, where it does not pass."""
+        if not may_retry(error, idempotent=True):
+            self._failure, self._untold, self._interrupted = error, True, True
 
     def _note_acknowledged(self, upto: Upto, cursor: int) -> None:
         """The service has acknowledged it."""
