@@ -36,12 +36,7 @@ compared = st.lists(st.tuples(st.sampled_from(list(COMPARED)), st.integers(-3, 1
 
 
 def is_in(window: Window, offset: int, ms: int) -> bool:
-    return (
-        (window.first is None or offset >= window.first)
-        and (window.upto is None or offset < window.upto)
-        and (window.since is None or ms >= window.since)
-        and (window.before is None or ms < window.before)
-    )
+    return window.first <= offset < window.upto and window.since <= ms < window.before
 
 
 @given(compared, compared)

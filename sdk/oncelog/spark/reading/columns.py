@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from oncelog.message_id import SIZE
-from oncelog.wire.columns import BytesColumn, MessageColumns, OffsetRun, ProducerRun, int64, timestamps
+from oncelog.wire.columns import BytesColumn, MessageColumns, int64, timestamps
 
 PARTITION = 0
 """Topics have no partitions; jobs made for Kafka ask for one."""
@@ -82,9 +82,10 @@ def _column(field: pa.Field, topic: str, columns: MessageColumns) -> pa.Array:
         case "partition":
             return pa.repeat(pa.scalar(PARTITION, pa.int32()), count)
         case "offset":
-            return _offsets(columns.offsets, count)
+            return _rising([run.first for run in columns.offsets], [run.count for run in columns.offsets], count)
         case "timestamp":
-            return _timestamps(columns.message_ids, count)
+            in_ms = _fixed(pa.timestamp("ms", tz="UTC"), count, timestamps(columns.message_ids))
+            return in_ms.cast(pa.timestamp("us", tz="UTC"))
         case "timestampType":
             return pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count)
         case "headers":
@@ -92,7 +93,8 @@ def _column(field: pa.Field, topic: str, columns: MessageColumns) -> pa.Array:
         case "message_id":
             return _fixed(pa.binary(SIZE), count, columns.message_ids).cast(pa.binary())
         case "producer":
-            return _producers(columns.producers, count)
+            names = pa.array([run.producer for run in columns.producers], pa.string())
+            return _repeated(names, [run.count for run in columns.producers], count)
         case "sequence_id":
             return _rising([run.sequence_id for run in columns.producers], [run.count for run in columns.producers], count)
     raise ValueError(f"the source has no column {field.name}")
@@ -103,26 +105,10 @@ def _fixed(kind: pa.DataType, count: int, data: bytes) -> pa.Array:
 
 
 def _binary(column: BytesColumn, count: int) -> pa.Array:
-    buffers = [_bitmap(column.present), pa.py_buffer(column.positions), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
-
-
-def _bitmap(present: bytes | None) -> pa.Buffer | None:
-    return None if present is None else _fixed(pa.uint8(), len(present), present).cast(pa.bool_()).buffers()[1]
-
-
-def _timestamps(message_ids: bytes, count: int) -> pa.Array:
-    in_ms = _fixed(pa.timestamp("ms", tz="UTC"), count, timestamps(message_ids))
-    return in_ms.cast(pa.timestamp("us", tz="UTC"))
-
-
-def _offsets(runs: Sequence[OffsetRun], count: int) -> pa.Array:
-    return _rising([run.first for run in runs], [run.count for run in runs], count)
-
-
-def _producers(runs: Sequence[ProducerRun], count: int) -> pa.Array:
-    """Their names."""
-    return _repeated(pa.array([run.producer for run in runs], pa.string()), [run.count for run in runs], count)
+    present = None
+    if column.present is not None:
+        present = _fixed(pa.uint8(), count, column.present).cast(pa.bool_()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), count, [present, pa.py_buffer(column.positions), pa.py_buffer(column.data)])
 
 
 def _rising(firsts: Sequence[int | None], counts: Sequence[int], count: int) -> pa.Array:

@@ -7,7 +7,7 @@ What is in Spark's log is read by later versions: every text carries its version
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +23,8 @@ Json = dict[str, Any]
 # --- where to begin or to end -----------------------------------------------------------------------------------------
 
 
-class AtTime(NamedTuple):
+@dataclass(frozen=True)
+class AtTime:
     """At the first message published at this time, in ms, or later."""
 
     timestamp: int
@@ -79,6 +80,11 @@ class Position(NamedTuple):
     oldest: bool = False
     """``base`` was the oldest message, whichever that is: what expires before anything was read is not missed."""
 
+    @property
+    def is_at_oldest(self) -> bool:
+        """Nothing was read yet, and whatever is oldest then is to be the first."""
+        return self.oldest and self.pos == self.base
+
 
 Positions = Mapping[str, Position]
 """By topic."""
@@ -86,23 +92,16 @@ Positions = Mapping[str, Position]
 
 def unresolved(edge: Edge) -> Json:
     """The first offset of a stream: what the options say. What it means is in the end offset of the first batch."""
-    if isinstance(edge, AtTime):
-        return {"v": VERSION, "start": {"timestamp": edge.timestamp}}
-    if isinstance(edge, AtTimes):
-        return {"v": VERSION, "start": {"timestamps": dict(edge.timestamps)}}
-    if isinstance(edge, AtOffsets):
-        return {"v": VERSION, "start": {"offsets": dict(edge.offsets)}}
-    return {"v": VERSION, "start": edge}
+    return {"v": VERSION, "start": edge if isinstance(edge, str) else asdict(edge)}
 
 
 def to_json(positions: Positions) -> Json:
     """What Spark logs."""
-    return {"v": VERSION, "topics": {topic: _position_json(positions[topic]) for topic in sorted(positions)}}
-
-
-def _position_json(position: Position) -> Json:
-    fields: Json = position._asdict()
-    return fields if position.oldest else {name: fields[name] for name in ("base", "pos", "generation")}
+    fields = {topic: positions[topic]._asdict() for topic in sorted(positions)}
+    for one in fields.values():
+        if not one["oldest"]:
+            del one["oldest"]
+    return {"v": VERSION, "topics": fields}
 
 
 def from_json(offset: Json) -> Positions | None:
@@ -186,14 +185,9 @@ def begins(start: Positions, known: Mapping[str, TopicOffsets]) -> tuple[dict[st
         loss = None if before is None else loss_at(topic, before.pos, before.generation, offsets)
         at[topic] = offsets.earliest if before is None or loss is not None else before.pos
         # A topic made anew is a loss even where nothing was read yet: what the old one had was promised by its pin.
-        if loss is not None and (loss.anew or not _is_at_oldest(before)):
+        if before is not None and loss is not None and (loss.anew or not before.is_at_oldest):
             losses.append(loss)
     return at, losses
-
-
-def _is_at_oldest(position: Position | None) -> bool:
-    """Nothing was read yet, and whatever is oldest then is to be the first."""
-    return position is None or (position.oldest and position.pos == position.base)
 
 
 def loss_at(topic: str, first: int, generation: int | None, known: TopicOffsets) -> Loss | None:
@@ -206,9 +200,7 @@ def advanced(
     start: Positions,
     at: Mapping[str, int],
     known: Mapping[str, TopicOffsets],
-    *,
     max_offsets: int | None = None,
-    within: bool = False,
 ) -> dict[str, Position] | None:
     """The end of the next batch; None where it would be empty and nothing else is to be noted either.
 
@@ -217,34 +209,28 @@ def advanced(
     Args:
         at: Where it begins, by topic (:func:`begins`).
         max_offsets: At most so many offsets, shared in proportion to what is waiting.
-        within: At most as far as the answers' ``within`` says.
     """
-    waiting = {topic: max(0, _reach(known[topic], within) - begin) for topic, begin in at.items()}
+    waiting = {topic: max(0, known[topic].stable - begin) for topic, begin in at.items()}
     taken = waiting if max_offsets is None else share(max_offsets, waiting)
     moved = {
-        topic: Position(begin, begin + taken[topic], known[topic].generation, _is_at_oldest(start.get(topic)))
+        topic: Position(begin, begin + taken[topic], known[topic].generation, topic not in start or start[topic].is_at_oldest)
         for topic, begin in at.items()
     }
     if all(topic in start and (one.pos, one.generation) == start[topic][1:3] for topic, one in moved.items()):
         return None
     # A topic that is not subscribed any more keeps its position: with it again, the stream misses nothing.
-    kept = {topic: Position(old.pos, old.pos, old.generation, _is_at_oldest(old)) for topic, old in start.items()}
+    kept = {topic: Position(old.pos, old.pos, old.generation, old.is_at_oldest) for topic, old in start.items()}
     return {**kept, **moved}
-
-
-def _reach(known: TopicOffsets, within: bool) -> int:
-    return known.stable if not within or known.within is None else min(known.stable, known.within)
 
 
 def capped(known: Mapping[str, TopicOffsets], target: Mapping[str, TopicOffsets]) -> dict[str, TopicOffsets]:
     """``known`` as if nothing had come since ``target`` was answered."""
-    return {topic: _capped(offsets, target.get(topic)) for topic, offsets in known.items()}
-
-
-def _capped(now: TopicOffsets, target: TopicOffsets | None) -> TopicOffsets:
-    is_same = target is not None and now.generation == target.generation
-    stable = min(now.stable, target.stable) if target is not None and is_same else now.earliest
-    return now.model_copy(update={"stable": stable})
+    found = {}
+    for topic, now in known.items():
+        then = target.get(topic)
+        upto = now.earliest if then is None or then.generation != now.generation else min(now.stable, then.stable)
+        found[topic] = now.model_copy(update={"stable": upto})
+    return found
 
 
 def behind(positions: Positions, newest: Mapping[str, TopicOffsets]) -> Json:

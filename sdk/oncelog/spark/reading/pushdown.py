@@ -25,26 +25,26 @@ _NEVER_NULL = frozenset({"value", "topic", "partition", "offset", "timestamp", "
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+LEAST, MOST = -(2**63), 2**63
+"""Of offsets and of times in ms: bounds that keep nothing out."""
+
+
 @dataclass(frozen=True)
 class Window:
-    """What is asked for of each topic; None: no bound."""
+    """What is asked for of each topic."""
 
     topics: frozenset[str] | None = None
-    first: int | None = None
-    upto: int | None = None
+    """None: all."""
+    first: int = LEAST
+    upto: int = MOST
     """Offsets from ``first`` to below ``upto``."""
-    since: int | None = None
-    before: int | None = None
+    since: int = LEAST
+    before: int = MOST
     """Published in [since, before), in ms."""
 
-    def narrowed(self, topics: frozenset[str] | None, first: int | None, upto: int | None) -> Window:
-        """What is in this window and has these topics and offsets."""
-        chosen = topics if self.topics is None else self.topics if topics is None else self.topics & topics
-        return replace(self, topics=chosen, first=_later(self.first, first), upto=_earlier(self.upto, upto))
-
-    def within(self, since: int | None, before: int | None) -> Window:
-        """What is in this window and was published then."""
-        return replace(self, since=_later(self.since, since), before=_earlier(self.before, before))
+    def of_topics(self, topics: frozenset[str]) -> Window:
+        """What is in this window and in one of these topics."""
+        return replace(self, topics=topics if self.topics is None else self.topics & topics)
 
 
 def push(filters: Iterable[Filter]) -> tuple[Window, list[Filter]]:
@@ -65,9 +65,9 @@ def _narrowed(window: Window, asked: Filter) -> Window | None:
         case IsNotNull((column,)) if column in _NEVER_NULL:
             return window
         case EqualTo(("topic",), str(topic)):
-            return window.narrowed(frozenset({topic}), None, None)
+            return window.of_topics(frozenset({topic}))
         case In(("topic",), topics) if all(isinstance(topic, str) for topic in topics):
-            return window.narrowed(frozenset(topics), None, None)
+            return window.of_topics(frozenset(topics))
         case EqualTo() | GreaterThan() | GreaterThanOrEqual() | LessThan() | LessThanOrEqual():
             return _bounded(window, asked)
     return None
@@ -76,31 +76,25 @@ def _narrowed(window: Window, asked: Filter) -> Window | None:
 def _bounded(window: Window, asked: EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual) -> Window | None:
     value = asked.value
     if asked.attribute == ("offset",) and isinstance(value, int) and not isinstance(value, bool):
-        return window.narrowed(None, *_bounds(asked, value, value + 1))
+        first, upto = _bounds(asked, value, value + 1)
+        return replace(window, first=max(window.first, first), upto=min(window.upto, upto))
     if asked.attribute == ("timestamp",) and isinstance(value, datetime) and value.tzinfo is not None:
         # A message's time is a whole millisecond, the filter's may lie between two.
-        behind = (value - _EPOCH) // timedelta(milliseconds=1) + 1
-        return window.within(*_bounds(asked, -((_EPOCH - value) // timedelta(milliseconds=1)), behind))
+        at, behind = -((_EPOCH - value) // timedelta(milliseconds=1)), (value - _EPOCH) // timedelta(milliseconds=1) + 1
+        since, before = _bounds(asked, at, behind)
+        return replace(window, since=max(window.since, since), before=min(window.before, before))
     return None
 
 
-def _bounds(asked: Filter, at: int, behind: int) -> tuple[int | None, int | None]:
+def _bounds(asked: Filter, at: int, behind: int) -> tuple[int, int]:
     """``at``: the first that is equal or greater; ``behind``: the first that is greater."""
     match asked:
         case GreaterThan():
-            return behind, None
+            return behind, MOST
         case GreaterThanOrEqual():
-            return at, None
+            return at, MOST
         case LessThan():
-            return None, at
+            return LEAST, at
         case LessThanOrEqual():
-            return None, behind
+            return LEAST, behind
     return at, behind
-
-
-def _later(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)
-
-
-def _earlier(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from oncelog.errors import TopicNotFound
 from oncelog.spark.options import logger, warn
+from oncelog.spark.reading import offsets
 from oncelog.spark.reading.columns import arrow_schema, check_schema, read_schema
 from oncelog.spark.reading.offsets import (
     EARLIEST,
@@ -32,23 +33,8 @@ from oncelog.spark.reading.offsets import (
     Position,
     Positions,
     Range,
-    advanced,
-    begins,
-    behind,
-    capped,
-    from_json,
-    is_oldest,
-    loss_at,
-    no_match,
-    offset_of,
-    pinned,
-    ranges,
-    split,
-    time_of,
-    to_json,
-    unresolved,
 )
-from oncelog.spark.reading.pushdown import Window, push
+from oncelog.spark.reading.pushdown import LEAST, MOST, Window, push
 from oncelog.spark.reading.read_options import ReadOptions
 from oncelog.spark.reading.standing import Standing
 from oncelog.spark.reading.task import batches, report
@@ -92,7 +78,7 @@ class _Reading:
         return connection.client().offsets(asked, connection.namespace, wait=wait) if asked else {}
 
     def _partitions(self, whole: Sequence[Range]) -> list[InputPartition]:
-        return [InputPartition(part) for part in split(whole, self._options.min_partitions)]
+        return [InputPartition(part) for part in offsets.split(whole, self._options.min_partitions)]
 
 
 class BatchReader(_Reading, DataSourceReader):
@@ -123,29 +109,30 @@ class BatchReader(_Reading, DataSourceReader):
         """Raises DataLost, TopicNotFound, ValueError."""
         known = self._ask({topic: _asked(self._start, topic) for topic in topics})
         at_end = self._ask({topic: _asked(self._options.end, topic) for topic in known}) if _is_time(self._options.end) else known
-        since, before = self._times(known, window)
+        since = self._at(known, window.since) if window.since > LEAST else {}
+        before = self._at(known, window.before) if window.before < MOST else {}
         chosen = []
-        for topic, offsets in known.items():
-            begin = self._first(topic, offsets)
-            first = max(begin, window.first or 0, since[topic])
-            upto = min(self._upto(topic, at_end[topic]), offsets.stable, *_given(window.upto, before.get(topic)))
-            is_first = first == begin and is_oldest(self._start, topic)
-            chosen.append(Range(topic, first, upto, offsets.generation, is_first))
+        for topic, of_topic in known.items():
+            begin = self._first(topic, of_topic)
+            first = max(begin, window.first, since.get(topic, 0))
+            upto = min(self._upto(topic, at_end[topic]), of_topic.stable, window.upto, before.get(topic, MOST))
+            is_oldest = first == begin and offsets.is_oldest(self._start, topic)
+            chosen.append(Range(topic, first, upto, of_topic.generation, is_oldest))
         return [one for one in chosen if one.first < one.upto]
 
     def _first(self, topic: str, known: TopicOffsets) -> int:
-        first = offset_of(self._start, topic, known)
+        first = offsets.offset_of(self._start, topic, known)
         if _is_time(self._start) and first >= known.stable and self._options.time_strategy == "error":
-            raise no_match(self._start, topic)
+            raise offsets.no_match(self._start, topic)
         first = self._within("startingOffsets", self._start, topic, first, known)
-        loss = loss_at(topic, first, None, known)
+        loss = offsets.loss_at(topic, first, None, known)
         if loss is None:
             return first
         report([loss], self._options.fail_on_data_loss)
         return loss.earliest
 
     def _upto(self, topic: str, known: TopicOffsets) -> int:
-        upto = self._within("endingOffsets", self._options.end, topic, offset_of(self._options.end, topic, known), known)
+        upto = self._within("endingOffsets", self._options.end, topic, offsets.offset_of(self._options.end, topic, known), known)
         begin = self._start.offsets[topic] if isinstance(self._start, AtOffsets) else EARLIEST
         if isinstance(self._options.end, AtOffsets) and begin > upto:
             raise ValueError(f"startingOffsets: {begin} of topic {topic} is behind its endingOffsets, {upto}")
@@ -161,15 +148,11 @@ class BatchReader(_Reading, DataSourceReader):
         warn(f"oncelog source: {problem}; going on without those (failOnDataLoss is false)")
         return known.stable
 
-    def _times(self, known: Known, window: Window) -> tuple[dict[str, int], dict[str, int]]:
-        """The window's times as offsets: of each topic where it begins, and where it ends if it has an end."""
-        since = self._at(known, window.since) if window.since is not None else dict.fromkeys(known, 0)
-        return since, self._at(known, window.before) if window.before is not None else {}
-
     def _at(self, known: Known, time: int) -> dict[str, int]:
+        """A time as offsets."""
         edge = AtTime(max(0, time))
         answers = self._ask({topic: _asked(edge, topic) for topic in known})
-        return {topic: offset_of(edge, topic, offsets) for topic, offsets in answers.items()}
+        return {topic: offsets.offset_of(edge, topic, one) for topic, one in answers.items()}
 
 
 class PushdownReader(BatchReader):
@@ -191,13 +174,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target: Known | None = None
         self._newest: Known | None = None
         self._end: Positions = {}
-        self._behind: frozenset[str] = frozenset()
-        self._gone: frozenset[str] = frozenset()
+        self._behind: set[str] = set()
+        self._gone: set[str] = set()
         self._standing = None if options.subscription is None else Standing(options.connection, options.subscription)
 
     def initialOffset(self) -> Json:  # noqa: N802  # Spark's name, as those that follow
         """Only a name: what it means is decided by the end of the first batch, which is empty and is in Spark's log."""
-        return unresolved(self._edge)
+        return offsets.unresolved(self._edge)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What the options say. Where there are both limits, the other one is kept too."""
@@ -216,35 +199,39 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             DataLost: what comes next is not there any more. TopicNotFound. ValueError: an offset of another version, or a
                 beginning that is none.
         """
-        positions = from_json(start)
+        positions = offsets.from_json(start)
         if positions is None:
-            known = self._known({topic: _asked(self._edge, topic) for topic in self._topics()})
-            self._end = pinned(self._edge, known, or_latest=self._options.time_strategy == "latest")
-            return to_json(self._end)
+            known = self._noted(self._ask({topic: _asked(self._edge, topic) for topic in self._topics()}), {})
+            self._end = offsets.pinned(self._edge, known, or_latest=self._options.time_strategy == "latest")
+            return offsets.to_json(self._end)
         if self._standing is not None:
             self._standing.tell(positions)
         known = self._news(positions)
-        at, losses = begins(positions, known)
+        at, losses = offsets.begins(positions, known)
         report(losses, self._options.fail_on_data_loss)
-        max_offsets, max_bytes = self._limits(limit)
+        max_offsets, max_bytes = None, None
+        if isinstance(limit, ReadMaxRows):
+            max_offsets, max_bytes = limit.max_rows, self._options.max_bytes
+        elif isinstance(limit, ReadMaxBytes):
+            max_bytes = limit.max_bytes
         if max_bytes is not None:
             known = self._weighed(at, known, max_bytes)
-        moved = advanced(positions, at, known, max_offsets=max_offsets, within=max_bytes is not None)
+        moved = offsets.advanced(positions, at, known, max_offsets)
         self._end = positions if moved is None else moved
-        return start if moved is None else to_json(moved)
+        return start if moved is None else offsets.to_json(moved)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """Up to where messages are stable, and how far this stream is behind, as far as is known without asking."""
         if self._newest is None:
             return None
         stable = {topic: Position(one.stable, one.stable, one.generation) for topic, one in self._newest.items()}
-        return {**to_json(stable), **behind(self._end, self._newest)}
+        return {**offsets.to_json(stable), **offsets.behind(self._end, self._newest)}
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """What the batch holds; said by its end alone, whatever the options say today."""
-        positions = from_json(end)
+        positions = offsets.from_json(end)
         # Where nothing is new, Spark may ask from an end to itself; the end says what the batch before held.
-        return [] if start == end or positions is None else self._partitions(ranges(positions))
+        return [] if start == end or positions is None else self._partitions(offsets.ranges(positions))
 
     def _news(self, positions: Positions) -> Known:
         topics = self._topics()
@@ -252,12 +239,19 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._note_what_is_gone(positions, topics)
         asked = {topic: TopicAsked(after=positions[topic].pos if topic in positions else None) for topic in topics}
         is_idle = self._target is None and all(topic in positions for topic in topics)
-        return self._known(asked, self._options.poll_wait if is_idle else 0, positions)
+        return self._noted(self._ask_those_there(asked, self._options.poll_wait if is_idle else 0, positions), positions)
 
-    def _known(self, asked: Mapping[str, TopicAsked], wait: float = 0, reached: Positions | None = None) -> Known:
-        self._newest = self._ask(asked, wait) if reached is None else self._ask_those_there(asked, wait, reached)
-        self._note_what_went_back(reached or {}, self._newest)
-        return self._newest if self._target is None else capped(self._newest, self._target)
+    def _noted(self, newest: Known, reached: Positions) -> Known:
+        """An answer, for the progress; and what of it this stream is to see."""
+        self._newest = newest
+        # A service that was restarted may not know yet how transactions ended; one with an old copy of its data never will.
+        both = [(topic, one, newest[topic]) for topic, one in reached.items() if topic in newest]
+        behind = {topic for topic, one, now in both if now.generation == one.generation and now.stable < one.pos}
+        for topic in behind - self._behind:
+            stable, pos = newest[topic].stable, reached[topic].pos
+            logger.warning("oncelog source: topic %s is stable up to %d, though %d was reached; waiting", topic, stable, pos)
+        self._behind = behind
+        return newest if self._target is None else offsets.capped(newest, self._target)
 
     def _ask_those_there(
         self, asked: Mapping[str, TopicAsked], wait: float = 0, reached: Positions | None = None
@@ -282,14 +276,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _note_what_is_gone(self, reached: Positions, there: Collection[str]) -> None:
         """Raises DataLost, or warns once, for topics that are read and that are not among those ``there``."""
         pattern, named = self._options.pattern, self._options.topics
-        gone = {
-            topic
-            for topic in reached.keys() - set(there)
-            if (re.fullmatch(pattern, topic) if pattern is not None else topic in named)
-        }
+        missing = reached.keys() - set(there)
+        gone = {topic for topic in missing if (topic in named if pattern is None else re.fullmatch(pattern, topic))}
         losses = [Loss(topic, reached[topic].pos, reached[topic].pos, gone=True) for topic in sorted(gone - self._gone)]
         report(losses, self._options.fail_on_data_loss)
-        self._gone = frozenset(gone)
+        self._gone = gone
 
     def _weighed(self, at: Mapping[str, int], known: Known, max_bytes: int) -> Known:
         """How far the messages go that fit in: each topic with something new has the same part."""
@@ -298,30 +289,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             return known
         part = max(1, max_bytes // len(new))
         answers = self._ask({topic: TopicAsked(after=begin, max_bytes=part) for topic, begin in new.items()})
-        # Between the two answers a topic may have been made anew: how far the bytes of the other one go says nothing of this one.
-        fits = {
-            topic: answer.within if answer.generation == known[topic].generation else at[topic]
-            for topic, answer in answers.items()
-        }
-        return {topic: one.model_copy(update={"within": fits.get(topic)}) for topic, one in known.items()}
-
-    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """Offsets and bytes."""
-        if isinstance(limit, ReadMaxRows):
-            return limit.max_rows, self._options.max_bytes
-        return (None, limit.max_bytes) if isinstance(limit, ReadMaxBytes) else (None, None)
-
-    def _note_what_went_back(self, reached: Positions, newest: Known) -> None:
-        """A service that was restarted may not know yet how transactions ended; one with an old copy of its data never will."""
-        behind = {topic for topic in reached.keys() & newest.keys() if _is_behind(newest[topic], reached[topic])}
-        for topic in behind - self._behind:
-            stable, pos = newest[topic].stable, reached[topic].pos
-            logger.warning("oncelog source: topic %s is stable up to %d, though %d was reached; waiting", topic, stable, pos)
-        self._behind = frozenset(behind)
-
-
-def _is_behind(newest: TopicOffsets, reached: Position) -> bool:
-    return newest.generation == reached.generation and newest.stable < reached.pos
+        nearer = dict(known)
+        for topic, answer in answers.items():
+            # Between the two answers a topic may have been made anew: how far the new one's bytes go says nothing of this one.
+            within = answer.within if answer.generation == known[topic].generation else at[topic]
+            if within is not None and within < known[topic].stable:
+                nearer[topic] = known[topic].model_copy(update={"stable": within})
+        return nearer
 
 
 def _names(edge: Edge, name: str, number: int) -> bool:
@@ -333,8 +307,4 @@ def _is_time(edge: Edge) -> bool:
 
 
 def _asked(edge: Edge, topic: str) -> TopicAsked:
-    return TopicAsked(timestamp=time_of(edge, topic))
-
-
-def _given(*numbers: int | None) -> list[int]:
-    return [number for number in numbers if number is not None]
+    return TopicAsked(timestamp=offsets.time_of(edge, topic))
