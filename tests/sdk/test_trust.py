@@ -89,7 +89,7 @@ def test_a_ca_of_ones_own_is_trusted_where_it_is_named_or_the_environment_names_
     with listing(certificates.server()) as fake:
         for verify in (ca, Path(ca), ssl.create_default_context(cafile=ca)):
             assert topics(fake.url, verify=verify) == ["t"]
-        assert Connection.chosen(fake.url, None, None, ca=ca).client().topics() == ["t"]
+        assert Connection.chosen(fake.url, None, None, trust=Trust.chosen(ca)).client().topics() == ["t"]
         for use in (
             lambda: Producer("t", url=fake.url, verify=ca),
             lambda: Reader("t", url=fake.url, verify=ca).read(),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.http.trust import Trust
 from oncelog.spark.connection import Connection
 from oncelog.spark.data_source import OncelogDataSource
 from oncelog.spark.reading.columns import read_schema
@@ -19,7 +20,7 @@ SERVICE = {
     "url": "http://there:1", "namespace": "n", "token": "s3cret", "retryTimeoutMs": "2500",
     "ca": "/ca.pem", "cert": "/cert.pem", "key": "/key.pem", "proxy": "http://proxy:1",
 }  # fmt: skip
-THERE = Connection("http://there:1", "n", "s3cret", 2.5, "/ca.pem", "/cert.pem", "/key.pem", "http://proxy:1")
+THERE = Connection("http://there:1", "n", "s3cret", 2.5, Trust("/ca.pem", "/cert.pem", "/key.pem", "http://proxy:1"))
 LEAST = replace(Connection.chosen(None, None, None), url="http://127.0.0.1:7070", namespace="default", retry_seconds=120.0)
 
 

@@ -22,10 +22,7 @@ class Connection:
     namespace: str = DEFAULT_NAMESPACE
     token: str | None = field(default=None, repr=False)
     retry_seconds: float = RETRY_SECONDS
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = field(default=None, repr=False)
-    proxy: str | None = field(default=None, repr=False)
+    trust: Trust = Trust()  # noqa: RUF009  # it is frozen, too
 
     @classmethod
     def chosen(
@@ -34,26 +31,18 @@ class Connection:
         namespace: str | None,
         token: str | None,
         retry_seconds: float | None = None,
-        ca: str | None = None,
-        cert: str | None = None,
-        key: str | None = None,
-        proxy: str | None = None,
+        trust: Trust | None = None,
     ) -> Connection:
         """What the options say, else the variables of the driver's environment that a client reads, else the defaults.
 
-        Executors know nothing of the driver's environment, so it is read here, once. Files lie on every machine. Raises
-        ValueError for a proxy that is none.
+        Executors know nothing of the driver's environment, so it is read here, once. Files lie on every machine.
         """
-        trust = Trust.chosen(ca, None if cert is None else (cert, key) if key is not None else cert, proxy)
         return cls(
             url or os.environ.get("ONCELOG_URL") or DEFAULT_URL,
             namespace or DEFAULT_NAMESPACE,
             token or os.environ.get("ONCELOG_TOKEN"),
             RETRY_SECONDS if retry_seconds is None else retry_seconds,
-            trust.ca,
-            trust.certificate,
-            trust.key,
-            trust.proxy,
+            trust or Trust.chosen(),
         )
 
     def client(self) -> Client:
@@ -62,9 +51,10 @@ class Connection:
         with _lock:
             client = _clients.get(key)
             if client is None:
-                cert = None if self.cert is None else self.cert if self.key is None else (self.cert, self.key)
+                trust = self.trust
+                cert = trust.certificate if trust.certificate is None or trust.key is None else (trust.certificate, trust.key)
                 client = _clients[key] = Client(
-                    self.url, token=self.token, retry=self.retry_seconds, verify=self.ca, cert=cert, proxy=self.proxy
+                    self.url, token=self.token, retry=self.retry_seconds, verify=trust.ca, cert=cert, proxy=trust.proxy
                 )
         return client
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 
+from oncelog.http.trust import Trust
 from oncelog.spark.connection import Connection
 
 SHARED = ("url", "namespace", "token", "topic", "retryTimeoutMs", "ca", "cert", "key", "proxy")
@@ -62,12 +63,7 @@ _KAFKAS = {
 
 def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
     """``true`` or ``false``. Raises ValueError."""
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError(f"option {name} is true or false, not {text!r}")
-    return text.strip().lower() == "true"
+    return choice(given, name, ("true", "false"), "true" if default else "false") == "true"
 
 
 def whole_number(given: Mapping[str, str], name: str, least: int) -> int | None:
@@ -84,11 +80,11 @@ def whole_number(given: Mapping[str, str], name: str, least: int) -> int | None:
     return number
 
 
-def choice(given: Mapping[str, str], name: str, words: Sequence[str]) -> str:
-    """One of these words, the first where the option is not given. Raises ValueError."""
+def choice(given: Mapping[str, str], name: str, words: Sequence[str], default: str | None = None) -> str | None:
+    """One of these words, or ``default`` where the option is not given. Raises ValueError."""
     text = given.get(name.lower())
     if text is None:
-        return words[0]
+        return default
     if text.strip().lower() not in words:
         raise ValueError(f"option {name} is {' or '.join(words)}, not {text!r}")
     return text.strip().lower()
@@ -103,8 +99,9 @@ def one_of(given: Mapping[str, str], names: Collection[str]) -> str | None:
 
 
 def connection(given: Mapping[str, str]) -> Connection:
-    """What url, namespace, token, retryTimeoutMs, ca, cert, key and proxy say."""
+    """What url, namespace, token, retryTimeoutMs, ca, cert, key and proxy say. Raises ValueError."""
     retry_ms = whole_number(given, "retryTimeoutMs", 0)
     seconds = None if retry_ms is None else retry_ms / 1000
-    ways = {name: given.get(name) for name in ("ca", "cert", "key", "proxy")}
-    return Connection.chosen(given.get("url"), given.get("namespace"), given.get("token"), seconds, **ways)
+    cert, key = given.get("cert"), given.get("key")
+    trust = Trust.chosen(given.get("ca"), (cert, key) if cert is not None and key is not None else cert, given.get("proxy"))
+    return Connection.chosen(given.get("url"), given.get("namespace"), given.get("token"), seconds, trust)

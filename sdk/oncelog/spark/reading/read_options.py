@@ -70,6 +70,9 @@ class ReadOptions:
         refuse_unknown(given, KNOWN, "source")
         topics, pattern = _topics(given)
         poll_wait_ms = whole_number(given, "pollWaitMs", 0)
+        subscription = given.get("subscription")
+        if subscription is not None and not SUBSCRIPTION_PATTERN.fullmatch(subscription):
+            raise ValueError(f"option subscription is no name of a subscription: {subscription[:100]!r}")
         return cls(
             connection(given),
             topics,
@@ -83,10 +86,8 @@ class ReadOptions:
             (POLL_WAIT_MS if poll_wait_ms is None else poll_wait_ms) / 1000,
             boolean(given, "pushdown", False),
             pattern,
-            choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
-            if "startingoffsetsbytimestampstrategy" in given
-            else None,
-            _subscription(given),
+            choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest")),
+            subscription,
         )
 
     def check_batch(self) -> None:
@@ -109,20 +110,16 @@ def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
         raise ValueError("which topic? Option subscribe names one, or several with commas between them")
     text = given[option.lower()]
     if option == "subscribePattern":
-        return (), _pattern(text)
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ValueError(f"option subscribePattern is a regular expression of Python, not {text!r}: {error}") from None
+        return (), text
     names = _assigned(text) if option == "assign" else text.split(",") if option == "subscribe" else [text]
     topics = {name.strip() for name in names} - {""}
     if not topics:
         raise ValueError(f"option {option} names no topic: {text!r}")
     return tuple(sorted(topics)), None
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"option subscribePattern is a regular expression of Python, not {text!r}: {error}") from None
-    return text
 
 
 def _assigned(text: str) -> list[str]:
@@ -134,41 +131,25 @@ def _assigned(text: str) -> list[str]:
     raise ValueError(f'option assign is JSON such as {{"readings": [0]}}: a topic has partition 0 and no other; not {text!r}')
 
 
-def _subscription(given: Mapping[str, str]) -> str | None:
-    name = given.get("subscription")
-    if name is not None and not SUBSCRIPTION_PATTERN.fullmatch(name):
-        raise ValueError(f"option subscription is no name of a subscription: {name[:100]!r}")
-    return name
-
-
 def _edge(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Edge | None:
     """As in Kafka's source, a timestamp goes before timestamps of each topic, and those before offsets."""
     timestamp = whole_number(given, f"{which}Timestamp", 0)
     if timestamp is not None:
         return AtTime(timestamp)
-    by_topic = f"{which}OffsetsByTimestamp"
-    if by_topic.lower() in given:
-        return AtTimes(_timestamps(by_topic, given[by_topic.lower()], topics))
+    example = json.dumps(dict.fromkeys(topics, 0))
+    option = f"{which}OffsetsByTimestamp"
+    if option.lower() in given:
+        wanted = f"option {option} is a time of each topic in ms as JSON, such as {example}"
+        return AtTimes(_by_topic(given[option.lower()], topics, wanted, 0))
     option = f"{which}Offsets"
     text = given.get(option.lower(), "").strip()
-    if not text:
-        return None
-    if text.lower() == "earliest":
-        return "earliest"
-    if text.lower() == "latest":
-        return "latest"
-    return AtOffsets(_offsets(option, text, topics))
-
-
-def _timestamps(option: str, text: str, topics: tuple[str, ...]) -> dict[str, int]:
-    wanted = f"option {option} is a time of each topic in ms as JSON, such as {json.dumps(dict.fromkeys(topics, 0))}"
-    return _by_topic(text, topics, wanted, 0)
-
-
-def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, int]:
-    example = json.dumps(dict.fromkeys(topics, 0))
+    match text.lower():
+        case "":
+            return None
+        case "earliest" | "latest" as edge:
+            return edge
     wanted = f"option {option} is earliest, latest or an offset of each topic as JSON, such as {example}"
-    return _by_topic(text, topics, f"{wanted} ({EARLIEST}: earliest, {LATEST}: latest)", EARLIEST)
+    return AtOffsets(_by_topic(text, topics, f"{wanted} ({EARLIEST}: earliest, {LATEST}: latest)", EARLIEST))
 
 
 def _by_topic(text: str, topics: tuple[str, ...], wanted: str, least: int) -> dict[str, int]:
@@ -181,13 +162,8 @@ def _by_topic(text: str, topics: tuple[str, ...], wanted: str, least: int) -> di
         raise ValueError(f"{wanted}, not {text!r}") from None
     if not isinstance(by_topic, dict) or by_topic.keys() != set(topics):
         raise ValueError(f"{wanted}, for {', '.join(topics)} and no other; not {text!r}")
-    numbers = {topic: _number(value, least) for topic, value in sorted(by_topic.items())}
-    if None in numbers.values():
+    # Kafka's form has a number of each partition; a topic here has one.
+    given = {topic: one["0"] if isinstance(one, dict) and one.keys() == {"0"} else one for topic, one in sorted(by_topic.items())}
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= least for number in given.values()):
         raise ValueError(f"{wanted}, not {text!r}")
-    return {topic: number for topic, number in numbers.items() if number is not None}
-
-
-def _number(value: object, least: int) -> int | None:
-    if isinstance(value, dict):  # Kafka's form; a topic here has one partition
-        return _number(value["0"], least) if value.keys() == {"0"} and not isinstance(value["0"], dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
+    return given
