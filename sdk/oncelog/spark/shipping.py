@@ -20,18 +20,15 @@ from collections.abc import Callable, Iterator
 from importlib import import_module, invalidate_caches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
 PACKAGE = "oncelog"
 
 T = TypeVar("T")
-
-
-def shipped() -> type[DataSource]:
-    """The data source ``oncelog`` with the package in it; needs nothing of oncelog where it is unpickled."""
-    return carrying(packed(), str(import_module(PACKAGE).__version__))
+Arrival = Callable[[Callable[[], Any]], Any]
+"""Calls a function once the package is installed, and answers what it answers."""
 
 
 def packed() -> bytes:
@@ -52,14 +49,14 @@ def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
             yield inside, entry
 
 
-def carrying(package: bytes, version: str) -> type[DataSource]:
-    """A data source that brings ``package`` with it wherever it, its readers and its writers are unpickled.
+def shipped() -> type[DataSource]:
+    """The data source ``oncelog``, which brings the package with it wherever it, its readers and its writers are unpickled.
 
     What is nested in here, in :func:`_arrival` and in :func:`_parts` has no name that could be imported, so cloudpickle takes it
-    by value, ``package`` included (once per pickle). So it must not call what this module defines at its top, which would be
+    by value, the package included (once per pickle). So it must not call what this module defines at its top, which would be
     taken by its name, and uses the standard library alone until ``install`` has run.
     """
-    installed_first = _arrival(package, version)
+    installed_first = _arrival(packed(), str(import_module(PACKAGE).__version__))
     carried = _parts(installed_first)
 
     class Carried(DataSource):
@@ -70,9 +67,8 @@ def carrying(package: bytes, version: str) -> type[DataSource]:
             return "oncelog"
 
         def installed(self) -> DataSource:
-            source: DataSource = installed_first(lambda: import_module("oncelog.spark.data_source")).OncelogDataSource(
-                self.options
-            )
+            module = installed_first(lambda: import_module("oncelog.spark.data_source"))
+            source: DataSource = module.OncelogDataSource(self.options)
             return source
 
         def schema(self) -> Any:
@@ -93,14 +89,8 @@ def carrying(package: bytes, version: str) -> type[DataSource]:
     return Carried
 
 
-class Arrival(Protocol):
-    """Calls ``load`` once the package is installed."""
-
-    def __call__(self, load: Callable[[], T], /) -> T: ...
-
-
 def _arrival(package: bytes, version: str) -> Arrival:
-    """What has the package imported where it arrives, before anything of it is used."""
+    """What calls a function once the package is imported where it arrives."""
 
     needed = ("httptools", "certifi", "fastavro", "pydantic", "pyarrow")
 
@@ -128,7 +118,7 @@ def _arrival(package: bytes, version: str) -> Arrival:
             return draft
         return path
 
-    def installed_first(load: Callable[[], T]) -> T:
+    def installed_first(load: Callable[[], Any]) -> Any:
         """What ``load`` gives; one sentence where a package that oncelog is made with is not installed."""
         try:
             install()
