@@ -182,7 +182,7 @@ def test_what_waits_is_counted_and_how_long(shop: Shop) -> None:
 
 
 POINTS = [
-    *((OutboxDatabase, name, when) for name in ("step", "_put", "_delete") for when in ("before", "after")),
+    *((OutboxDatabase, name, when) for name in ("step", "_delete") for when in ("before", "after")),
     *((Publishing, "_send", when) for when in ("before", "after")),
 ]
 """Where a relay dies: class, method, and whether before a call of it or behind that."""
@@ -344,8 +344,8 @@ def test_rows_in_a_table_that_was_emptied_are_not_taken_for_those_numbered_befor
     """TRUNCATE … RESTART IDENTITY while a plan was under way: the new rows have the ids of the old ones."""
     shop.add("t", b"old 0", b"old 1")
     database = shop.database()
-    lease, _ = database.step(database.claim(database.lease(), "dead"), [], 10, 1_000_000, [], [T])
-    database.release(lease)
+    lease, _ = database.step(database.change(database.lease(), holder="dead"), [], 10, 1_000_000, [], [T])
+    database.change(lease, holder=None)
     topics.logs["default", "t"] = [(0, b"old 0"), (1, b"old 1")]
     with shop.engine.begin() as connection:
         if shop.engine.dialect.name == "sqlite":
@@ -398,22 +398,22 @@ def test_of_two_relays_one_publishes_and_the_other_follows_a_clean_stop_at_once(
 def test_a_relay_that_was_overtaken_changes_nothing(shop: Shop) -> None:
     shop.add("t", b"0", b"1")
     old, new = shop.database(), shop.database()
-    held, _ = old.step(old.claim(old.lease(), "old"), [], 1, 1_000, [], [T])
-    taken_over = new.claim(new.lease(), "new")
+    held, _ = old.step(old.change(old.lease(), holder="old"), [], 1, 1_000, [], [T])
+    taken_over = new.change(new.lease(), holder="new")
     for change in (
         lambda: old.step(held, held.plan, 10, 1_000, [], [T]),
-        lambda: old.beat(held),
-        lambda: old.release(held),
-        lambda: old.raise_number(held, 100),
-        lambda: old.raise_number(held._replace(holder="new"), 100),
-        lambda: old.claim(held, "old"),
+        lambda: old.change(held),
+        lambda: old.change(held, holder=None),
+        lambda: old.change(held._replace(holder="new"), next_number=100),
     ):
         with pytest.raises(LeaseLost):
             change()
         assert new.lease() == taken_over
         assert shop.left() == 2
-    assert new.raise_number(taken_over, 0).next_number == 1, "no number is given twice"
-    assert [planned.number for planned in new.step(new.lease(), [], 10, 1_000, [], [T])[0].plan] == [0, 1]
+    lease, _ = new.step(taken_over, [], 10, 1_000, [], [T])
+    assert [planned.number for planned in lease.plan] == [0, 1]
+    new.change(lease, holder=None)
+    assert shop.relay().renumber() == 2, "no number is given twice"
 
 
 def test_a_relay_that_hangs_in_the_middle_of_a_change_does_not_hold_up_the_others(
@@ -423,11 +423,11 @@ def test_a_relay_that_hangs_in_the_middle_of_a_change_does_not_hold_up_the_other
     shop = Shop(postgresql, topics)
     shop.add("t", b"0")
     hanging = shop.database(0.5)
-    lease = hanging.claim(hanging.lease(), "hanging")
+    lease = hanging.change(hanging.lease(), holder="hanging")
 
     def hang() -> None:
         with hanging._changing() as connection:
-            hanging._move(connection, lease, lease)
+            hanging._move(connection, lease)
             assert shop.relay(takeover=1.0).run_once() == 1
             connection.execute(text("SELECT 1"))
 
@@ -603,7 +603,7 @@ def test_a_database_that_does_not_know_what_was_published_is_found_out_where_row
     with pytest.raises(OutboxBehind):
         publish_all(other, relay)
     assert topics.payloads("u") == [b"0", b"1", b"2"]
-    relay._let_go()
+    relay._holder.let_go()
     assert relay.renumber() == 3
     assert relay.run_once() == 5
     assert topics.logs["default", "u"][3:] == [(3, b"would get the number 0")]

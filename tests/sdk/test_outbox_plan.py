@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import RequestTooLarge, TopicNotFound
-from oncelog.sql.outbox import backlog as module
-from oncelog.sql.outbox.backlog import Backlog, Watch
-from oncelog.sql.outbox.plan import Name, Planned, decode, encode, number, taken
+from oncelog.sql.outbox import plan as module
+from oncelog.sql.outbox.plan import Backlog, Name, Planned, Watch, decode, encode, taken
 
 TOPIC, OTHER = Name("default", "t"), Name("default", "u")
 REFUSED = TopicNotFound()
@@ -29,10 +28,6 @@ def test_a_plan_comes_back_as_it_was_written(entries: list[tuple[int, int, int]]
 def test_a_plan_that_cannot_be_read_is_refused(damaged: str) -> None:
     with pytest.raises(ValueError, match="not the plan"):
         decode(damaged)
-
-
-def test_numbers_follow_the_order_of_the_rows() -> None:
-    assert number([(7, 70), (3, 30)], 5) == [Planned(5, 7, 70), Planned(6, 3, 30)]
 
 
 @given(st.lists(st.integers(0, 100), max_size=20), st.integers(0, 300))

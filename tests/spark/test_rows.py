@@ -16,7 +16,8 @@ from pyspark.sql.types import DataType, DoubleType, LongType, StringType, Struct
 from oncelog.producing.cutting import REQUEST
 from oncelog.spark.reading.columns import read_schema
 from oncelog.spark.writing import rows as module
-from oncelog.spark.writing.rows import Chunks, Columns, Target, check_columns, checksum, checksum_text, split
+from oncelog.spark.writing.rows import Chunks, check_columns, checksum, checksum_text, split
+from oncelog.wire.requests import PublishRequest
 
 MAX_BYTES = REQUEST.bytes
 
@@ -126,8 +127,8 @@ def test_rows_that_swap_their_values_have_another_sum() -> None:
     numbers = Random(1)
     for _ in range(100_000):
         keys, payloads = ([numbers.randbytes(4) for _ in range(2)] for _ in range(2))
-        swapped = checksum(Target("t"), Columns(payloads[::-1], list(keys)))
-        assert swapped != checksum(Target("t"), Columns(payloads, list(keys)))
+        swapped = checksum("t", PublishRequest(payloads[::-1], keys=keys))
+        assert swapped != checksum("t", PublishRequest(payloads, keys=keys))
 
 
 def test_the_sum_stays_what_it_is_from_one_version_to_the_next() -> None:

@@ -105,3 +105,17 @@ def connection(given: Mapping[str, str]) -> Connection:
     cert, key = given.get("cert"), given.get("key")
     trust = Trust.chosen(given.get("ca"), (cert, key) if cert is not None and key is not None else cert, given.get("proxy"))
     return Connection.chosen(given.get("url"), given.get("namespace"), given.get("token"), seconds, trust)
+
+
+def service_options(url: str | None, namespace: str | None, token: str | None) -> dict[str, str]:
+    """Of the data source; what is None is left to its defaults (ONCELOG_URL, ONCELOG_TOKEN)."""
+    given = {"url": url, "namespace": namespace, "token": token}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def topic_names(topics: str | Sequence[str]) -> list[str]:
+    """One name or several. Raises ValueError where there is none."""
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if not names or not all(names):
+        raise ValueError("a job needs the name of a topic")
+    return names

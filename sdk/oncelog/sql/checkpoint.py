@@ -8,28 +8,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    MetaData,
-    String,
-    Table,
-    and_,
-    insert,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.orm import Session, scoped_session
 
 from oncelog.errors import CheckpointConflict
 from oncelog.message_id import SIZE, MessageId
-from oncelog.sql.table import TableOnDemand
+from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, check_name
 from oncelog.values.message import Message
-
-_NAME_LIMIT = 249
-"""The contract's limit for topic names; three of them in UTF-8 still fit MySQL's 3072 bytes of key."""
 
 
 class _Row(NamedTuple):
@@ -85,25 +70,24 @@ class Checkpoint:
                 commits (MySQL), create it beforehand (:attr:`table`), lest the first load commits what came before it.
         """
         for what, value in (("name", name), ("topic", topic), ("namespace", namespace)):
-            if not 1 <= len(value) <= _NAME_LIMIT:
-                raise ValueError(f"a checkpoint's {what} has 1 to {_NAME_LIMIT} characters, not {len(value)}")
+            check_name(f"a checkpoint's {what}", value)
         self.name = name
         self.topic = topic
         self.namespace = namespace
-        self.table = Table(
+        self.table = sa.Table(
             table,
-            MetaData(),
-            Column("name", String(_NAME_LIMIT), primary_key=True),
-            Column("namespace", String(_NAME_LIMIT), primary_key=True),
-            Column("topic", String(_NAME_LIMIT), primary_key=True),
-            Column("position", String(2 * SIZE), nullable=True),
-            Column("version", BigInteger, nullable=False),
+            sa.MetaData(),
+            sa.Column("name", sa.String(NAME_LIMIT), primary_key=True),
+            sa.Column("namespace", sa.String(NAME_LIMIT), primary_key=True),
+            sa.Column("topic", sa.String(NAME_LIMIT), primary_key=True),
+            sa.Column("position", sa.String(2 * SIZE), nullable=True),
+            sa.Column("version", sa.BigInteger, nullable=False),
         )
-        self._key = and_(self.table.c.name == name, self.table.c.namespace == namespace, self.table.c.topic == topic)
+        self._key = sa.and_(self.table.c.name == name, self.table.c.namespace == namespace, self.table.c.topic == topic)
         self._seen: _Row | None = None
         self._on_demand = TableOnDemand(self.table)
 
-    def load(self, session: Session | scoped_session[Session] | Connection) -> MessageId | None:
+    def load(self, session: Working) -> MessageId | None:
         """Reads the stored position, to go on exclusively after it; None where there is none yet: begin with the oldest message.
 
         What it answers is what the next :meth:`save` expects to find.
@@ -111,7 +95,7 @@ class Checkpoint:
         self._seen = self._read(self._on_demand.connection(session))
         return self._seen.position if self._seen else None
 
-    def save(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message[Any]) -> None:
+    def save(self, session: Working, position: MessageId | Message[Any]) -> None:
         """Moves to ``position``: the last message whose effects are in this transaction. Saving the same one again is allowed.
 
         Raises:
@@ -129,7 +113,7 @@ class Checkpoint:
             raise ValueError(f"checkpoint {self.name!r} is at {seen.position}; only reset() moves it back to {target}")
         self._move(connection, seen, target)
 
-    def reset(self, session: Session | scoped_session[Session] | Connection, position: MessageId | Message[Any] | None) -> None:
+    def reset(self, session: Working, position: MessageId | Message[Any] | None) -> None:
         """Moves to any position, backwards too, whatever is stored; None begins the topic anew.
 
         A reader that runs under this name meanwhile gets CheckpointConflict at its next save.
@@ -141,33 +125,29 @@ class Checkpoint:
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {self.topic!r}, namespace={self.namespace!r}, table={self.table.name!r})"
 
-    def _read(self, connection: Connection) -> _Row | None:
-        row = connection.execute(select(self.table.c.position, self.table.c.version).where(self._key)).one_or_none()
+    def _read(self, connection: sa.Connection) -> _Row | None:
+        row = connection.execute(sa.select(self.table.c.position, self.table.c.version).where(self._key)).one_or_none()
         if row is None:
             return None
         return _Row(None if row.position is None else MessageId.parse(row.position), row.version)
 
-    def _move(self, connection: Connection, seen: _Row | None, target: MessageId | None) -> None:
-        moved = self._insert(connection, target) if seen is None else self._update(connection, seen, target)
-        if not moved:
-            raise self._conflict(connection, seen)
-        self._seen = _Row(target, seen.version + 1 if seen else 1)
+    def _move(self, connection: sa.Connection, seen: _Row | None, target: MessageId | None) -> None:
+        version = seen.version + 1 if seen else 1
+        values = {"position": _text(target), "version": version}
+        if seen is None:
+            names = {"name": self.name, "namespace": self.namespace, "topic": self.topic}
+            try:
+                connection.execute(sa.insert(self.table).values(**names, **values))
+            except IntegrityError:  # the primary key: the row is there
+                raise self._conflict(connection, seen) from None
+        else:
+            as_seen = sa.and_(self._key, self.table.c.version == seen.version, self.table.c.position == _text(seen.position))
+            # Judged in the statement that writes: between a look at the row and the write another process may move it.
+            if connection.execute(sa.update(self.table).where(as_seen).values(values)).rowcount != 1:
+                raise self._conflict(connection, seen)
+        self._seen = _Row(target, version)
 
-    def _insert(self, connection: Connection, target: MessageId | None) -> bool:
-        values = {"name": self.name, "namespace": self.namespace, "topic": self.topic, "position": _text(target), "version": 1}
-        try:
-            connection.execute(insert(self.table).values(values))
-        except IntegrityError:  # the primary key: the row is there
-            return False
-        return True
-
-    def _update(self, connection: Connection, seen: _Row, target: MessageId | None) -> bool:
-        as_seen = and_(self._key, self.table.c.version == seen.version, self.table.c.position == _text(seen.position))
-        values = {"position": _text(target), "version": seen.version + 1}
-        # Judged in the statement that writes: between a look at the row and the write another process may move it.
-        return connection.execute(update(self.table).where(as_seen).values(values)).rowcount == 1
-
-    def _conflict(self, connection: Connection, seen: _Row | None) -> CheckpointConflict:
+    def _conflict(self, connection: sa.Connection, seen: _Row | None) -> CheckpointConflict:
         expected = _text(seen.position) if seen else None
         try:
             stored = self._read(connection)

@@ -7,19 +7,16 @@ same pointers; their stores have different ids.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, and_, delete, insert, select, text, tuple_
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session, scoped_session
 
-from oncelog.sql.table import TableOnDemand
+from oncelog.sql.table import NAME_LIMIT, TableOnDemand, now_ms
 
 Decision = Literal["committed", "aborted"]
 
-RESOURCE_LIMIT = 249
 _STORE_ID_LIMIT = 32
 
 
@@ -48,17 +45,13 @@ class Markers:
         self.table = Table(
             table,
             MetaData(),
-            Column("resource", String(RESOURCE_LIMIT), primary_key=True),
+            Column("resource", String(NAME_LIMIT), primary_key=True),
             Column("store_id", String(_STORE_ID_LIMIT), primary_key=True),
             Column("write_pointer", BigInteger, primary_key=True, autoincrement=False),
             Column("state", String(9), nullable=False),
             Column("ended_ms", BigInteger, nullable=False),
         )
-        self._on_demand = TableOnDemand(self.table)
-
-    def connection(self, working: Session | scoped_session[Session] | Connection) -> Connection:
-        """The connection whose transaction the effects are in, with the table there. Raises TypeError, ValueError."""
-        return self._on_demand.connection(working)
+        self.connection = TableOnDemand(self.table).connection
 
     def write(self, connection: Connection, key: Key, state: Decision) -> None:
         """Writes a marker. Raises IntegrityError where there is one already."""
@@ -95,23 +88,14 @@ class Markers:
             if connection.dialect.name == "postgresql":
                 # Of this transaction alone. SQLite's own time-out bounds its wait; that is an argument of its connection.
                 connection.execute(text(f"SELECT set_config('lock_timeout', '{self._lock_timeout_ms}', true)"))
-            on = self._on_demand.connection(connection)
+            on = self.connection(connection)
             # To ask whether there is a marker would not do: one may be written behind the answer. The insert decides.
             try:
                 self.write(on, key, "aborted")
             except IntegrityError:  # the primary key: there is one
                 connection.rollback()
-                return self._stored(connection, key)
+                this = select(self.table.c.state).filter_by(resource=self._resource, **key._asdict())
+                state = connection.scalar(this)
+                return state if state in ("committed", "aborted") else None
             on.commit()
             return "aborted"
-
-    def _stored(self, connection: Connection, key: Key) -> Decision | None:
-        columns = self.table.c
-        this = and_(columns.resource == self._resource, *(columns[name] == value for name, value in key._asdict().items()))
-        state = connection.scalar(select(columns.state).where(this))
-        return state if state in ("committed", "aborted") else None
-
-
-def now_ms() -> int:
-    """The time by the wall clock, in ms."""
-    return time.time_ns() // 1_000_000

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal, cast
 
@@ -34,7 +33,8 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.process import forks
-from oncelog.sql.markers import RESOURCE_LIMIT, Decision, Key, Marker, Markers, now_ms
+from oncelog.sql.markers import Decision, Key, Markers
+from oncelog.sql.table import Working, check_name, now_ms
 from oncelog.transactions.participants import NotCommitted
 from oncelog.wire.models import TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction
@@ -79,7 +79,7 @@ class SqlParticipant:
 
     def __init__(
         self,
-        database: Engine | Session | scoped_session[Session] | Connection,
+        database: Engine | Working,
         resource: str,
         table: str = "oncelog_transactions",
         *,
@@ -97,12 +97,12 @@ class SqlParticipant:
         """
         if not isinstance(database, Engine | Session | scoped_session | Connection):
             raise TypeError(f"a database is an Engine, Session or Connection, not {type(database).__name__}")
-        if not 1 <= len(resource) <= RESOURCE_LIMIT:
-            raise ValueError(f"a resource's name has 1 to {RESOURCE_LIMIT} characters, not {len(resource)}")
+        check_name("a resource's name", resource)
         if not lock_timeout > 0:
             raise ValueError(f"lock_timeout is above 0 s, not {lock_timeout}")
         self.resource = resource
         self._database = database
+        self._session = database if isinstance(database, Session | scoped_session) else None
         self._markers = Markers(table, resource, lock_timeout)
         self._tx: Transaction | None = None
         self._client: Api | None = None
@@ -127,14 +127,10 @@ class SqlParticipant:
     @property
     def connection(self) -> Connection:
         """The connection of the running transaction. Raises TransactionClosed outside of one; Forked: it is the parent's."""
-        self._check_made_here()
+        forks.check_made_here(self._home, repr(self))  # the transaction, and its connection, are the parent's
         if self._connection is None:
             raise TransactionClosed("there is a connection inside a transaction only")
         return self._connection
-
-    def _check_made_here(self) -> None:
-        """Raises Forked: the transaction, and its connection, are the parent's."""
-        forks.check_made_here(self._home, repr(self))
 
     def __repr__(self) -> str:
         return f"SqlParticipant({self._database!r}, resource={self.resource!r})"
@@ -148,12 +144,10 @@ class SqlParticipant:
             TransactionClosed: another one is running.
             ValueError: what happens in the database is not a transaction that this one could commit.
         """
-        self._check_made_here()
+        forks.check_made_here(self._home, repr(self))
         if self._tx is not None:
             raise TransactionClosed(f"this participant is in transaction {self._tx.transaction_id}; make another one")
-        if isinstance(self._database, Session | scoped_session) and isinstance(
-            self._database.get_bind(clause=self.table), Connection
-        ):
+        if self._session is not None and isinstance(self._session.get_bind(clause=self.table), Connection):
             raise ValueError("committing a session that is bound to a connection may commit nothing; give the connection instead")
         working = self._database.connect() if isinstance(self._database, Engine) else self._database
         try:
@@ -186,8 +180,8 @@ class SqlParticipant:
             TransactionNotInProgress: it was recovered, and so aborted, by another process of this resource.
         """
         connection, key = self.connection, self._key
-        if isinstance(self._database, Session | scoped_session):
-            self._database.flush()
+        if self._session is not None:
+            self._session.flush()
         if connection.closed or connection.get_transaction() is not self._transaction:
             raise TransactionFailed("the database was committed or rolled back inside the transaction; leave that to its end")
         if self._cleaned_for != key.store_id:
@@ -211,7 +205,7 @@ class SqlParticipant:
             NotCommitted: it failed, and the database says that it has not committed and never will.
             TransactionInDoubt: it failed, and the database cannot be asked what became of it. So it is after any other exception.
         """
-        self._check_made_here()
+        forks.check_made_here(self._home, repr(self))
         try:
             self._commit()
         except BaseException as error:
@@ -231,12 +225,9 @@ class SqlParticipant:
 
     def rollback_tx(self) -> None:
         """Rolls the database back."""
-        self._check_made_here()
+        forks.check_made_here(self._home, repr(self))
         try:
-            if isinstance(self._database, Session | scoped_session):
-                self._database.rollback()
-            else:
-                self.connection.rollback()
+            self._working.rollback()
         finally:
             self._end()
 
@@ -255,11 +246,12 @@ class SqlParticipant:
             raise TransactionClosed("the transaction is not prepared")
         return Key(self._store_id, self._tx.transaction_id)
 
+    @property
+    def _working(self) -> Working:
+        return self.connection if self._session is None else self._session
+
     def _commit(self) -> None:
-        if isinstance(self._database, Session | scoped_session):
-            self._database.commit()
-        else:
-            self.connection.commit()
+        self._working.commit()
 
     def _end(self) -> None:
         connection = self._connection
@@ -271,8 +263,8 @@ class SqlParticipant:
         """Frees whatever the failed commit holds, so that its outcome can be looked for."""
         connection = self._connection
         try:
-            if isinstance(self._database, Session | scoped_session):
-                self._database.rollback()
+            if self._session is not None:
+                self._session.rollback()
             elif connection is not None:
                 # The driver's own: to SQLAlchemy a transaction whose commit failed is over; to SQLite it may still hold its lock.
                 connection.connection.rollback()
@@ -322,7 +314,7 @@ class SqlParticipant:
         Raises:
             OncelogError: the transaction service does not answer.
         """
-        self._check_made_here()
+        forks.check_made_here(self._home, repr(self))
         if isinstance(self._engine().pool, SingletonThreadPool | StaticPool):
             return {}  # a database in memory: nothing is left of a process, and a second connection would be the first one
         own = None if self._tx is None else self._tx.transaction_id
@@ -345,24 +337,23 @@ class SqlParticipant:
         return decision if _end_transaction(client, pointer, decision) else None
 
     def _engine(self) -> Engine:
-        if isinstance(self._database, Session | scoped_session):
-            return self._database.get_bind(clause=self.table).engine
-        return self._database.engine
+        if self._session is not None:
+            return self._session.get_bind(clause=self.table).engine
+        return cast(Engine | Connection, self._database).engine
 
     def _old_markers(self, store_id: str) -> set[Key]:
         """The markers that no process will ask for again: committed there as here, or older than any transaction lives."""
-        markers = self._markers.oldest(self.connection, store_id, _MARKERS)
-        pointers = [marker.key.write_pointer for marker in markers if marker.key != self._key]
-        states = self._client.transaction_states(pointers) if pointers and self._client is not None else {}
-        return set(_served(markers, states))
-
-
-def _served(markers: Iterable[Marker], states: dict[int, TransactionState]) -> Iterable[Key]:
-    for marker in markers:
-        state = states.get(marker.key.write_pointer)
-        is_old = marker.ended_ms < now_ms() - KEPT_MS and state != "in_progress"  # whatever the clock says, that is undecided
-        if is_old or marker.state == state == "committed":
-            yield marker.key
+        markers = [each for each in self._markers.oldest(self.connection, store_id, _MARKERS) if each.key != self._key]
+        states: dict[int, TransactionState] = {}
+        if markers and self._client is not None:
+            states = self._client.transaction_states([each.key.write_pointer for each in markers])
+        served = set()
+        for marker in markers:
+            state = states.get(marker.key.write_pointer)
+            is_old = marker.ended_ms < now_ms() - KEPT_MS and state != "in_progress"  # whatever the clock says, that is undecided
+            if is_old or marker.state == state == "committed":
+                served.add(marker.key)
+        return served
 
 
 def _end_transaction(client: Api, pointer: int, decision: Decision) -> bool:

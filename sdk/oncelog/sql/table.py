@@ -6,6 +6,7 @@ extra ``sql``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
@@ -14,6 +15,22 @@ from sqlalchemy import Connection, Engine, Inspector, MetaData, Table, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateTable
+
+Working = Session | scoped_session[Session] | Connection
+"""What the caller works with: its current transaction is what everything here is done in."""
+NAME_LIMIT = 249
+"""The contract's limit for names of topics and producers; three of them in UTF-8 still fit MySQL's 3072 bytes of key."""
+
+
+def check_name(what: str, name: str) -> None:
+    """Raises ValueError for a name that no column takes."""
+    if not 1 <= len(name) <= NAME_LIMIT:
+        raise ValueError(f"{what} has 1 to {NAME_LIMIT} characters, not {len(name)}")
+
+
+def now_ms() -> int:
+    """The time by the wall clock, in ms."""
+    return time.time_ns() // 1_000_000
 
 
 def in_autocommit(connection: Connection) -> bool:
@@ -47,7 +64,7 @@ class TableOnDemand:
         self.table = table
         self._engines_with_table: WeakSet[Engine] = WeakSet()
 
-    def connection(self, session: Session | scoped_session[Session] | Connection) -> Connection:
+    def connection(self, session: Working) -> Connection:
         """The connection whose transaction the effects are in, with the table there. Raises TypeError; ValueError: AUTOCOMMIT, or
         another table of that name."""
         if isinstance(session, Session | scoped_session):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from oncelog.spark.jobs.options import service_options, topic_names
 from oncelog.spark.jobs.progress import started
+from oncelog.spark.options import service_options, topic_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

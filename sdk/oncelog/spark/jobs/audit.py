@@ -14,7 +14,7 @@ from oncelog.spark.connection import Connection
 from oncelog.spark.jobs.audit_findings import Audit, compare, judge, put_together, stretch
 from oncelog.spark.jobs.audit_pass import COLUMNS, SPAN, pieces, wrong
 from oncelog.spark.jobs.audit_report import report_html
-from oncelog.spark.jobs.options import service_options, topic_names
+from oncelog.spark.options import service_options, topic_names
 from oncelog.wire.models import TopicAsked, TopicOffsets
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from oncelog.spark.jobs.audit_pass import MINUTE_MS, MINUTES, OFFSETS, PRODUCERS
@@ -120,45 +122,40 @@ def put_together(of: str, pieces: Iterable[Piece]) -> Audit:
 
 
 def _topic(name: str, stretches: list[Piece]) -> TopicFindings:
-    found = TopicFindings(name)
-    before: Piece | None = None
-    for stretch in sorted(stretches, key=lambda each: each["first_offset"]):
-        found.messages += stretch["messages"]
-        found.offsets_twice += stretch["twice"]
-        found.holes += stretch["holes"]
-        found.missing_offsets += stretch["missing_offsets"] or 0
-        found.ids_not_rising += stretch["id_falls"]
-        if before is not None:
-            passed_over = stretch["first_offset"] - before["last_offset"] - 1
-            found.holes += passed_over > 0
-            found.missing_offsets += passed_over
-            found.ids_not_rising += stretch["first_ms"] < before["last_ms"]
-        before = stretch
-    assert before is not None
-    found.first_offset = min(stretch["first_offset"] for stretch in stretches)
-    found.last_offset = before["last_offset"]
-    return found
+    stretches.sort(key=itemgetter("first_offset"))
+    passed_over = [after["first_offset"] - before["last_offset"] - 1 for before, after in pairwise(stretches)]
+    falls = [after["first_ms"] < before["last_ms"] for before, after in pairwise(stretches)]
+    return TopicFindings(
+        name,
+        messages=_sum(stretches, "messages"),
+        first_offset=stretches[0]["first_offset"],
+        last_offset=stretches[-1]["last_offset"],
+        offsets_twice=_sum(stretches, "twice"),
+        holes=_sum(stretches, "holes") + sum(each > 0 for each in passed_over),
+        missing_offsets=_sum(stretches, "missing_offsets") + sum(passed_over),
+        ids_not_rising=_sum(stretches, "id_falls") + sum(falls),
+    )
 
 
 def _producer(topic: str, name: str, stretches: list[Piece]) -> ProducerFindings:
-    found = ProducerFindings(topic, name)
-    before: Piece | None = None
-    for stretch in sorted(stretches, key=lambda each: each["first_sequence_id"]):
-        found.messages += stretch["messages"]
-        found.duplicates += stretch["repeats"]
-        found.gaps += stretch["gaps"]
-        found.missing += stretch["missing"] or 0
-        found.disorder += stretch["disorder"]
-        if before is not None:
-            passed_over = stretch["first_sequence_id"] - before["last_sequence_id"] - 1
-            found.gaps += passed_over > 0
-            found.missing += passed_over
-            found.disorder += stretch["first_original"] < before["last_original"]
-        before = stretch
-    assert before is not None
-    found.first_sequence_id = min(stretch["first_sequence_id"] for stretch in stretches)
-    found.last_sequence_id = before["last_sequence_id"]
-    return found
+    stretches.sort(key=itemgetter("first_sequence_id"))
+    passed_over = [after["first_sequence_id"] - before["last_sequence_id"] - 1 for before, after in pairwise(stretches)]
+    falls = [after["first_original"] < before["last_original"] for before, after in pairwise(stretches)]
+    return ProducerFindings(
+        topic,
+        name,
+        messages=_sum(stretches, "messages"),
+        first_sequence_id=stretches[0]["first_sequence_id"],
+        last_sequence_id=stretches[-1]["last_sequence_id"],
+        duplicates=_sum(stretches, "repeats"),
+        gaps=_sum(stretches, "gaps") + sum(each > 0 for each in passed_over),
+        missing=_sum(stretches, "missing") + sum(passed_over),
+        disorder=_sum(stretches, "disorder") + sum(falls),
+    )
+
+
+def _sum(stretches: list[Piece], count: str) -> int:
+    return sum(stretch[count] or 0 for stretch in stretches)
 
 
 def stretch(audit: Audit, name: str, earliest: int, stable: int, *, exact: bool) -> TopicFindings:

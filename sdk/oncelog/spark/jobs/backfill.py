@@ -7,14 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from oncelog.errors import GroupProducerNotFound
 from oncelog.spark.connection import Connection
-from oncelog.spark.jobs.options import service_options
 from oncelog.spark.jobs.progress import Progress, follow, started
+from oncelog.spark.options import service_options
 from oncelog.spark.writing.write_options import GROUP
 from oncelog.wire.models import TopicAsked
 
@@ -103,21 +104,17 @@ def backfill(
     ordered = position is not None and position in frame.columns
     keep = _keeps(frame, keep_producers, ordered)
     connection = Connection.chosen(url, namespace, token)
-    called = name or _name(source, connection.namespace, topic)
     sink = {
         **service_options(url, namespace, token),
         **({} if topic is None else {"topic": topic}),
         "keepProducers": str(keep).lower(),
         **dict(options or {}),
     }
+    call = _Call(frame, name or _name(source, connection.namespace, topic), connection, sink, keep, on_progress)
     if ordered:
         assert position is not None
-        return _slices(frame, position, called, connection, sink, rows, keep, on_progress)
-    if isinstance(source, str):
-        return _files(
-            spark, source, frame, called, sink, checkpoint=checkpoint, max_files=max_files, keep=keep, on_progress=on_progress
-        )
-    return _whole(frame, called, connection, sink, keep, on_progress)
+        return call.slices(position, rows)
+    return call.files(spark, source, checkpoint, max_files) if isinstance(source, str) else call.whole()
 
 
 def _keeps(frame: DataFrame, wanted: bool | None, ordered: bool) -> bool:
@@ -129,77 +126,98 @@ def _keeps(frame: DataFrame, wanted: bool | None, ordered: bool) -> bool:
     return there and ordered if wanted is None else wanted
 
 
-# --- rows with positions
+class _Call(NamedTuple):
+    """One call of a backfill: what it reads and how it writes."""
 
+    frame: DataFrame
+    name: str
+    connection: Connection
+    sink: Mapping[str, str]
+    """Options."""
+    keep: bool
+    on_progress: OnProgress
 
-def _slices(
-    frame: DataFrame,
-    position: str,
-    name: str,
-    connection: Connection,
-    sink: dict[str, str],
-    rows: int,
-    keep: bool,
-    on_progress: OnProgress,
-) -> Backfilled:
-    """The sequence id of a commit is the last position in it: so the next slice is known, whatever size the ones before had."""
-    by_topic = "topic" in frame.columns
-    done = Progress()
-    resumed = False
-    bounds = _bounds(frame, position, by_topic)
-    targets = [sink["topic"]] if "topic" in sink else [topic for topic, _, _ in bounds if topic is not None]
-    connection.client().offsets(dict.fromkeys(targets, TopicAsked()), connection.namespace)  # raises TopicNotFound, in time
-    for topic, first, last in bounds:
-        producer = name if topic is None else f"{name}:{_plain(topic)}"
-        reached = _committed(connection, sink, producer)
-        resumed = resumed or reached is not None
-        rest = frame.where(F.col("topic").eqNullSafe(F.lit(topic))) if by_topic else frame
-        begin = max(first, 0 if reached is None else reached + 1)
-        on_progress({name if topic is None else topic: replace(done, lag=max(0, last - begin + 1))})
-        while begin <= last:
-            # Another backfill may have come here since the last slice; its slice, cut otherwise, would pass for ours.
-            _check_alone(connection, sink, producer, begin)
-            end = min(begin + rows - 1, last)
-            part = rest.where(F.col(position).between(begin, end)).orderBy(position)
-            try:
-                written = _write(_sent(part, sink), {**sink, "producer": producer, "sequenceId": str(end)})
-            except Exception:
-                _check_alone(connection, sink, producer, begin, but=end)  # of two at once this may be the one that was refused
-                raise
-            done = Progress(end, done.batches + (written > 0), done.rows + written, last - end)
-            on_progress({name if topic is None else topic: done})
-            begin = end + 1
-    return Backfilled(name, done.rows, done.batches, resumed, keep)
+    # --- rows with positions
 
+    def slices(self, position: str, rows: int) -> Backfilled:
+        """The sequence id of a commit is the last position in it: so the next slice is known, whatever size the others had."""
+        done, resumed = Progress(), False
+        bounds = self._bounds(position)
+        targets = [self.sink["topic"]] if "topic" in self.sink else [topic for topic, _, _ in bounds if topic is not None]
+        self.connection.client().offsets(dict.fromkeys(targets, TopicAsked()), self.connection.namespace)  # or TopicNotFound
+        for topic, first, last in bounds:
+            producer, shown = (self.name, self.name) if topic is None else (f"{self.name}:{_plain(topic)}", topic)
+            reached = self._committed(producer)
+            resumed = resumed or reached is not None
+            rest = self.frame.where(F.col("topic").eqNullSafe(F.lit(topic))) if "topic" in self.frame.columns else self.frame
+            begin = max(first, 0 if reached is None else reached + 1)
+            self.on_progress({shown: replace(done, lag=max(0, last - begin + 1))})
+            while begin <= last:
+                # Another backfill may have come here since the last slice; its slice, cut otherwise, would pass for ours.
+                self._check_alone(producer, begin)
+                end = min(begin + rows - 1, last)
+                part = rest.where(F.col(position).between(begin, end)).orderBy(position)
+                try:
+                    written = _write(_sent(part, self.sink), {**self.sink, "producer": producer, "sequenceId": str(end)})
+                except Exception:
+                    self._check_alone(producer, begin, but=end)  # of two at once this may be the one that was refused
+                    raise
+                done = Progress(end, done.batches + (written > 0), done.rows + written, last - end)
+                self.on_progress({shown: done})
+                begin = end + 1
+        return self._done(done, resumed)
 
-def _bounds(frame: DataFrame, position: str, by_topic: bool) -> list[tuple[str | None, int, int]]:
-    """Topic, lowest and highest position. Raises ValueError for positions that are none."""
-    number = F.col(position).cast("long")
-    wrong = F.count_if(number.isNull() | (number < 0))
-    grouped = frame.groupBy("topic") if by_topic else frame.groupBy()
-    found = grouped.agg(F.min(number).alias("first"), F.max(number).alias("last"), wrong.alias("wrong")).collect()
-    if any(row["wrong"] for row in found):
-        raise ValueError(f"column {position} has values that are no positions: null, or below 0")
-    rows = [(row["topic"] if by_topic else None, row["first"], row["last"]) for row in found if row["first"] is not None]
-    return sorted(rows, key=lambda row: row[0] or "")
+    def _bounds(self, position: str) -> list[tuple[str | None, int, int]]:
+        """Topic, lowest and highest position. Raises ValueError for positions that are none."""
+        number = F.col(position).cast("long")
+        wrong = F.count_if(number.isNull() | (number < 0))
+        by_topic = "topic" in self.frame.columns
+        grouped = self.frame.groupBy("topic") if by_topic else self.frame.groupBy()
+        found = grouped.agg(F.min(number).alias("first"), F.max(number).alias("last"), wrong.alias("wrong")).collect()
+        if any(row["wrong"] for row in found):
+            raise ValueError(f"column {position} has values that are no positions: null, or below 0")
+        rows = [(row["topic"] if by_topic else None, row["first"], row["last"]) for row in found if row["first"] is not None]
+        return sorted(rows, key=lambda row: row[0] or "")
 
+    def _committed(self, producer: str) -> int | None:
+        """The highest position that was committed under this name."""
+        try:
+            return self.connection.client().group_producer(self.sink.get("group", GROUP), producer).sequence_id
+        except GroupProducerNotFound:
+            return None
 
-def _committed(connection: Connection, sink: Mapping[str, str], producer: str) -> int | None:
-    """The highest position that was committed under this name."""
-    try:
-        return connection.client().group_producer(sink.get("group", GROUP), producer).sequence_id
-    except GroupProducerNotFound:
-        return None
+    def _check_alone(self, producer: str, begin: int, *, but: int | None = None) -> None:
+        """Whether the next position is still to be written; ``but``: where our own commit may end. Raises BackfillOvertaken."""
+        reached = self._committed(producer)
+        if reached is not None and reached >= begin and reached != but:
+            raise BackfillOvertaken(
+                f"another backfill publishes under the name {producer}: it has come to position {reached}, and this one, which "
+                f"ends here, to {begin - 1}. When the other one has ended, this may be run again"
+            )
 
+    # --- rows without
 
-def _check_alone(connection: Connection, sink: Mapping[str, str], producer: str, begin: int, *, but: int | None = None) -> None:
-    """Whether the next position is still to be written. ``but``: where our own commit may end. Raises BackfillOvertaken."""
-    reached = _committed(connection, sink, producer)
-    if reached is not None and reached >= begin and reached != but:
-        raise BackfillOvertaken(
-            f"another backfill publishes under the name {producer}: it has come to position {reached}, and this one, which ends "
-            f"here, to {begin - 1}. When the other one has ended, this may be run again"
-        )
+    def whole(self) -> Backfilled:
+        """All in one commit."""
+        if self._committed(self.name) is not None:
+            return self._done(Progress(), True)
+        done = Progress(0, 1, _write(self.frame, {**self.sink, "producer": self.name, "sequenceId": "0"}))
+        self.on_progress({self.name: done})
+        return self._done(done, False)
+
+    def files(self, spark: SparkSession, path: str, checkpoint: str | None, max_files: int) -> Backfilled:
+        """As a stream, some files in each commit."""
+        if checkpoint is None:
+            raise ValueError("files whose rows have no positions need a checkpoint")
+        files = spark.readStream.schema(self.frame.schema).option("maxFilesPerTrigger", max_files).parquet(path)
+        sent = {**self.sink, "producer": self.name, "checkpointLocation": checkpoint}
+        query = files.writeStream.format("oncelog").options(**sent)
+        done = follow({self.name: started(query.trigger(availableNow=True).start)}, self.on_progress)[self.name]
+        # Its first batch was not number 0, or it had none.
+        return self._done(done, done.batch is None or done.batch >= done.batches)
+
+    def _done(self, done: Progress, resumed: bool) -> Backfilled:
+        return Backfilled(self.name, done.rows, done.batches, resumed, self.keep)
 
 
 def _sent(part: DataFrame, sink: Mapping[str, str]) -> DataFrame:
@@ -211,46 +229,9 @@ def _sent(part: DataFrame, sink: Mapping[str, str]) -> DataFrame:
 
 def _write(part: DataFrame, sink: Mapping[str, str]) -> int:
     """One commit; how many rows it had. Counted while they are written: they are read once."""
-    from pyspark.sql import Observation
-
     counted = Observation()
     part.observe(counted, F.count(F.lit(1)).alias("rows")).write.format("oncelog").options(**sink).mode("append").save()
     return int(counted.get["rows"])
-
-
-# --- rows without
-
-
-def _whole(
-    frame: DataFrame, name: str, connection: Connection, sink: dict[str, str], keep: bool, on_progress: OnProgress
-) -> Backfilled:
-    if _committed(connection, sink, name) is not None:
-        return Backfilled(name, 0, 0, True, keep)
-    written = _write(frame, {**sink, "producer": name, "sequenceId": "0"})
-    on_progress({name: Progress(0, 1, written)})
-    return Backfilled(name, written, 1, False, keep)
-
-
-def _files(
-    spark: SparkSession,
-    path: str,
-    frame: DataFrame,
-    name: str,
-    sink: dict[str, str],
-    *,
-    checkpoint: str | None,
-    max_files: int,
-    keep: bool,
-    on_progress: OnProgress,
-) -> Backfilled:
-    if checkpoint is None:
-        raise ValueError("files whose rows have no positions need a checkpoint")
-    files = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", max_files).parquet(path)
-    sent = {**sink, "producer": name, "checkpointLocation": checkpoint}
-    query = files.writeStream.format("oncelog").options(**sent)
-    done = follow({name: started(query.trigger(availableNow=True).start)}, on_progress)[name]
-    resumed = done.batch is None or done.batch >= done.batches  # its first batch was not number 0
-    return Backfilled(name, done.rows, done.batches, resumed, keep)
 
 
 # --- names

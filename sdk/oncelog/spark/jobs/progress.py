@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,26 +54,20 @@ class Progress:
         for entry in batches:
             number, rows = int(entry["batchId"]), int(entry.get("numInputRows") or 0)
             if now.batch is None or number > now.batch:
-                now = Progress(number, now.batches + (rows > 0), now.rows + rows, lag(entry))
-            elif number == now.batch:
-                now = Progress(
-                    number, now.batches, now.rows, lag(entry)
-                )  # an idle query has its last batch among the newest again
+                now = Progress(number, now.batches + (rows > 0), now.rows + rows)
+            if now.batch == number:  # an idle query has its last batch among the newest again
+                now = replace(now, lag=lag(entry))
         return now
 
 
 def lag(progress: Mapping[str, Any]) -> int | None:
     """How many offsets the topics of a query are ahead of what it has read, by one entry of its progress."""
-    lags = [_source_lag(source) for source in progress.get("sources", [])]
-    known = [each for each in lags if each is not None]
-    return sum(known) if known else None
-
-
-def _source_lag(source: Mapping[str, Any]) -> int | None:
-    latest, read = _positions(source.get("latestOffset")), _positions(source.get("endOffset"))
-    if latest is None:
-        return None
-    return sum(max(0, position - (read or {}).get(topic, 0)) for topic, position in latest.items())
+    lags = []
+    for source in progress.get("sources", []):
+        latest, read = _positions(source.get("latestOffset")), _positions(source.get("endOffset")) or {}
+        if latest is not None:
+            lags.append(sum(max(0, position - read.get(topic, 0)) for topic, position in latest.items()))
+    return sum(lags) if lags else None
 
 
 def _positions(offset: Any) -> dict[str, int] | None:
@@ -99,7 +93,10 @@ def follow(
         running = True
         while running:
             running = any(query.isActive for query in queries.values())
-            found = {name: found[name].after(_recent(query)) for name, query in queries.items()}
+            found = {
+                name: found[name].after([json.loads(each.json) for each in query.recentProgress])
+                for name, query in queries.items()
+            }
             on_progress(found)
             for query in queries.values():
                 if not query.isActive:
@@ -110,7 +107,3 @@ def follow(
         for query in queries.values():
             query.stop()
     return found
-
-
-def _recent(query: StreamingQuery) -> list[dict[str, Any]]:
-    return [json.loads(each.json) for each in query.recentProgress]

@@ -1,4 +1,4 @@
-"""What to do about a refusal, in the words of Spark's options. Pure: an error in, the same error with an explanation out."""
+"""What to do about a refusal, in the words of Spark's options; and whether a batch that comes again is the one of then. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from oncelog.errors import (
     InvalidRequest,
     OncelogError,
     ProducerFenced,
+    RepeatDiffers,
     RequestTooLarge,
     SequenceGap,
     SequenceReused,
@@ -19,6 +20,7 @@ from oncelog.errors import (
 
 if TYPE_CHECKING:
     from oncelog.spark.writing.write_options import WriteOptions
+    from oncelog.wire.models import AtomicOutcome
     from oncelog.wire.requests import PublishRequest
 
 _NOTHING = "Nothing of this batch was written"
@@ -108,3 +110,46 @@ def _unknown(options: WriteOptions, request: PublishRequest | None) -> str:
             f"{tried}. Whether the batch is committed is not known; with options producer and sequenceId it can be written again"
         )
     return f"{tried}. Whether the batch is committed is not known; the same batch again is written only if it is not"
+
+
+def repeat_differs(
+    options: WriteOptions, outcome: AtomicOutcome, checksum: str, number: int, what: str, newest: int
+) -> RepeatDiffers | None:
+    """What to raise for a batch that was answered as a duplicate and is another one than that of then; None: it is the same.
+
+    Spark repeats only its newest micro-batch, and a numbered batch that is repeated means the same rows. Both are known by the
+    checksum that goes with each commit. Whatever else comes under a taken number is no repeat, and its rows are in no topic.
+
+    Args:
+        options: ``producer`` is named.
+        checksum: Of its rows.
+        number: Its micro-batch, or its option ``sequenceId``.
+        what: The batch, in words.
+        newest: The producer's highest number.
+    """
+    producer = str(options.producer)
+    if outcome.original is None:
+        difference = f"comes when number {newest} of producer {outcome.producer} is committed"
+    elif outcome.checksum != checksum:
+        difference = f"was committed before, with other rows: {outcome.checksum} then, {checksum} now (rows:checksum)"
+    else:
+        return None
+    why = (
+        "A producer's number is written once: a corrected batch has a number of its own, above all earlier ones, and each write "
+        "within foreachBatch has a producer of its own"
+    )
+    if options.sequence_id is None:
+        why = (
+            "Spark repeats only its newest micro-batch, with the same rows: so the checkpoint was restored, copied or emptied, "
+            "the query was changed, or the same input gives other rows each time"
+        )
+    return RepeatDiffers(
+        f"{what} {difference}. Nothing of it was written now. {why}. There are three ways on. Under another option producer "
+        f"everything from here on is appended, also what the topic has already under {producer}. The same happens under the old "
+        f"name once the service has forgotten it: oncelog atomic forget {options.group} {producer}, or "
+        f'Client.forget_group_producer("{options.group}", "{producer}"). With option onDifferentRows=warn the rows of this '
+        f"batch, and of each that differs up to number {newest}, are left out: they are lost unless the topic has them",
+        producer=producer,
+        sequence_id=number,
+        newest=newest,
+    )

@@ -6,39 +6,21 @@ Nothing is done row by row in Python where a whole column can be, since a hundre
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from oncelog.producing.cutting import REQUEST, Messages
 from oncelog.wire.requests import PublishRequest
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 HELD_MESSAGES = 50_000
 HELD_BYTES = 32 << 20
 """What a task holds in memory at most while its rows go to many topics, or are of many producers."""
-
-
-class Target(NamedTuple):
-    """Whose requests a row goes into."""
-
-    topic: str
-    producer: str | None = None
-
-
-@dataclass(slots=True)
-class Columns:
-    """Rows of one target, in their order. None: no row has any."""
-
-    payloads: list[bytes]
-    keys: list[bytes | None] | None = None
-    properties: list[Mapping[str, str] | None] | None = None
-    sequence_ids: list[int] | None = None
-    """Where the target has a producer."""
 
 
 # --- what columns there must be ------------------------------------------------------------------------------------------
@@ -74,8 +56,8 @@ _HOW = {
 # --- from Arrow ---------------------------------------------------------------------------------------------------------
 
 
-def split(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> Iterator[tuple[Target, Columns]]:
-    """The rows of each target, in the order of first appearance; those of one target stay in order.
+def split(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> Iterator[tuple[str, PublishRequest]]:
+    """The rows of each topic and producer, in the order of first appearance; those of one stay in order.
 
     ``topic``: where all go, else where their column says. Columns that are not written are left alone.
 
@@ -84,64 +66,44 @@ def split(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> Ite
     """
     if batch.num_rows == 0:
         return
-    for target, rows in _targets(batch, topic, keep_producers):
-        yield target, _columns(batch if rows is None else batch.take(rows), target)
-
-
-def _targets(batch: pa.RecordBatch, topic: str | None, keep_producers: bool) -> list[tuple[Target, pa.Array | None]]:
-    """Which rows belong to each target; None: all."""
-    import pyarrow as pa
-
     if topic is None and len(unique := batch.column("topic").unique()) == 1:
         topic = unique[0].as_py() or None
     if topic is not None and not keep_producers:
-        return [(Target(topic), None)]
-    topics = repeat(topic) if topic is not None else _words(batch, "topic")
-    producers = _words(batch, "producer") if keep_producers else repeat(None)
+        yield topic, _request(batch, topic, None)
+        return
+    topics = repeat(topic) if topic is not None else batch.column("topic").to_pylist()
+    producers = batch.column("producer").to_pylist() if keep_producers else repeat(None)
     rows: dict[tuple[str | None, str | None], list[int]] = {}
-    for row, target in enumerate(zip(topics, producers, range(batch.num_rows), strict=False)):
-        rows.setdefault(target[:2], []).append(row)
-    found: list[tuple[Target, pa.Array | None]] = []
+    for row, target in zip(range(batch.num_rows), zip(topics, producers, strict=False), strict=False):
+        rows.setdefault(target, []).append(row)
     for (name, producer), numbers in rows.items():
         if not name:
             raise ValueError(f"column topic is {name!r} in {len(numbers)} rows: fill it, or set option topic for all rows")
-        found.append((Target(name, producer), None if len(rows) == 1 else pa.array(numbers, pa.int32())))
-    return found
+        yield name, _request(batch if len(rows) == 1 else batch.take(pa.array(numbers, pa.int32())), name, producer)
 
 
-def _words(batch: pa.RecordBatch, name: str) -> Sequence[str | None]:
-    words: list[str | None] = batch.column(name).to_pylist()
-    return words
-
-
-def _columns(batch: pa.RecordBatch, target: Target) -> Columns:
-    names = batch.schema.names
-    value = batch.column("value")
+def _request(rows: pa.RecordBatch, topic: str, producer: str | None) -> PublishRequest:
+    """All of them as one request, of any size. A column in which no row has anything is None."""
+    names = rows.schema.names
+    value = rows.column("value")
     if value.null_count:
-        raise ValueError(f"column value is null in {value.null_count} rows for topic {target.topic}: every message has a value")
-    columns = Columns(_bytes(value))
-    if "key" in names and (key := batch.column("key")).null_count < len(key):
-        columns.keys = _bytes(key)
-    if "headers" in names and (headers := batch.column("headers")).null_count < len(headers):
-        columns.properties = [_properties(each) for each in headers.to_pylist()]
-    if target.producer is not None:
-        ids = batch.column("sequence_id")
+        raise ValueError(f"column value is null in {value.null_count} rows for topic {topic}: every message has a value")
+    request = PublishRequest(_bytes(value), producer)
+    if "key" in names and (key := rows.column("key")).null_count < len(key):
+        request.keys = _bytes(key)
+    if "headers" in names and (headers := rows.column("headers")).null_count < len(headers):
+        request.properties = [_properties(each) for each in headers.to_pylist()]
+    if producer is not None:
+        ids = rows.column("sequence_id")
         if ids.null_count:
-            raise ValueError(f"column sequence_id is null in {ids.null_count} rows of producer {target.producer!r}")
-        columns.sequence_ids = ids.to_pylist()
-    return columns
+            raise ValueError(f"column sequence_id is null in {ids.null_count} rows of producer {producer!r}")
+        request.sequence_ids = ids.to_pylist()
+    return request
 
 
 def _bytes(column: pa.Array) -> list[Any]:
     """Of a column of strings or of bytes, in their small or large form."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_string(kind):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(kind):
-        column = column.cast(pa.large_binary())
-    values: list[Any] = column.to_pylist()
+    values: list[Any] = column.cast(pa.large_binary()).to_pylist()
     return values
 
 
@@ -150,12 +112,11 @@ def _properties(headers: Sequence[Mapping[str, Any] | None] | None) -> dict[str,
         return None
     found: dict[str, str] = {}
     for header in headers:
-        name = None if header is None else header["key"]
-        if header is None or name is None or header["value"] is None:
+        if header is None or header["key"] is None or header["value"] is None:
             raise ValueError("column headers holds a null: a message's properties have a name and a value each")
+        name, value = header["key"], header["value"]
         if name in found:
             raise ValueError(f"column headers names {name!r} twice in a row: a message has one property of a name")
-        value = header["value"]
         try:
             found[name] = value if isinstance(value, str) else bytes(value).decode()
         except UnicodeDecodeError:
@@ -169,24 +130,24 @@ def _properties(headers: Sequence[Mapping[str, Any] | None] | None) -> dict[str,
 SUM_BYTES = 16
 
 
-def checksum(target: Target, columns: Columns) -> int:
+def checksum(topic: str, rows: PublishRequest) -> int:
     """The sum of a number for each row, drawn from all that is written of it: the same in whatever order the rows come.
 
     The number is a hash of 128 bits. A CRC would be twice as fast and is no hash: it is linear, so that two rows that swap their
     values have the same sum once in ten thousand times.
     """
-    where = f"{target.topic}\0{target.producer or ''}\0".encode()
+    where = f"{topic}\0{rows.producer or ''}\0".encode()
     plain, framed = (blake2b(where + kind, digest_size=SUM_BYTES) for kind in (b"0", b"1"))
-    more = (columns.keys, columns.properties, columns.sequence_ids)
+    more = (rows.keys, rows.properties, rows.sequence_ids)
     if more == (None, None, None):
-        return sum(_hashed(plain, payload) for payload in columns.payloads)
-    rows = zip(columns.payloads, *(repeat(None) if column is None else column for column in more), strict=False)
+        return sum(_hashed(plain, payload) for payload in rows.payloads)
+    each = zip(rows.payloads, *(repeat(None) if column is None else column for column in more), strict=False)
     # A row that has a value only counts the same whether others beside it have more.
     return sum(
         _hashed(framed, _frame(key, properties, sequence_id) + payload)
         if key is not None or properties or sequence_id is not None
         else _hashed(plain, payload)
-        for payload, key, properties, sequence_id in rows
+        for payload, key, properties, sequence_id in each
     )
 
 
@@ -211,42 +172,40 @@ def checksum_text(rows: int, total: int) -> str:
 
 
 class Chunks:
-    """Cuts the rows of a task into requests: each of one target, in the order of its rows, within the bounds of a request."""
+    """Cuts the rows of a task into requests: each of one topic and producer, in order, within the bounds of a request."""
 
     def __init__(self, most: int = REQUEST.messages) -> None:
         """``most``: messages in one request."""
         self._bounds = REQUEST._replace(messages=most)
-        self._waiting: dict[Target, Messages] = {}
+        self._waiting: dict[tuple[str, str | None], Messages] = {}
         self._messages = 0
         self._size = 0
 
-    def add(self, target: Target, columns: Columns) -> Iterator[tuple[str, PublishRequest]]:
+    def add(self, topic: str, rows: PublishRequest) -> Iterator[tuple[str, PublishRequest]]:
         """Yield topic and request of what is full now."""
+        target = topic, rows.producer
         waiting = self._waiting.setdefault(target, Messages())
-        self._size += waiting.extend(columns.payloads, columns.sequence_ids, columns.keys, columns.properties)
-        self._messages += len(columns.payloads)
+        self._size += waiting.extend(rows.payloads, rows.sequence_ids, rows.keys, rows.properties)
+        self._messages += len(rows.payloads)
         while len(waiting) >= self._bounds.messages or waiting.size > self._bounds.bytes:
-            yield self._take(target)
+            yield self._take(*target)
         if self._messages > HELD_MESSAGES or self._size > HELD_BYTES:
-            yield from self._relieve()
+            # The longest first: many small requests are what makes a write slow.
+            for each, held in sorted(self._waiting.items(), key=lambda each: -each[1].size):
+                if self._messages <= HELD_MESSAGES // 2 and self._size <= HELD_BYTES // 2:
+                    break
+                while held.payloads:
+                    yield self._take(*each)
 
     def rest(self) -> Iterator[tuple[str, PublishRequest]]:
         """Yield what is left."""
         for target, waiting in self._waiting.items():
             while waiting.payloads:
-                yield self._take(target)
+                yield self._take(*target)
 
-    def _relieve(self) -> Iterator[tuple[str, PublishRequest]]:
-        """The longest first: many small requests are what makes a write slow."""
-        for target, waiting in sorted(self._waiting.items(), key=lambda each: -each[1].size):
-            if self._messages <= HELD_MESSAGES // 2 and self._size <= HELD_BYTES // 2:
-                break
-            while waiting.payloads:
-                yield self._take(target)
-
-    def _take(self, target: Target) -> tuple[str, PublishRequest]:
-        waiting = self._waiting[target]
+    def _take(self, topic: str, producer: str | None) -> tuple[str, PublishRequest]:
+        waiting = self._waiting[topic, producer]
         taken = waiting.take(waiting.fitting(self._bounds))
         self._size -= taken.size
         self._messages -= len(taken)
-        return target.topic, taken.request(target.producer)
+        return topic, taken.request(producer)

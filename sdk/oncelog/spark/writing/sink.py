@@ -22,8 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from oncelog.errors import GroupProducerNotFound, OncelogError
 from oncelog.spark.options import logger, warn
-from oncelog.spark.writing.refusals import explained
-from oncelog.spark.writing.repeats import difference, refusal
+from oncelog.spark.writing.refusals import explained, repeat_differs
 from oncelog.spark.writing.rows import Chunks, check_columns, checksum, checksum_text, split
 from oncelog.spark.writing.staging import Branch, abort_quietly
 from oncelog.wire.requests import CommitRequest
@@ -46,12 +45,11 @@ _swept: dict[str, float] = {}
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one attempt of a task has staged; all that the driver learns of it."""
+    """What one attempt of a task has staged; all that the driver learns of it. Of one that had no rows it learns nothing."""
 
     commit: str
     """Id of the atomic commit that may name its branch."""
-    branch: str | None
-    """None: it had no rows."""
+    branch: str
     rows: int
     checksum: int
     query: str | None
@@ -69,7 +67,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.id = uuid4().hex
         """Of this attempt of the batch: made on the driver, it travels with the writer to every task."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one partition. Raises ValueError for a row that cannot be written; OncelogError."""
         query, batch = _local(_QUERY), _local(_BATCH)
         if query is None or batch is None:
@@ -82,7 +80,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         RepeatDiffers: another one was committed under its number.
         """
         staged = _staged(messages)
-        if not any(each.branch for each in staged):
+        if not staged:
             return
         query = staged[0].query
         assert query is not None  # write sees to it
@@ -95,7 +93,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Drop what was staged; what is committed stays. What the service does not hear of now is dropped in time."""
         _swept.clear()  # the next commit of this process looks for what is left
-        abort_quietly(self.options, [each.branch for each in _staged(messages) if each.branch])
+        abort_quietly(self.options, [each.branch for each in _staged(messages)])
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -109,14 +107,14 @@ class BatchWriter(DataSourceArrowWriter):
         self.id = uuid4().hex
         """Of this batch; the writer that commits is the one that has travelled to the tasks."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one partition. Raises ValueError for a row that cannot be written; OncelogError."""
-        return _stage(self.options, iterator, f"spark-{self.id}", self._prefix, _local(_QUERY))
+        return _stage(self.options, iterator, f"spark-{self.id}", f"batch-{self.id}", _local(_QUERY))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the batch appear, whole. Raises RepeatDiffers, or another OncelogError: it did not, or that is not known."""
         staged = _staged(messages)
-        if not any(each.branch for each in staged):
+        if not staged:
             return
         # Within foreachBatch, where numbers begin again with a new checkpoint, the query's id keeps them apart.
         incarnation = staged[0].query if self.options.producer is not None else None
@@ -127,11 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop what was staged, also by tasks that Spark says nothing of; what is committed stays."""
-        abort_quietly(self.options, [each.branch for each in _staged(messages) if each.branch], f"{self._prefix}.")
-
-    @property
-    def _prefix(self) -> str:
-        return f"batch-{self.id}"
+        abort_quietly(self.options, [each.branch for each in _staged(messages)], f"batch-{self.id}.")
 
 
 def _local(name: str) -> str | None:
@@ -144,30 +138,32 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [each for each in messages if isinstance(each, Staged)]
 
 
-def _stage(options: WriteOptions, iterator: Iterator[pa.RecordBatch], commit: str, prefix: str, query: str | None) -> Staged:
+def _stage(
+    options: WriteOptions, iterator: Iterator[pa.RecordBatch], commit: str, prefix: str, query: str | None
+) -> WriterCommitMessage:
     """The rows of a partition as a branch of ``commit``, whose id is drawn anew for each attempt of the task."""
     context = TaskContext.get()
     partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
     branch = f"{prefix}.{partition}.{attempt}.{uuid4().hex}"
     chunks = Chunks(options.chunk_messages)
     rows = total = 0
-    with Branch(options, branch, commit) as staging:
+    with Branch.filled(options, branch, commit) as staging:
         for batch in iterator:
-            for target, columns in split(batch, options.topic, options.keep_producers):
-                for topic, request in chunks.add(target, columns):
+            for target, found in split(batch, options.topic, options.keep_producers):
+                for topic, request in chunks.add(target, found):
                     staging.send(topic, request)
-                rows += len(columns.payloads)
-                total += checksum(target, columns)
+                rows += len(found.payloads)
+                total += checksum(target, found)
         for topic, request in chunks.rest():
             staging.send(topic, request)
-    return Staged(commit, branch if rows else None, rows, total, query)
+    return Staged(commit, branch, rows, total, query) if rows else WriterCommitMessage()
 
 
 def _commit(options: WriteOptions, staged: Sequence[Staged], sequence_id: int | None, incarnation: str | None) -> AtomicOutcome:
     client = options.connection.client()
     request = CommitRequest(
         group=options.group,
-        branches=[each.branch for each in staged if each.branch],
+        branches=[each.branch for each in staged],
         producer=options.producer,
         sequence_id=sequence_id,
         incarnation=incarnation,
@@ -201,11 +197,10 @@ def _compare(options: WriteOptions, outcome: AtomicOutcome, staged: Sequence[Sta
     if outcome.original is None:
         with suppress(GroupProducerNotFound):  # forgotten meanwhile
             newest = options.connection.client().group_producer(options.group, str(options.producer)).sequence_id
-    problem = difference(outcome, _checksum(staged), newest)
-    if problem is None:
+    error = repeat_differs(options, outcome, _checksum(staged), number, what, newest)
+    if error is None:
         logger.info("%s was committed before, with the same rows; nothing was written", what)
         return
-    error = refusal(options, number, f"{what} {problem}", newest)
     if not options.warns_of_other_rows:
         raise error
     warn(f"oncelog sink: {error.detail}")

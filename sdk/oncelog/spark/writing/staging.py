@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,6 @@ from oncelog.spark.options import logger
 from oncelog.spark.writing.refusals import explained
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from oncelog.api.api import Api
     from oncelog.spark.writing.write_options import WriteOptions
     from oncelog.wire.requests import PublishRequest
@@ -27,7 +25,7 @@ QUIET_SECONDS = 2.0
 
 
 class Branch:
-    """A context manager. Begun with the first chunk; when the block ends, all of it is durable; when it raises, it is dropped."""
+    """Is begun with the first chunk."""
 
     def __init__(self, options: WriteOptions, branch: str, commit: str) -> None:
         """``commit``: id of the atomic commit that it is for."""
@@ -40,6 +38,21 @@ class Branch:
         self._chunks: dict[str, int] = {}
         self._under_way: deque[Future[None]] = deque()
         self._thread = ThreadPoolExecutor(1, "oncelog-stage")
+
+    @classmethod
+    @contextmanager
+    def filled(cls, options: WriteOptions, branch: str, commit: str) -> Iterator[Branch]:
+        """A branch: when the block ends, all of it is durable; when it raises, it is dropped. Raises OncelogError."""
+        made = cls(options, branch, commit)
+        try:
+            yield made
+            while made._under_way:
+                made._under_way.popleft().result()
+        except BaseException:
+            made._drop()
+            raise
+        finally:
+            made._thread.shutdown(cancel_futures=True)
 
     def send(self, topic: str, request: PublishRequest) -> None:
         """Have it staged behind what was sent before. Raises OncelogError: an earlier one was refused, or did not arrive."""
@@ -62,23 +75,6 @@ class Branch:
             self._failure = explained(error, self._options, topic, request)
             raise self._failure from error
 
-    def __enter__(self) -> Branch:
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        try:
-            if error is None:
-                while self._under_way:
-                    self._under_way.popleft().result()
-        except BaseException:
-            self._drop()
-            raise
-        else:
-            if error is not None:
-                self._drop()
-        finally:
-            self._thread.shutdown(cancel_futures=True)
-
     def _drop(self) -> None:
         for each in self._under_way:
             each.cancel()
@@ -100,9 +96,9 @@ def abort_quietly(
         for branch in branches:
             _abort(client, branch)
         if prefix is not None:
-            found = [each.id for each in client.atomic_transactions(options.group) if each.id.startswith(prefix)]
-            for branch in found:
-                if upto_batch is None or _number(branch[len(prefix) :]) <= upto_batch:
+            for branch in [each.id for each in client.atomic_transactions(options.group) if each.id.startswith(prefix)]:
+                number = branch.removeprefix(prefix).partition(".")[0]
+                if upto_batch is None or (number.isdigit() and int(number) <= upto_batch):
                     _abort(client, branch)
     except OncelogError as error:
         logger.info("what is staged and not committed will be dropped when its time is up: %s", error)
@@ -111,8 +107,3 @@ def abort_quietly(
 def _abort(client: Api, branch: str) -> None:
     with suppress(TransactionNotInProgress, TransactionNotFound):  # it is committed, or gone
         client.abort_atomic(branch)
-
-
-def _number(text: str) -> int:
-    number = text.partition(".")[0]
-    return int(number) if number.isdigit() else -1

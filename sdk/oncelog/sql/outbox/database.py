@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, insert, not_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from oncelog.sql.outbox.outbox import Outbox
-from oncelog.sql.outbox.plan import Name, Planned, decode, encode, number, taken
+from oncelog.sql.outbox.plan import Name, Planned, decode, encode, taken
 from oncelog.sql.table import in_autocommit
 
 T = TypeVar("T")
@@ -87,25 +87,10 @@ class OutboxDatabase:
         with self._engine.connect() as connection:
             return self._read(connection)
 
-    def claim(self, seen: Lease, holder: str) -> Lease:
-        """Takes the outbox for this relay, if its lease still is as ``seen``. Raises LeaseLost."""
+    def change(self, seen: Lease, **to: Any) -> Lease:
+        """Makes the lease another one, or only shows the others that its holder is alive. Raises LeaseLost: it is not as seen."""
         with self._changing() as connection:
-            return self._move(connection, seen, seen._replace(holder=holder))
-
-    def beat(self, lease: Lease) -> Lease:
-        """Shows the others that this relay is alive. Raises LeaseLost."""
-        with self._changing() as connection:
-            return self._move(connection, lease, lease)
-
-    def release(self, lease: Lease) -> None:
-        """Leaves the outbox to others. Raises LeaseLost."""
-        with self._changing() as connection:
-            self._move(connection, lease, lease._replace(holder=None))
-
-    def raise_number(self, lease: Lease, next_number: int) -> Lease:
-        """Sees to it that no number below this one is given any more. Raises LeaseLost."""
-        with self._changing() as connection:
-            return self._move(connection, lease, lease._replace(next_number=max(lease.next_number, next_number)))
+            return self._move(connection, seen, **to)
 
     # --- the rows
 
@@ -126,17 +111,18 @@ class OutboxDatabase:
         """
         with self._changing() as connection:
             # First, so that of two relays one waits here for the other, and reads nothing before it has lost.
-            lease = self._move(connection, lease, lease)
+            lease = self._move(connection, lease)
             self._delete(connection, done)
             plan = set(lease.plan).difference(done)
             seen = self._unnumbered(connection, plan, rows, without) if rows else []
             unchecked = sorted({name for _, _, _, name in seen}.difference(checked))
             found = [row for row in seen if row[3] in checked]
             count = taken([each for _, _, each, _ in found], size)
-            new = number([(row, token) for row, token, _, _ in found[:count]], lease.next_number)
+            new = [Planned(lease.next_number + at, row, token) for at, (row, token, _, _) in enumerate(found[:count])]
             if new or done:
-                next_number = lease.next_number + len(new)
-                lease = self._put(connection, lease._replace(next_number=next_number, plan=(*sorted(plan), *new)))
+                lease = lease._replace(next_number=lease.next_number + len(new), plan=(*sorted(plan), *new))
+                values = {"next_number": lease.next_number, "plan": encode(lease.plan)}
+                connection.execute(update(self._relays).where(self._relay).values(values))
             return lease, unchecked
 
     def rows_of(self, plan: Collection[Planned]) -> list[Row]:
@@ -204,21 +190,14 @@ class OutboxDatabase:
         row = connection.execute(query).one_or_none()
         return None if row is None else Lease(row.holder, row.version, row.next_number, tuple(decode(row.plan)))
 
-    def _move(self, connection: Connection, seen: Lease, target: Lease) -> Lease:
-        """Makes the lease what ``target`` says, but for its version and plan. Raises LeaseLost unless it is as ``seen``."""
+    def _move(self, connection: Connection, seen: Lease, **to: Any) -> Lease:
         columns = self._relays.c
         holder = columns.holder.is_(None) if seen.holder is None else columns.holder == seen.holder
         as_seen = and_(self._relay, columns.version == seen.version, holder)
-        version = seen.version + 1
-        values = {"holder": target.holder, "version": version, "next_number": target.next_number}
-        if connection.execute(update(self._relays).where(as_seen).values(values)).rowcount != 1:
+        to["version"] = seen.version + 1
+        if connection.execute(update(self._relays).where(as_seen).values(to)).rowcount != 1:
             raise LeaseLost
-        return target._replace(version=version)
-
-    def _put(self, connection: Connection, lease: Lease) -> Lease:
-        values = {"next_number": lease.next_number, "plan": encode(lease.plan)}
-        connection.execute(update(self._relays).where(self._relay).values(values))
-        return lease
+        return seen._replace(**to)
 
     def _delete(self, connection: Connection, done: Collection[Planned]) -> None:
         columns = self._rows.c

@@ -13,8 +13,8 @@ from uuid import uuid4
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog.errors import OutboxBusy
-from oncelog.sql.outbox.backlog import Watch
 from oncelog.sql.outbox.database import Lease, LeaseLost, OutboxDatabase
+from oncelog.sql.outbox.plan import Watch
 
 logger = logging.getLogger("oncelog.outbox")
 
@@ -24,7 +24,7 @@ class LeaseHolder:
 
     def __init__(self, database: OutboxDatabase, outbox: str, takeover_seconds: float) -> None:
         self.lease: Lease | None = None
-        """As this relay left it; None: it does not hold it."""
+        """As this relay left it; None: it does not hold it, or what became of it is to be read from the database."""
         self._database = database
         self._outbox = outbox
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex}"[-200:]
@@ -54,7 +54,7 @@ class LeaseHolder:
 
     def take(self, seen: Lease, check: Callable[[Lease], None]) -> Lease:
         """Takes the lease if it still is as ``seen``, and lets it go again where ``check`` raises. Raises LeaseLost."""
-        lease = self._database.claim(seen, self._name)
+        lease = self._database.change(seen, holder=self._name)
         try:
             check(lease)
         except BaseException:
@@ -70,11 +70,7 @@ class LeaseHolder:
     def beat(self) -> None:
         """Shows that this relay lives, unless that was just now. Raises LeaseLost."""
         if self.lease is not None and time.monotonic() - self._beaten > self._takeover_seconds / 4:
-            self.moved(self._database.beat(self.lease))
-
-    def forget(self) -> None:
-        """Holds the lease no more: another relay has it, or what became of it is to be read from the database."""
-        self.lease = None
+            self.moved(self._database.change(self.lease))
 
     def let_go(self) -> None:
         """Leaves the outbox to other relays."""
@@ -85,7 +81,7 @@ class LeaseHolder:
 
     def _release(self, lease: Lease) -> None:
         with suppress(LeaseLost, SQLAlchemyError):  # then the others wait until it is silent
-            self._database.release(lease)
+            self._database.change(lease, holder=None)
 
     def busy(self, holder: str | None = None) -> OutboxBusy:
         """Makes the error for an outbox that another relay publishes."""

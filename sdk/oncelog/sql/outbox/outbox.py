@@ -8,38 +8,20 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    func,
-    insert,
-    select,
-)
-from sqlalchemy.orm import Session, scoped_session
+import sqlalchemy as sa
 
 from oncelog.codecs import codec_for
-from oncelog.sql.table import TableOnDemand, create_missing
+from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, create_missing, now_ms
 from oncelog.values.outgoing import checked_extras, encode_value
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import NAMESPACE_PATTERN, PRODUCER_PATTERN, TOPIC_PATTERN
 
-NAME_LIMIT = 249
-"""The contract's limit for names of topics and producers."""
 _LARGE = 1 << 24
 """From this length on MySQL's BLOB and TEXT hold more than 64 KiB; others have one type for all lengths."""
-_TEXT = Text().with_variant(Text(_LARGE), "mysql", "mariadb")
+_TEXT = sa.Text().with_variant(sa.Text(_LARGE), "mysql", "mariadb")
 _TOKENS = 2**31
 
 
@@ -77,39 +59,39 @@ class Outbox:
         if not PRODUCER_PATTERN.fullmatch(name):
             raise ValueError(f"an outbox's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {name[:100]!r}")
         self.name = name
-        self.metadata = MetaData()
+        self.metadata = sa.MetaData()
         """Both tables."""
-        self.table = Table(
+        self.table = sa.Table(
             table,
             self.metadata,
-            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-            Column("outbox", String(NAME_LIMIT), nullable=False),
+            sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+            sa.Column("outbox", sa.String(NAME_LIMIT), nullable=False),
             # With the id it says which row this is, also when the table was emptied and its ids began anew.
-            Column("token", Integer, nullable=False),
-            Column("namespace", String(NAME_LIMIT), nullable=False),
-            Column("topic", String(NAME_LIMIT), nullable=False),
-            Column("key", LargeBinary(_LARGE), nullable=True),
-            Column("payload", LargeBinary(_LARGE), nullable=False),
-            Column("properties", _TEXT, nullable=True),
-            Column("ttl", BigInteger, nullable=True),
-            Column("size", BigInteger, nullable=False),
-            Column("added_ms", BigInteger, nullable=False),
+            sa.Column("token", sa.Integer, nullable=False),
+            sa.Column("namespace", sa.String(NAME_LIMIT), nullable=False),
+            sa.Column("topic", sa.String(NAME_LIMIT), nullable=False),
+            sa.Column("key", sa.LargeBinary(_LARGE), nullable=True),
+            sa.Column("payload", sa.LargeBinary(_LARGE), nullable=False),
+            sa.Column("properties", _TEXT, nullable=True),
+            sa.Column("ttl", sa.BigInteger, nullable=True),
+            sa.Column("size", sa.BigInteger, nullable=False),
+            sa.Column("added_ms", sa.BigInteger, nullable=False),
             sqlite_autoincrement=True,  # else the id of a deleted row would be given to another one
         )
-        self.relays = Table(
+        self.relays = sa.Table(
             f"{table}_relays",
             self.metadata,
-            Column("outbox", String(NAME_LIMIT), primary_key=True),
-            Column("holder", String(NAME_LIMIT), nullable=True),
-            Column("version", BigInteger, nullable=False),
-            Column("next_number", BigInteger, nullable=False),
-            Column("plan", _TEXT, nullable=False),
+            sa.Column("outbox", sa.String(NAME_LIMIT), primary_key=True),
+            sa.Column("holder", sa.String(NAME_LIMIT), nullable=True),
+            sa.Column("version", sa.BigInteger, nullable=False),
+            sa.Column("next_number", sa.BigInteger, nullable=False),
+            sa.Column("plan", _TEXT, nullable=False),
         )
-        self._insert = insert(self.table).inline()  # without asking for its id
+        self._insert = sa.insert(self.table).inline()  # without asking for its id
         self._codec = codec_for(codec)
         self._on_demand = TableOnDemand(self.table)
 
-    def create_tables(self, engine: Engine) -> None:
+    def create_tables(self, engine: sa.Engine) -> None:
         """Creates what is missing of the two tables. :meth:`add` and the relay do so themselves when they need them.
 
         Others may do the same at the same time. Raises SQLAlchemyError.
@@ -118,7 +100,7 @@ class Outbox:
 
     def add(
         self,
-        session: Session | scoped_session[Session] | Connection,
+        session: Working,
         topic: str,
         payload: Any,
         *,
@@ -154,21 +136,17 @@ class Outbox:
             "properties": written,
             "ttl": ttl,
             "size": len(data) + len(key or b"") + len(written or ""),
-            "added_ms": _now_ms(),
+            "added_ms": now_ms(),
         }
         connection.execute(self._insert, row)
 
-    def waiting(self, session: Session | scoped_session[Session] | Connection) -> Waiting:
+    def waiting(self, session: Working) -> Waiting:
         """Counts the rows, and tells how old the oldest one is. It looks at all of them: not for every second."""
         mine = self.table.c.outbox == self.name
         connection = self._on_demand.connection(session)
-        count = connection.scalar(select(func.count()).select_from(self.table).where(mine)) or 0
-        oldest = connection.scalar(select(self.table.c.added_ms).where(mine).order_by(self.table.c.id).limit(1))
-        return Waiting(count, None if oldest is None else max(0, _now_ms() - oldest) / 1000)
+        count = connection.scalar(sa.select(sa.func.count()).select_from(self.table).where(mine)) or 0
+        oldest = connection.scalar(sa.select(self.table.c.added_ms).where(mine).order_by(self.table.c.id).limit(1))
+        return Waiting(count, None if oldest is None else max(0, now_ms() - oldest) / 1000)
 
     def __repr__(self) -> str:
         return f"Outbox({self.name!r}, table={self.table.name!r})"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

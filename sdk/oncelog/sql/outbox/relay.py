@@ -12,7 +12,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from types import MappingProxyType, TracebackType
@@ -25,11 +26,10 @@ from oncelog.api.retry import pause
 from oncelog.errors import OncelogError, OutboxBehind, OutboxBlocked, ProducerFenced
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
-from oncelog.sql.outbox.backlog import Backlog
 from oncelog.sql.outbox.database import PATIENCE_SECONDS, Lease, LeaseLost, OutboxDatabase, Row
 from oncelog.sql.outbox.holder import LeaseHolder
 from oncelog.sql.outbox.outbox import Outbox
-from oncelog.sql.outbox.plan import Name, Planned
+from oncelog.sql.outbox.plan import Backlog, Name, Planned
 from oncelog.sql.outbox.publishing import Publishing, is_the_services
 
 ROWS = 1_000
@@ -116,13 +116,10 @@ class OutboxRelay:
         self._running = threading.Lock()
         self._thread: threading.Thread | None = None
         self._holder = LeaseHolder(self._database, outbox.name, takeover_seconds)
-        self._backlog = Backlog()
         self._failures = 0
-        self._checked: set[Name] = set()
-        """Topics that had no number, when the lease was taken, which the database does not know."""
         self._first_number = 0
         """The next number when the lease was taken."""
-        self._publishing = self._new_publishing()
+        self._forget()
         self._home = forks.here()
 
     @property
@@ -163,6 +160,19 @@ class OutboxRelay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The relay does nothing else meanwhile, and leaves the outbox to others then. Raises Forked: it is the parent's."""
+        self._check_made_here()
+        with self._running:
+            try:
+                yield
+            except LeaseLost:
+                raise self._holder.busy() from None
+            finally:
+                self._holder.let_go()
+                self._show(state="stopped")
+
     def run(self) -> None:
         """Relays in this thread until :meth:`stop` is called elsewhere.
 
@@ -170,13 +180,9 @@ class OutboxRelay:
             OutboxBehind: the database does not know of everything that was published under the outbox's name. What else fails
             is tried again.
         """
-        self._check_made_here()
-        with self._running:
-            try:
-                while not self._stopping.is_set():
-                    self._stopping.wait(self._turn())
-            finally:
-                self._let_go()
+        with self._alone():
+            while not self._stopping.is_set():
+                self._stopping.wait(self._turn())
 
     def run_once(self) -> int:
         """Publishes what is committed now, deletes it here once it is on disk in its topics, and answers how many rows it was.
@@ -186,19 +192,20 @@ class OutboxRelay:
             OutboxBlocked: a topic refuses a row; everything that could be published is.
             OncelogError, SQLAlchemyError: the service, or the database, does not answer.
         """
-        self._check_made_here()
-        with self._running:
+        with self._alone():
             before = self._status.stored + self._status.duplicates
-            try:
-                self._take(self._holder.wait_until_free())
-                while self._advance():
-                    pass
-            except LeaseLost:
-                raise self._holder.busy() from None
-            finally:
-                self._let_go()
+            self._take(self._holder.wait_until_free())
+            while self._advance():
+                pass
             for name, blocked in self._backlog.blocked.items():
-                raise self._refusal(name, blocked.error, blocked.planned[0].row if blocked.row is None else blocked.row)
+                row = blocked.planned[0].row if blocked.row is None else blocked.row
+                raise OutboxBlocked(
+                    f"topic {name} refuses row {row} of outbox {self.outbox.name!r}: {blocked.error}",
+                    outbox=self.outbox.name,
+                    topic=str(name),
+                    row=row,
+                    cause=blocked.error.code,
+                )
             return self._status.stored + self._status.duplicates - before
 
     def renumber(self) -> int:
@@ -207,18 +214,12 @@ class OutboxRelay:
         Rows that are in their topics already, but came back with an older state of the database, would be published again: delete
         them first. Answers the next number. Raises OutboxBusy, OncelogError, SQLAlchemyError.
         """
-        self._check_made_here()
-        with self._running:
-            try:
-                # Not checked: that the database is behind is why this is called.
-                lease = self._holder.take(self._holder.wait_until_free(), lambda _: None)
-                lease = self._database.raise_number(lease, self._highest_published() + 1)
-                self._holder.moved(lease)
-                return lease.next_number
-            except LeaseLost:
-                raise self._holder.busy() from None
-            finally:
-                self._let_go()
+        with self._alone():
+            # Not checked: that the database is behind is why this is called.
+            lease = self._holder.take(self._holder.wait_until_free(), lambda _: None)
+            next_number = max(lease.next_number, self._highest_published() + 1)
+            self._holder.moved(self._database.change(lease, next_number=next_number))
+            return next_number
 
     def _check_made_here(self) -> None:
         """Raises Forked: the lease, and what is in hand, are the parent's."""
@@ -273,23 +274,20 @@ class OutboxRelay:
     def _wait_for(self, error: OncelogError | SQLAlchemyError) -> float:
         if self._failures == 0:
             logger.warning("outbox %s: waiting: %s", self.outbox.name, error)
-        self._show(state="waiting", error=error)
         if isinstance(error, SQLAlchemyError | ProducerFenced):
             self._forget()  # whatever it was doing: what became of it is read from the database
+        self._show(state="waiting", error=error)
         self._failures += 1
         return pause(self._failures - 1, random.random())
 
     def _forget(self) -> None:
         """Drops what is in memory, which may be wrong."""
-        self._holder.forget()
+        self._holder.lease = None
         self._backlog = Backlog()
-        self._checked = set()
-        self._publishing = self._new_publishing()
-        self._show()
-
-    def _new_publishing(self) -> Publishing:
+        self._checked: set[Name] = set()
+        """Topics that had no number, when the lease was taken, which the database does not know."""
         # Between two requests too: a batch may take longer than others wait for a sign of life.
-        return Publishing(self._client, self.outbox.name, self._holder.beat)
+        self._publishing = Publishing(self._client, self.outbox.name, self._holder.beat)
 
     def _take(self, free: Lease) -> None:
         """Begins anew with what the database says. Raises LeaseLost, OutboxBehind."""
@@ -297,10 +295,6 @@ class OutboxRelay:
         # Checked under the lease: before that, another relay may still publish.
         lease = self._holder.take(free, self._check_all)
         self._backlog = Backlog(lease.plan)
-
-    def _let_go(self) -> None:
-        self._holder.let_go()
-        self._show(state="stopped")
 
     def _check_all(self, lease: Lease) -> None:
         """Before anything is published, and for every row there is: in an older state of the database, rows that are published
@@ -393,15 +387,6 @@ class OutboxRelay:
 
     def _log_refusal(self, name: Name, row: int | None, error: OncelogError) -> None:
         logger.error("outbox %s: topic %s refuses row %d: %s", self.outbox.name, name, row, error)
-
-    def _refusal(self, name: Name, error: OncelogError, row: int) -> OutboxBlocked:
-        return OutboxBlocked(
-            f"topic {name} refuses row {row} of outbox {self.outbox.name!r}: {error}",
-            outbox=self.outbox.name,
-            topic=str(name),
-            row=row,
-            cause=error.code,
-        )
 
     # --- its status
 
