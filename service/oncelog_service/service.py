@@ -18,7 +18,7 @@ from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import Background
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leader import Component, Leader
-from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, Alone, Lease, Leases, topic_of
+from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, Lease, Leases, topic_of
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.group_commit import Writer
@@ -64,7 +64,7 @@ class _Opened:
     def __init__(self, store: Store, writer: Writer) -> None:
         self.store = store
         self.writer = writer
-        self.leases: Leases = Alone()
+        self.leases = Leases()
         self.topics: Topics | None = None
         self.led_transactions: Leader[TransactionManager] | None = None
         self.remote: RemoteTransactions | LeasedTransactions | None = None
@@ -289,7 +289,7 @@ class Service:
         settings = self.settings
         table = store.lease_table()
         if table is None:
-            return Alone()
+            return Leases()
         if urlsplit(self.url).hostname in _ANYWHERE:
             raise StoreError(
                 f"several can share this store, and none is found at {self.url}: name this service's address, --advertised-url"

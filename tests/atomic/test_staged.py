@@ -221,7 +221,7 @@ async def test_what_a_coordinator_stages_and_copies_stands_on_the_lease_of_the_t
     async with opened(disk, keyed=True, clean=False) as house:
         staged = await house.log.atomic.open(NUMBER)
         fence = Fence(PREFIX, 1)
-        house.log.atomic._writer = house.writer.under(Lease(PREFIX, fence, lambda: True))
+        house.log.atomic._writer = house.writer.under(Lease(fence, lambda: True))
         batch, disk.epochs[PREFIX] = Batch(), 2
         if step == "stage":
             house.log.atomic.put(batch, staged, 3, PublishRequest([b"4"]))

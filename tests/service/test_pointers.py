@@ -349,7 +349,7 @@ async def test_a_large_transaction_is_rolled_back_some_rows_at_a_time_and_whole(
 async def test_a_topic_that_may_be_served_elsewhere_answers_nothing_from_memory() -> None:
     alive = True
     async with opened(Disk()) as house:
-        house.log.topic.writer = house.writer.under(Lease(b"topic", None, lambda: alive))
+        house.log.topic.writer = house.writer.under(Lease(None, lambda: alive))
         await house.log.poll(ConsumeRequest(), AS_ONCELOG)
         alive = False
         for asked in (house.log.poll(ConsumeRequest(), AS_ONCELOG), house.log.publish(PublishRequest([b"x"]))):

@@ -58,7 +58,7 @@ class Run:
     def __init__(self, house: House, store: HeldStore) -> None:
         self.house, self.store = house, store
         self.asked: list[asyncio.Task[object]] = []
-        self._aside = house.writer.under(Lease(b"aside", None, lambda: True))
+        self._aside = house.writer.under(Lease(None, lambda: True))
 
     def hold(self) -> None:
         """Have the writer take everything that is queued, and stand in that write."""

@@ -252,7 +252,7 @@ async def test_nothing_joins_what_is_being_written_or_is_not_the_newest_of_its_v
         writing = Growing(gate.writer)
         await gate.busy()
         assert not writing.grow(), "it is being written"
-        lease = Lease(b"a", None, lambda: True)
+        lease = Lease(None, lambda: True)
         views = [gate.writer.under(lease) for _ in range(5)]
         behind, lazily, elsewhere, alone, other = map(Growing, views)
         assert all(each.grow() for each in (behind, lazily, elsewhere, alone, other))
@@ -329,7 +329,7 @@ class Leased:
         self.disk = Disk()
         self.disk.epochs = {name.encode(): 1 for name in resources}
         self.alive = True
-        self.leases = {name: Lease(name.encode(), Fence(name.encode(), 1), lambda: self.alive) for name in resources}
+        self.leases = {name: Lease(Fence(name.encode(), 1), lambda: self.alive) for name in resources}
         self.failures: list[Exception] = []
         self.writer = Writer(MemoryStore(self.disk), self.failures.append, self._fenced)
 

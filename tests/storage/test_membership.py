@@ -14,7 +14,7 @@ from oncelog_service.background import Background
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.cluster import membership
 from oncelog_service.cluster.leader import Leader
-from oncelog_service.cluster.leases import ATOMIC_COMMITS, Alone, Lease, topic_resource
+from oncelog_service.cluster.leases import ATOMIC_COMMITS, Lease, Leases, topic_resource
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.port import Fence, StoreError
@@ -149,7 +149,7 @@ def test_a_loop_that_does_not_turn_lets_its_leases_end(caplog: pytest.LogCapture
 
     async def scenario(table: LeasesInMemory) -> None:
         one = await Member(table, "http://a", SystemClock(), ttl=0.04).joined()
-        lease = Lease(ATOMIC_COMMITS, None, one._standing)
+        lease = Lease(None, one._standing)
         until(lambda: skipped() >= 1, "a heartbeat that is left out", seconds=20)  # on the loop, which so does not turn
         before = table.renewals
         until(lambda: skipped() >= 8, "more of them", seconds=20)
@@ -184,7 +184,7 @@ class Recovered:
 def test_what_could_not_be_read_back_is_read_back_under_another_lease() -> None:
     """What the first attempt has handed over may still be on its way, and its lease is valid."""
 
-    class Holding(Alone):
+    class Holding(Leases):
         """As a membership: the same lease while it is valid."""
 
         lease: Lease | None = None

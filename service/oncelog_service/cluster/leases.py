@@ -1,4 +1,4 @@
-"""Who may serve a resource, as topics, transactions and atomic commits need to know it, and its simplest answer.
+"""Who may serve a resource, as topics, transactions and atomic commits need to know it; and the answer where nobody else could.
 
 A resource is served by one process at a time, since its order and its maps live in memory. That process holds its lease: writes
 are fenced with it in the store, so that a former holder writes nothing; what is answered from memory is answered only while the
@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
 
 from oncelog.errors import InvalidRequest, NotServedHere, StorageUnavailable
 from oncelog_service.storage.keys import split_topic_key
@@ -39,16 +38,12 @@ def topic_of(resource: bytes) -> tuple[str, str] | None:
 
 
 class Lease:
-    """A resource that this process serves, until it is lost.
+    """A resource that this process serves, until it is lost."""
 
-    A lease that was seen to be lost is never valid again. It is taken anew, with the next epoch, and everything is read back.
-    """
+    __slots__ = ("_standing", "fence", "lost")
 
-    __slots__ = ("_standing", "fence", "lost", "resource")
-
-    def __init__(self, resource: bytes, fence: Fence | None, standing: Callable[[], bool]) -> None:
+    def __init__(self, fence: Fence | None, standing: Callable[[], bool]) -> None:
         """``standing``: tells whether the others are known to take this process for alive, at this very moment."""
-        self.resource = resource
         self.fence = fence
         self.lost = False
         self._standing = standing
@@ -64,14 +59,13 @@ class Lease:
             self.lost = True
         return not self.lost
 
-    def check(self) -> None:
-        """Raises StorageUnavailable unless it is valid."""
-        if not self.is_valid:
-            raise StorageUnavailable(LOST)
 
+class Leases:
+    """Holds the leases of one process; as it stands here, of one that has the store for itself: it holds every lease, no write is
+    fenced, nothing is ever moved."""
 
-class Leases(Protocol):
-    """Holds the leases of one process."""
+    death: Exception | None = None
+    """Why this process can hold no lease any more; None: it can."""
 
     async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
         """Returns the lease of a resource, and takes it where no process has it.
@@ -81,57 +75,48 @@ class Leases(Protocol):
         Raises:
             NotServedHere: another process has it, or should. StorageUnavailable: it cannot be had now.
         """
-        ...
+        return Lease(None, lambda: True)
 
     def belongs_here(self, resource: bytes) -> bool:
         """Tells whether this process holds it or, where nobody does, is to hold it."""
-        ...
+        return True
 
     @property
     def alive(self) -> tuple[str, tuple[str, ...]] | None:
         """Returns the id of this instance, and those of all; None: there is no other one."""
-        ...
+        return None
 
     def keep(self, resource: bytes) -> None:
         """Keeps a resource that was claimed once more from being moved elsewhere soon."""
-        ...
 
     async def pass_on(self, resource: bytes, to: str | None) -> None:
         """Gives a resource to another instance, or to the first to want it, once nothing is served or written under its lease.
 
         Raises InvalidRequest, StorageUnavailable.
         """
-        ...
+        if to is not None:
+            raise InvalidRequest("the store is this process's alone: there is nobody to hand anything over to")
 
     def lost(self, fences: Collection[Fence]) -> None:
         """Drops the leases whose fences the store has refused: other processes have them."""
-        ...
 
     def misplaced(self) -> Sequence[tuple[bytes, str]]:
         """Lists resources that are held here and belong to another instance, each with its id."""
-        ...
+        return ()
 
     @property
     def held(self) -> int:
-        """Counts the leases that are held."""
-        ...
-
-    @property
-    def death(self) -> Exception | None:
-        """Says why this process can hold no lease any more; None: it can."""
-        ...
+        """Counts the leases that are held; alone, none: no other process could have any."""
+        return 0
 
     def check_alive(self) -> None:
         """Raises StorageUnavailable when others may serve everything that was served here."""
-        ...
 
     def abandon(self) -> None:
         """Invalidates all leases: what was held may be served elsewhere."""
-        ...
 
     async def leave(self) -> None:
         """Gives all leases back. Nothing is served or written under them any more."""
-        ...
 
 
 @asynccontextmanager
@@ -151,43 +136,3 @@ async def held_briefly(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
     finally:
         with suppress(StorageUnavailable):  # then it is held until it is wanted here again, or this process is gone
             await leases.pass_on(resource, None)
-
-
-class Alone:
-    """Answers for a store that one process has for itself: it holds every lease, no write is fenced, nothing is ever moved."""
-
-    held = 0
-    """It is not counted: no other process could have any."""
-    death = None
-
-    async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
-        return Lease(resource, None, _always)
-
-    def belongs_here(self, resource: bytes) -> bool:
-        return True
-
-    @property
-    def alive(self) -> None:
-        return None
-
-    def keep(self, resource: bytes) -> None: ...
-
-    async def pass_on(self, resource: bytes, to: str | None) -> None:
-        """Does nothing. Raises InvalidRequest if another instance is named."""
-        if to is not None:
-            raise InvalidRequest("the store is this process's alone: there is nobody to hand anything over to")
-
-    def lost(self, fences: Collection[Fence]) -> None: ...
-
-    def misplaced(self) -> Sequence[tuple[bytes, str]]:
-        return ()
-
-    def check_alive(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
-    async def leave(self) -> None: ...
-
-
-def _always() -> bool:
-    return True

@@ -22,7 +22,7 @@ from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable
 from oncelog.http.transport import Transport
 from oncelog.wire.media import JSON
 from oncelog_service.clock import Clock
-from oncelog_service.cluster.leases import TOPIC_PREFIX, Lease, topic_of
+from oncelog_service.cluster.leases import TOPIC_PREFIX, Lease, Leases, topic_of
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.port import Dead, Fence, Instance, LeaseHolder, LeaseTable, StoreError
 
@@ -43,9 +43,8 @@ _ASKING = 8
 T = TypeVar("T")
 
 
-class Membership:
-    """Holds this process's leases for one event loop and one opening of the store. See
-    :class:`~oncelog_service.cluster.leases.Leases`."""
+class Membership(Leases):
+    """Holds this process's leases for one event loop and one opening of the store."""
 
     def __init__(
         self,
@@ -76,8 +75,6 @@ class Membership:
         self._alive: Mapping[str, Instance] = {}
         self._seen: dict[str, int] = {}
         self._valid_until = -1.0
-        self.death: Exception | None = None
-        """Why the others may have taken over everything, if they may."""
         self._ending = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="oncelog-heartbeat", daemon=True)
 
@@ -111,7 +108,7 @@ class Membership:
                 self.check_alive()
                 if not claim:
                     await self._check_belongs_here(resource)
-                lease = self._mine[resource] = Lease(resource, await self._taken(resource, claim), self._standing)
+                lease = self._mine[resource] = Lease(await self._taken(resource, claim), self._standing)
             if claim:
                 self.keep(resource)
             return lease
