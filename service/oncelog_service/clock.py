@@ -35,19 +35,6 @@ class SystemClock:
         return time.clock_gettime(_CLOCK)
 
 
-class SteadyClock:
-    """The time as it would be had the clock not been set forward since this was made: for what must not end or age early."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._began = clock.now_ms(), clock.monotonic()
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970; behind the clock itself where that was set forward, never ahead of it."""
-        began_ms, began = self._began
-        return min(self._clock.now_ms(), began_ms + round((self._clock.monotonic() - began) * 1000))
-
-
 class RunningClock:
     """The time as it would be had the clock not been set at all since this was made: for what must end neither early nor late."""
 
@@ -59,3 +46,11 @@ class RunningClock:
         """Milliseconds since 1970, as the clock said at the beginning, and what has passed since."""
         began_ms, began = self._began
         return began_ms + round((self._clock.monotonic() - began) * 1000)
+
+
+class SteadyClock(RunningClock):
+    """The time as it would be had the clock not been set forward since this was made: for what must not end or age early."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970; behind the clock itself where that was set forward, never ahead of it."""
+        return min(self._clock.now_ms(), super().now_ms())

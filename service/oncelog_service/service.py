@@ -137,7 +137,59 @@ class Service:
 
     async def start(self) -> None:
         """Opens the store. Raises StoreError if that does not work; then nothing is left open."""
-        await self._open()
+        settings = self.settings
+        store = await asyncio.to_thread(self._open_store)
+
+        def on_fenced(lost: frozenset[Fence]) -> None:
+            opened.leases.lost(lost)
+
+        opened = _Opened(store, Writer(store, self._on_failure, on_fenced))
+        try:
+            leases = opened.leases = await self._join(store)
+            await asyncio.to_thread(check_whole, store)  # after joining: who begins a copy looks for us behind its mark
+            store_id = await self._store_id(store, leases)
+            self.cache = RecentMessages(settings.cache_bytes)
+            transactions = await self._open_transactions(opened, store_id)
+            topics = opened.topics = await asyncio.to_thread(
+                Topics,
+                store,
+                opened.writer,
+                self.clock,
+                self.cache,
+                settings.limits,
+                transactions,
+                store_id,
+                leases=leases,
+                scans=self.scans,
+            )
+
+            async def recover_atomic(lease: Lease) -> AtomicCommits:
+                return await AtomicCommits.recover(store, opened.writer.under(lease), topics, self.clock, settings.atomic_limits)
+
+            atomic = opened.atomic = Leader(ATOMIC_COMMITS, leases, recover_atomic, self.background)
+            await atomic.begin()
+            if leases.death is not None:
+                raise StoreError(str(leases.death))
+            opened.writer.check()  # nobody else would: until here there is nothing that a failure could be told of
+        except BaseException as error:
+            opened.abandon()
+            await opened.let_go()
+            if isinstance(error, (StorageUnavailable, StorageFailed)):
+                raise StoreError(error.detail) from error
+            raise
+        # Last: from here on requests are answered, and every part of what is opened must be there.
+        self._opened = opened
+        self._opened_at = self.clock.monotonic()
+        tasks: dict[str, Callable[[], Awaitable[None]]] = {
+            "retention": self.retention.run,
+            "serving atomic commits": atomic.run,
+            "serving transactions": transactions.run if opened.led_transactions is None else opened.led_transactions.run,
+            "forgetting old outcomes": partial(self._forget_outcomes, opened),
+            "settlement": SettlementTask(topics, transactions, self.clock).run,
+        }
+        if leases.alive is not None:
+            tasks["moving topics"] = partial(self._keep_house, leases, topics)
+        self._running = [asyncio.ensure_future(self.background.keep(what, run)) for what, run in tasks.items()]
 
     def release(self) -> None:
         """Tells callers that wait, before a stop, to try again at once; else the stop would wait for every reader."""
@@ -229,61 +281,6 @@ class Service:
             return journal is None or journal.needs(number)
 
         return Retention(self.topics, needs, opened.store, self.clock, settings.retention_seconds, lifetime_ms)
-
-    async def _open(self) -> None:
-        settings = self.settings
-        store = await asyncio.to_thread(self._open_store)
-
-        def on_fenced(lost: frozenset[Fence]) -> None:
-            opened.leases.lost(lost)
-
-        opened = _Opened(store, Writer(store, self._on_failure, on_fenced))
-        try:
-            leases = opened.leases = await self._join(store)
-            await asyncio.to_thread(check_whole, store)  # after joining: who begins a copy looks for us behind its mark
-            store_id = await self._store_id(store, leases)
-            self.cache = RecentMessages(settings.cache_bytes)
-            transactions = await self._open_transactions(opened, store_id)
-            topics = opened.topics = await asyncio.to_thread(
-                Topics,
-                store,
-                opened.writer,
-                self.clock,
-                self.cache,
-                settings.limits,
-                transactions,
-                store_id,
-                leases=leases,
-                scans=self.scans,
-            )
-
-            async def recover_atomic(lease: Lease) -> AtomicCommits:
-                return await AtomicCommits.recover(store, opened.writer.under(lease), topics, self.clock, settings.atomic_limits)
-
-            atomic = opened.atomic = Leader(ATOMIC_COMMITS, leases, recover_atomic, self.background)
-            await atomic.begin()
-            if leases.death is not None:
-                raise StoreError(str(leases.death))
-            opened.writer.check()  # nobody else would: until here there is nothing that a failure could be told of
-        except BaseException as error:
-            opened.abandon()
-            await opened.let_go()
-            if isinstance(error, (StorageUnavailable, StorageFailed)):
-                raise StoreError(error.detail) from error
-            raise
-        # Last: from here on requests are answered, and every part of what is opened must be there.
-        self._opened = opened
-        self._opened_at = self.clock.monotonic()
-        tasks: dict[str, Callable[[], Awaitable[None]]] = {
-            "retention": self.retention.run,
-            "serving atomic commits": atomic.run,
-            "serving transactions": transactions.run if opened.led_transactions is None else opened.led_transactions.run,
-            "forgetting old outcomes": partial(self._forget_outcomes, opened),
-            "settlement": SettlementTask(topics, transactions, self.clock).run,
-        }
-        if leases.alive is not None:
-            tasks["moving topics"] = partial(self._keep_house, leases, topics)
-        self._running = [asyncio.ensure_future(self.background.keep(what, run)) for what, run in tasks.items()]
 
     async def _join(self, store: Store) -> Leases:
         settings = self.settings
@@ -408,7 +405,7 @@ class Service:
             await asyncio.sleep(self._pause(attempt))
             attempt += 1
             try:
-                await self._open()
+                await self.start()
             except Exception as error:  # whatever it is: a service that gave up would be closed for good, and run on
                 self._reason = f"the store failed and cannot be reopened yet: {error}"
                 _log.error("%s", self._reason, exc_info=not isinstance(error, StoreError))

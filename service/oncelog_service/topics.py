@@ -111,7 +111,12 @@ class Topics:
             before = await self._row(namespace, topic)
             if before is not None and not before.deleted:
                 raise TopicExists(f"topic {namespace}/{topic} exists already")
-            row = _first(self._clock.now_ms(), kept) if before is None else _next(before, self._clock.now_ms(), kept)
+            now_ms = self._clock.now_ms()
+            if before is None:
+                row = TopicRow(FIRST_GENERATION, now_ms, kept)
+            else:
+                created = max(now_ms, before.last_timestamp + 1)
+                row = TopicRow(before.generation + 1, created, kept, epoch_floor=before.epoch_floor)
             await self._write(writer, namespace, topic, row)
 
     async def update(self, namespace: str, topic: str, properties: object) -> None:
@@ -162,7 +167,7 @@ class Topics:
     async def names(self, namespace: str) -> list[str]:
         """The names of the topics in a namespace, sorted. Raises InvalidRequest."""
         check_namespace(namespace)
-        return await read(self._names, namespace)
+        return sorted(topic for _, topic in await read(self._present, f"{namespace}:".encode()))
 
     async def delete(self, namespace: str, topic: str) -> None:
         """The topic and its messages are gone at once; their rows leave by and by. What its generations must not use again – ids,
@@ -292,12 +297,12 @@ class Topics:
         if alive is None:
             return Wanted(without=without)
         member, ids = alive
-        also = {log.participant for name, log in self._open.items() if log.waits_for_an_end and not self._is_placed_here(name)}
+        also = {
+            log.participant
+            for name, log in self._open.items()
+            if log.waits_for_an_end and preferred(topic_resource(topic_key(*name)), ids) != member
+        }
         return Wanted(member, ids, frozenset(also) - without, without)
-
-    def _is_placed_here(self, name: TopicName) -> bool:
-        member, ids = self._leases.alive or (None, ())
-        return preferred(topic_resource(topic_key(*name)), ids) == member
 
     async def settle(self, participant: str, pointer: int, committed: bool) -> None:
         """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle, nor has one whose
@@ -351,7 +356,7 @@ class Topics:
 
     async def namespaces(self) -> list[str]:
         """Every namespace that has a topic or a policy, sorted."""
-        return sorted({namespace for namespace, _ in await read(self._all_names)} | self._policies.keys())
+        return sorted({namespace for namespace, _ in await read(self._present)} | self._policies.keys())
 
     # --- for those who keep house
 
@@ -360,9 +365,9 @@ class Topics:
         """The topics that are open now."""
         return self._open
 
-    def rows(self) -> Iterator[tuple[TopicName, TopicRow]]:
+    def rows(self, prefix: bytes = b"") -> Iterator[tuple[TopicName, TopicRow]]:
         """Every topic name there ever was, with its row. Reads the store; not for the event loop."""
-        with closing(self._store.scan(Table.TOPIC, b"", b"\xff")) as found:
+        with closing(self._store.scan(Table.TOPIC, prefix, prefix_end(prefix) if prefix else b"\xff")) as found:
             for key, data in found:
                 yield split_topic_key(key), read_back(decode_record, TopicRow, data)
 
@@ -376,13 +381,8 @@ class Topics:
             log.release()
         self._open.clear()
 
-    def _names(self, namespace: str) -> list[str]:
-        prefix = f"{namespace}:".encode()
-        with closing(self._store.scan(Table.TOPIC, prefix, prefix_end(prefix))) as rows:
-            return sorted(split_topic_key(key)[1] for key, data in rows if not read_back(decode_record, TopicRow, data).deleted)
-
-    def _all_names(self) -> list[TopicName]:
-        return [name for name, row in self.rows() if not row.deleted]
+    def _present(self, prefix: bytes = b"") -> list[TopicName]:
+        return [name for name, row in self.rows(prefix) if not row.deleted]
 
     async def _existing(self, namespace: str, topic: str) -> TopicRow:
         check_topic_name(namespace, topic)
@@ -408,16 +408,6 @@ class Topics:
             lock = self._locks[name] = asyncio.Lock()
         async with lock:
             yield
-
-
-def _first(now_ms: int, properties: dict[str, str]) -> TopicRow:
-    return TopicRow(FIRST_GENERATION, now_ms, properties)
-
-
-def _next(deleted: TopicRow, now_ms: int, properties: dict[str, str]) -> TopicRow:
-    """The generation after a deleted one."""
-    created = max(now_ms, deleted.last_timestamp + 1)
-    return TopicRow(deleted.generation + 1, created, properties, epoch_floor=deleted.epoch_floor)
 
 
 def _read_policies(store: Store) -> dict[str, bool | None]:

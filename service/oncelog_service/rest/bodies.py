@@ -10,21 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from oncelog.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from oncelog.wire.codec import decode_json
 from oncelog.wire.media import JSON, essence
-from oncelog.wire.models import AbortTransaction, Changes, Resource, StartTransaction
+from oncelog.wire.models import Resource
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.routes import Call
 
 M = TypeVar("M", bound=BaseModel)
-
-_DEFAULTS: dict[type[BaseModel], BaseModel] = {kind: kind() for kind in (StartTransaction, Changes, AbortTransaction)}
-"""What the frequent ones among the small requests mean when they say nothing; models are immutable."""
 
 _LARGEST_INT = 19
 """Digits of 2^63 - 1."""
@@ -83,12 +80,7 @@ def _json(call: Call, what: str) -> Any:
 
 
 async def read_model(call: Call, kind: type[M]) -> M:
-    """The body as a model; an empty one where everything has a default.
-
-    Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge.
-    """
-    if not call.body and kind in _DEFAULTS:
-        return cast(M, _DEFAULTS[kind])
+    """The body as a model. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge."""
     return await off_loop(len(call.body) > AT_ONCE_BYTES, _model, call, kind)
 
 
