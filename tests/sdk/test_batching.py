@@ -48,44 +48,56 @@ def rows(batch: Messages) -> list[tuple[object, ...]]:
     return list(zip(*columns, strict=True))
 
 
+def takes(numbers: Numbers, *ids: int) -> Numbers | None:
+    """The numbering behind these ids; None where one of them is refused."""
+    try:
+        for each in ids:
+            _, numbers = numbers.all([each])
+    except SequenceIdNotRising:
+        return None
+    return numbers
+
+
 @given(st.lists(st.integers(0, 12) | st.tuples(st.sets(st.integers(0, 12)), st.booleans()), max_size=60))
 def test_an_id_that_was_given_back_may_be_taken_anew_only_where_nothing_is_above_it(
     steps: list[int | tuple[set[int], bool]],
 ) -> None:
     """A step takes an id, or gives some back, as the newest ones or with others behind them."""
-    taken, used, highest = TakenIds(), set[int](), -1
+    numbers, used, highest = Numbers(None), set[int](), -1
+    numbers.by_caller = True
     for step in steps:
         if isinstance(step, int):
-            may = step > highest or step in used
-            assert taken.take(step) is may
-            highest = max(highest, step) if may else highest
-            used |= {step} if may else set()
+            after = takes(numbers, step)
+            assert (after is not None) is (step > highest or step in used)
+            if after is not None:
+                numbers, highest = after, max(highest, step)
+                used.add(step)
         else:
             ids, newest = step
-            before = taken.copy()
-            taken.give_back(sorted(ids), newest)
+            before = numbers.copy()
+            numbers.give_back(sorted(ids), newest)
+            assert takes(before, *ids & used) is not None
             used -= ids
             highest = max(used, default=-1) if newest else highest
-            assert all(before.take(each) for each in ids & used)
-        assert taken.highest == (None if highest < 0 else highest)
+        assert numbers.taken.highest == (None if highest < 0 else highest)
 
 
 @given(st.lists(st.integers(0, 30), max_size=60))
 def test_beyond_its_room_it_forgets_the_oldest_and_never_refuses_what_was_taken(ids: list[int]) -> None:
-    class Small(TakenIds):
-        MAX_RANGES = 3
-
-    taken, model = Small(), set[int]()
-    for number in ids:
-        new = not model or number > max(model)
-        if taken.take(number):
-            assert new or number in model or number < taken.ranges[0][0]
-            if new:
-                model.add(number)
-        else:
-            assert number not in model
-            assert number < max(model)
-        assert len(taken.ranges) <= 3
+    numbers, model = Numbers(None), set[int]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TakenIds, "MAX_RANGES", 3)
+        for number in ids:
+            new = not model or number > max(model)
+            after = takes(numbers, number)
+            if after is None:
+                assert number not in model
+                assert number < max(model)
+                continue
+            numbers = after
+            assert new or number in model or number < numbers.taken.ranges[0][0]
+            model |= {number} if new else set()
+            assert len(numbers.taken.ranges) <= 3
 
 
 @given(
@@ -136,9 +148,9 @@ def test_a_batch_is_cut_where_its_ids_do_not_rise(ids: list[int]) -> None:
 
 
 def test_a_dense_series_costs_one_range() -> None:
-    taken = TakenIds()
-    assert all(taken.take(number) for number in range(5, 100_000))
-    assert taken.ranges == [(5, 99_999)]
+    numbers = takes(Numbers(None), *range(5, 1_000))
+    assert numbers is not None
+    assert numbers.taken.ranges == [(5, 999)]
 
 
 @given(MESSAGES)

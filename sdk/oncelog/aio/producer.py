@@ -14,7 +14,7 @@ from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Codec
 from oncelog.message_id import MessageId
 from oncelog.process import exits
-from oncelog.process.loops import Loop
+from oncelog.process.turns import Loop
 from oncelog.producing.twins import ProducerTwin, R
 from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt

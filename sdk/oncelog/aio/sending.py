@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 
 from oncelog.errors import OncelogError
 from oncelog.process import exits
-from oncelog.process.loops import Loop
+from oncelog.process.turns import Loop
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Complete, Core, Opened, Policy
 from oncelog.producing.outcome import Outcomes

@@ -9,8 +9,8 @@ from typing import Self
 
 from oncelog.api.topics import AsyncApi
 from oncelog.process.errands import Stopped
-from oncelog.process.loops import Loop
 from oncelog.process.procedures import Procedure, got
+from oncelog.process.turns import Loop
 from oncelog.reading.twins import StreamTwin, T
 from oncelog.values.message import Message
 from oncelog.wire.requests import Polled

@@ -33,8 +33,8 @@ from oncelog.http.connections import FAILURES, Connections, Response, connection
 from oncelog.http.sockets import Awaiting, Deadline
 from oncelog.http.trust import Trust
 from oncelog.process import forks
-from oncelog.process.loops import Loop
 from oncelog.process.procedures import driven
+from oncelog.process.turns import Loop
 from oncelog.wire.media import DEFAULT_URL, essence
 
 READ_SECONDS = 30.0

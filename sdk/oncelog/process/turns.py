@@ -1,6 +1,7 @@
 """Locks around what a procedure does: ``with await turn.come():``. Of threads, and of an event loop.
 
-That of threads raises where it would wait for ever: in a signal handler, and in a forked child.
+That of threads raises where it would wait for ever: in a signal handler, and in a forked child. What was begun on an event loop
+belongs to that, as what was made before a fork belongs to the other side.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 from typing import Self
 
 from oncelog.process import forks
-from oncelog.process.loops import Loop
 
 
 class Turn(_thread.RLock):  # type: ignore[misc]  # final to type checkers only
@@ -56,6 +56,32 @@ class Turn(_thread.RLock):  # type: ignore[misc]  # final to type checkers only
     def _owned(self) -> bool:
         owned: bool = self._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks it
         return owned
+
+
+class Loop:
+    """The event loop on which something is used first, and the process that it was made in."""
+
+    __slots__ = ("_home", "_loop", "_what")
+
+    def __init__(self, what: str) -> None:
+        """``what`` belongs to it, in words."""
+        self._what = what
+        self._home = forks.here()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check(self) -> None:
+        """Raises Forked: it was made before a fork. RuntimeError: it is used on another event loop, or on none."""
+        forks.check_made_here(self._home, self._what)
+        running = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise RuntimeError(f"{self._what} belongs to another event loop; make another one here")
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this is the other side of a fork."""
+        return forks.here() != self._home
 
 
 class AsyncTurn:

@@ -335,20 +335,16 @@ class Core:
             return Wait(self._try.until - now)
         return Publish(part.request(self.name, self.epoch))
 
-    def _finish(self) -> None:
-        """The first batch has all its results, and its callbacks have run."""
-        batch = self.queue[0]
-        count, size = len(batch), batch.size
-        self._parts = None
-        batch.done = True
-        self.queue.popleft()
-        self.pending -= count
-        self.pending_bytes -= size
-
     def completed(self) -> None:
         """The messages of the result that :meth:`next` returned have it."""
-        if len(self._results) == 1 and not self._parts:
-            self._finish()
+        if len(self._results) == 1 and not self._parts:  # the first batch has all its results, and its callbacks have run
+            batch = self.queue[0]
+            count, size = len(batch), batch.size
+            self._parts = None
+            batch.done = True
+            self.queue.popleft()
+            self.pending -= count
+            self.pending_bytes -= size
         self._results.popleft()
 
     def answered(self, runs: Sequence[ReceiptRun], now: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from copy import copy
 from itertools import islice, pairwise
 from operator import lt
 
@@ -26,9 +27,9 @@ class Numbers:
 
     def copy(self) -> Numbers:
         """Copy it."""
-        copied = Numbers(None)
-        copied.opened_at, copied.next, copied.by_caller = self.opened_at, self.next, self.by_caller
-        copied.taken = self.taken.copy()
+        copied = copy(self)
+        copied.taken = copy(self.taken)
+        copied.taken.ranges = self.taken.ranges.copy()
         return copied
 
     def one(self, given: int | None) -> tuple[int, tuple[int, int] | None]:
@@ -78,7 +79,7 @@ class Numbers:
         if newest is None:
             return None
         self.by_caller = True
-        self.taken.take(first, first + count - 1)
+        self.taken.take(first, (newest[0], first + count - 1))
         return list(given)  # type: ignore[arg-type]  # as above
 
     def _take(self, given: int | None) -> int:
@@ -87,7 +88,7 @@ class Numbers:
         if given is None:
             self.next = number + 1
         elif newest is not None:
-            self.taken.take(number)
+            self.taken.take(number, newest)
         return number
 
     def give_back(self, unused: Sequence[int], newest: bool) -> None:
@@ -118,24 +119,14 @@ class TakenIds:
         """Ids up to here may not be taken anew."""
         self._forgotten = -1
 
-    def copy(self) -> TakenIds:
-        """Copy them."""
-        copied = type(self)()
-        copied.ranges, copied.highest, copied._forgotten = self.ranges.copy(), self.highest, self._forgotten
-        return copied
-
-    def take(self, sequence_id: int, last: int | None = None) -> bool:
-        """Note the id, and all that follow up to ``last``. Return False if it lies at or below the highest one and is unused."""
-        newest = self.newest_with(sequence_id)
-        if newest is None:
-            return self.may_repeat(sequence_id)
-        self.highest = sequence_id if last is None else last
-        if newest[0] == sequence_id:
-            self.ranges.append((sequence_id, self.highest))
+    def take(self, begin: int, newest: tuple[int, int]) -> None:
+        """Note ids above the highest one, from ``begin`` on; ``newest``: what the newest range is with them."""
+        self.highest = newest[1]
+        if newest[0] == begin:
+            self.ranges.append(newest)
             self.forget()
         else:
-            self.ranges[-1] = newest[0], self.highest
-        return True
+            self.ranges[-1] = newest
 
     def newest_with(self, sequence_id: int) -> tuple[int, int] | None:
         """Return what the newest range is once this id, above the highest one, is taken; it begins with the id where that is a

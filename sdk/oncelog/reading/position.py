@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from enum import Enum, auto
 from itertools import repeat, starmap
 from math import inf
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from oncelog.errors import MessagesExpired
 from oncelog.message_id import MessageId
 from oncelog.values.message import Message
-from oncelog.values.start import Start, milliseconds, no_start
+from oncelog.values.start import Start, start_position
 from oncelog.wire.models import Acknowledge, ReceiveMessages
 from oncelog.wire.pages import Page
 from oncelog.wire.requests import ConsumeRequest, Polled
@@ -126,18 +125,15 @@ class ReaderPosition(FetchedAhead):
 
         ``generation``: of the topic, that ``start`` belongs to. Raises ValueError for what is no start: nothing has moved then.
         """
-        since = None
-        if isinstance(start, MessageId):
-            following = replace(self._behind(bytes(start)), inclusive=inclusive)
-            since = None if inclusive else bytes(start)
-        elif isinstance(start, datetime):
-            following = ConsumeRequest(start_from=milliseconds(start), limit=self._page_size)
-        elif type(start) is int and start >= 0:
-            following = self._at(start)
-        elif start == "earliest":
-            following = ConsumeRequest(limit=self._page_size)
+        asked = start_position(start, inclusive)
+        assert asked.at != "latest"
+        since = None if inclusive or asked.message_id is None else bytes(asked.message_id)
+        if asked.message_id is not None:
+            following = replace(self._behind(bytes(asked.message_id)), inclusive=inclusive)
+        elif asked.offset is not None:
+            following = self._at(asked.offset)
         else:
-            raise no_start(start)
+            following = ConsumeRequest(start_from=asked.timestamp, limit=self._page_size)
         self.generation, self.last, self._lost_upto = generation, None, None
         self._next, self._begun, self._since = following, (following, since), since
         self.records.clear()

@@ -13,27 +13,17 @@ Start = Literal["earliest", "latest"] | MessageId | int | datetime
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def milliseconds(start: datetime) -> int:
-    """Since 1970, rounded up: the first millisecond that is not before it. Raises ValueError without a time zone."""
-    if start.tzinfo is None:
-        raise ValueError(f"start {start} has no time zone; use datetime.now(UTC) or .astimezone()")
-    # Exact, as start.timestamp() * 1000 is not.
-    return max(0, -((_EPOCH - start) // timedelta(milliseconds=1)))
-
-
 def start_position(start: Start, inclusive: bool = False) -> StartPosition:
     """The start as it travels. Raises ValueError for what is none."""
     if isinstance(start, MessageId):
         return StartPosition(message_id=start, inclusive=inclusive)
     if isinstance(start, datetime):
-        return StartPosition(timestamp=milliseconds(start))
+        if start.tzinfo is None:
+            raise ValueError(f"start {start} has no time zone; use datetime.now(UTC) or .astimezone()")
+        # The first millisecond that is not before it, exact, as start.timestamp() * 1000 is not.
+        return StartPosition(timestamp=max(0, -((_EPOCH - start) // timedelta(milliseconds=1))))
     if start == "earliest" or start == "latest":
         return StartPosition(at=start)
     if type(start) is int and start >= 0:
         return StartPosition(offset=start)
-    raise no_start(start)
-
-
-def no_start(start: object) -> ValueError:
-    """The error for what is no start."""
-    return ValueError(f"start is 'earliest', 'latest', a MessageId, an offset or a datetime, not {start!r}")
+    raise ValueError(f"start is 'earliest', 'latest', a MessageId, an offset or a datetime, not {start!r}")
