@@ -13,6 +13,7 @@ It needs SQLAlchemy (the extra ``sql``); ``import oncelog`` does not load it.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from contextlib import suppress
@@ -114,8 +115,8 @@ class SqlParticipant:
         self._cleaned_for: str | None = None
         """The store whose old markers have been looked for."""
         self._committed = False
-        self._recovered = False
-        self._recover_again_at = 0.0
+        self._recover_at = 0.0
+        """When, by the monotonic clock, it is looked again for what earlier processes have left."""
         self._interruption: BaseException | None = None
         self._home = forks.here()
 
@@ -233,7 +234,7 @@ class SqlParticipant:
 
     def in_doubt_tx(self, _: BaseException) -> None:
         """Lets go; :meth:`recover` finds out. A COMMIT that was not sent yet never will be."""
-        self._recovered, self._recover_again_at = False, 0.0
+        self._recover_at = 0.0
         try:
             if not self._committed:
                 self._give_up_connection()
@@ -299,10 +300,9 @@ class SqlParticipant:
 
     def recover_once(self, client: Api) -> None:
         """Recovers before this participant's first transaction, and after each that was left in doubt."""
-        if self._recovered or time.monotonic() < self._recover_again_at:
-            return
-        self._recovered = "in_doubt" not in self.recover(client).values()
-        self._recover_again_at = 0.0 if self._recovered else time.monotonic() + AGAIN_SECONDS
+        if time.monotonic() >= self._recover_at:
+            in_doubt = "in_doubt" in self.recover(client).values()
+            self._recover_at = time.monotonic() + AGAIN_SECONDS if in_doubt else math.inf
 
     def recover(self, client: Api) -> dict[int, Recovery]:
         """Ends the transactions under this resource's name that a process left undecided, as the database has decided.

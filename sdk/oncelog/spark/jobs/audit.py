@@ -52,11 +52,20 @@ def audit(
     Raises TopicNotFound.
     """
     names = topic_names(topics)
-    connection = Connection.chosen(url, namespace, token)
-    ranges = connection.client().offsets({name: TopicAsked() for name in names}, connection.namespace)
-    frame = _range(spark, ranges, service_options(url, namespace, token))
-    of = f"{connection.namespace}: {', '.join(names)}"
-    return _audit(frame, of, connection, span=span, report=report, no_gaps=no_gaps, allow_holes=True, names=names, ranges=ranges)
+    service = Connection.chosen(url, namespace, token)
+    ranges = service.client().offsets({name: TopicAsked() for name in names}, service.namespace)
+    # Up to where they are stable now, whatever comes while they are read, and again if they are read again.
+    frame = (
+        spark.read.format("oncelog")
+        .options(**service_options(url, namespace, token))
+        .option("subscribe", ",".join(ranges))
+        .option("startingOffsets", json.dumps({name: known.earliest for name, known in ranges.items()}))
+        .option("endingOffsets", json.dumps({name: known.stable for name, known in ranges.items()}))
+        .load()
+        .select(*COLUMNS)
+    )
+    of = f"{service.namespace}: {', '.join(names)}"
+    return _audit(frame, of, service, span=span, report=report, no_gaps=no_gaps, allow_holes=True, names=names, ranges=ranges)
 
 
 def audit_archive(
@@ -94,8 +103,8 @@ def audit_archive(
     names = () if topics is None else topic_names(topics)
     if names:
         frame = frame.where(frame.topic.isin(names))
-    connection = None if offline else Connection.chosen(url, namespace, token)
-    return _audit(frame, path, connection, span=span, report=report, no_gaps=no_gaps, allow_holes=allow_holes, names=names)
+    service = None if offline else Connection.chosen(url, namespace, token)
+    return _audit(frame, path, service, span=span, report=report, no_gaps=no_gaps, allow_holes=allow_holes, names=names)
 
 
 def audit_messages(
@@ -120,10 +129,18 @@ def _audit(
     """``names``: topics that must be there. ``ranges``: what was read of them, if all that the service has."""
     began = time.monotonic()
     found = put_together(of, (row.asDict() for row in pieces(messages, span).collect()))
-    if service is not None:
-        _against(found, service, allow_holes, names, ranges)
-    elif missing := sorted(set(names).difference(topic.topic for topic in found.topics)):
-        found.violations += [f"{name}: nothing of it is there" for name in missing]
+    there = {topic.topic for topic in found.topics}
+    if service is None:
+        found.violations += [f"{name}: nothing of it is there" for name in sorted(set(names) - there)]
+    else:
+        client = service.client()
+        for name in sorted(there.union(names)):
+            try:
+                known = (ranges or client.offsets({name: TopicAsked()}, service.namespace))[name]
+                topic = stretch(found, name, known.earliest, known.stable, exact=ranges is not None)
+                compare(found, topic, client.producers(name, service.namespace), allow_holes=allow_holes)
+            except TopicNotFound:
+                found.violations.append(f"{name}: the service at {service.url} has no such topic")
     if not found.topics:
         found.violations.append("there is no message: nothing was audited")
     judge(found, no_gaps=no_gaps, allow_holes=allow_holes)
@@ -135,39 +152,7 @@ def _audit(
     return found
 
 
-def _against(
-    found: Audit, service: Connection, allow_holes: bool, names: Sequence[str], ranges: Mapping[str, TopicOffsets] | None
-) -> None:
-    client = service.client()
-    for name in sorted({topic.topic for topic in found.topics}.union(names)):
-        try:
-            known = (ranges or client.offsets({name: TopicAsked()}, service.namespace))[name]
-            topic = stretch(found, name, known.earliest, known.stable, exact=ranges is not None)
-            compare(found, topic, client.producers(name, service.namespace), allow_holes=allow_holes)
-        except TopicNotFound:
-            found.violations.append(f"{name}: the service at {service.url} has no such topic")
-
-
-def _range(spark: SparkSession, ranges: dict[str, TopicOffsets], options: dict[str, str]) -> DataFrame:
-    """The topics up to where they are stable now, whatever comes while they are read, and again if they are read again."""
-    return (
-        spark.read.format("oncelog")
-        .options(**options)
-        .option("subscribe", ",".join(ranges))
-        .option("startingOffsets", json.dumps({name: known.earliest for name, known in ranges.items()}))
-        .option("endingOffsets", json.dumps({name: known.stable for name, known in ranges.items()}))
-        .load()
-        .select(*COLUMNS)
-    )
-
-
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     flags = [name for name in ("repeats", "disorder", "twice", "id_falls") if row[name]] + ["hole"] * bool(row["hole"])
-    return {
-        "topic": row["topic"],
-        "offset": row["offset"],
-        "message_id": str(MessageId.from_bytes(bytes(row["message_id"]))),
-        "producer": row["producer"],
-        "sequence_id": row["sequence_id"],
-        "wrong": flags,
-    }
+    shown = {name: row[name] for name in ("topic", "offset", "message_id", "producer", "sequence_id")}
+    return {**shown, "message_id": str(MessageId.from_bytes(bytes(row["message_id"]))), "wrong": flags}

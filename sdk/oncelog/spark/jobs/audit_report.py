@@ -75,7 +75,7 @@ TOPIC_COLUMNS = (
     "topic", "messages", "producers", "offsets", "duplicates", "out of order", "sequence ids missing", "offsets missing",
     "offsets twice", "ids not rising",
 )  # fmt: skip
-PRODUCER_COLUMNS = ("topic", "producer", "messages", "sequence ids", "duplicates", "out of order", "gaps", "sequence ids missing")
+_PRODUCER = ("topic", "producer", "messages", "sequence ids", "duplicates", "out of order", "gaps", "sequence ids missing")
 _EXAMPLE = ("topic", "offset", "message_id", "producer", "sequence_id", "wrong")
 
 
@@ -86,28 +86,21 @@ def topic_row(topic: TopicFindings) -> list[str]:
     return [topic.topic, f"{topic.messages:,}", f"{topic.producers:,}", offsets, *(f"{count:,}" for count in counts)]
 
 
-def producer_row(found: ProducerFindings) -> list[str]:
-    """As :data:`PRODUCER_COLUMNS`."""
-    ids = f"{found.first_sequence_id:,} to {found.last_sequence_id:,}"
-    counts = (found.duplicates, found.disorder, found.gaps, found.missing)
-    return [found.topic, found.producer, f"{found.messages:,}", ids, *(f"{count:,}" for count in counts)]
-
-
-def worst(producers: Sequence[ProducerFindings], most: int = MOST_PRODUCERS) -> list[ProducerFindings]:
-    """Those with most duplicates, disorder and missing sequence ids, then those with most messages."""
-    return sorted(producers, key=lambda each: (-each.duplicates - each.disorder, -each.missing, -each.messages))[:most]
-
-
 def _of_producers(producers: Sequence[ProducerFindings]) -> list[str]:
     if not producers:
         return []
-    shown = worst(producers)
+    shown = sorted(producers, key=lambda each: (-each.duplicates - each.disorder, -each.missing, -each.messages))[:MOST_PRODUCERS]
+    rows = [
+        [each.topic, each.producer, f"{each.messages:,}", f"{each.first_sequence_id:,} to {each.last_sequence_id:,}"]
+        + [f"{count:,}" for count in (each.duplicates, each.disorder, each.gaps, each.missing)]
+        for each in shown
+    ]
     parts = []
     for what, count in (("Duplicates", "duplicates"), ("Sequence ids missing", "missing")):
         values = {f"{each.topic} · {each.producer}": int(getattr(each, count)) for each in shown if getattr(each, count)}
         parts += [f"<h2>{what}, by producer</h2>", by_name(values)] if values else []
     of_all = "" if len(shown) == len(producers) else f": {len(shown)} of {len(producers):,}, those with most to say first"
-    return [*parts, f"<h2>Producers{of_all}</h2>", _table(PRODUCER_COLUMNS, [producer_row(each) for each in shown], text=2)]
+    return [*parts, f"<h2>Producers{of_all}</h2>", _table(_PRODUCER, rows, text=2)]
 
 
 def over_time(per_minute: Mapping[int, int]) -> str:

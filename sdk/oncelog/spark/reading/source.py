@@ -21,19 +21,7 @@ from oncelog.errors import TopicNotFound
 from oncelog.spark.options import logger, warn
 from oncelog.spark.reading import offsets
 from oncelog.spark.reading.columns import arrow_schema, check_schema, read_schema
-from oncelog.spark.reading.offsets import (
-    EARLIEST,
-    LATEST,
-    AtOffsets,
-    AtTime,
-    AtTimes,
-    Edge,
-    Json,
-    Loss,
-    Position,
-    Positions,
-    Range,
-)
+from oncelog.spark.reading.offsets import EARLIEST, LATEST, AtOffsets, AtTime, AtTimes, Edge, Json, Positions, Range
 from oncelog.spark.reading.pushdown import LEAST, MOST, Window, push
 from oncelog.spark.reading.read_options import ReadOptions
 from oncelog.spark.reading.standing import Standing
@@ -101,12 +89,12 @@ class BatchReader(_Reading, DataSourceReader):
         """One for each topic, or ``minPartitions``. Planned once: what comes later is not in this batch."""
         if self._planned is None:
             chosen = self._window.topics
-            topics = [topic for topic in self._topics() if chosen is None or topic in chosen]
-            self._planned = self._plan(topics, self._window) if topics else []
+            self._planned = self._plan([topic for topic in self._topics() if chosen is None or topic in chosen])
         return self._partitions(self._planned)
 
-    def _plan(self, topics: Iterable[str], window: Window) -> list[Range]:
+    def _plan(self, topics: Iterable[str]) -> list[Range]:
         """Raises DataLost, TopicNotFound, ValueError."""
+        window = self._window
         known = self._ask({topic: _asked(self._start, topic) for topic in topics})
         at_end = self._ask({topic: _asked(self._options.end, topic) for topic in known}) if _is_time(self._options.end) else known
         since = self._at(known, window.since) if window.since > LEAST else {}
@@ -224,7 +212,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """Up to where messages are stable, and how far this stream is behind, as far as is known without asking."""
         if self._newest is None:
             return None
-        stable = {topic: Position(one.stable, one.stable, one.generation) for topic, one in self._newest.items()}
+        stable = {topic: offsets.Position(one.stable, one.stable, one.generation) for topic, one in self._newest.items()}
         return {**offsets.to_json(stable), **offsets.behind(self._end, self._newest)}
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
@@ -278,7 +266,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         pattern, named = self._options.pattern, self._options.topics
         missing = reached.keys() - set(there)
         gone = {topic for topic in missing if (topic in named if pattern is None else re.fullmatch(pattern, topic))}
-        losses = [Loss(topic, reached[topic].pos, reached[topic].pos, gone=True) for topic in sorted(gone - self._gone)]
+        losses = [offsets.Loss(topic, reached[topic].pos, reached[topic].pos, gone=True) for topic in sorted(gone - self._gone)]
         report(losses, self._options.fail_on_data_loss)
         self._gone = gone
 

@@ -26,6 +26,7 @@ NAMES = (
     "chunkMessages",
 )
 """As they are documented."""
+_NAME = "1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -"
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,13 @@ class WriteOptions:
             keep_producers=boolean(given, "keepProducers", False),
             chunk_messages=whole_number(given, "chunkMessages", 1) or REQUEST.messages,
         )
-        parsed._check()
-        return parsed
-
-    def _check(self) -> None:
-        if self.producer is not None and not PRODUCER_PATTERN.fullmatch(self.producer):
-            raise ValueError(
-                f"option producer is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {self.producer[:100]!r}"
-            )
-        if not ATOMIC_ID_PATTERN.fullmatch(self.group) or self.group in (".", ".."):
-            raise ValueError(f"option group is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {self.group[:100]!r}")
-        if self.take_over is not None and self.producer is None:
+        if parsed.producer is not None and not PRODUCER_PATTERN.fullmatch(parsed.producer):
+            raise ValueError(f"option producer is {_NAME}, not {parsed.producer[:100]!r}")
+        if not ATOMIC_ID_PATTERN.fullmatch(parsed.group) or parsed.group in (".", ".."):
+            raise ValueError(f"option group is {_NAME}, not {parsed.group[:100]!r}")
+        if parsed.take_over is not None and parsed.producer is None:
             raise ValueError("option takeOver takes over the name in option producer: give it, too")
+        return parsed
 
     def check_batch(self, overwrite: bool) -> None:
         """What holds for a batch only. Raises ValueError."""

@@ -84,8 +84,11 @@ class OutboxDatabase:
 
     def seen(self) -> Lease | None:
         """Reads the lease, if there is one; the tables must be there."""
+        columns = self._relays.c
+        query = select(columns.holder, columns.version, columns.next_number, columns.plan).where(self._relay)
         with self._engine.connect() as connection:
-            return self._read(connection)
+            row = connection.execute(query).one_or_none()
+        return None if row is None else Lease(row.holder, row.version, row.next_number, tuple(decode(row.plan)))
 
     def change(self, seen: Lease, **to: Any) -> Lease:
         """Makes the lease another one, or only shows the others that its holder is alive. Raises LeaseLost: it is not as seen."""
@@ -115,32 +118,29 @@ class OutboxDatabase:
             self._delete(connection, done)
             plan = set(lease.plan).difference(done)
             seen = self._unnumbered(connection, plan, rows, without) if rows else []
-            unchecked = sorted({name for _, _, _, name in seen}.difference(checked))
-            found = [row for row in seen if row[3] in checked]
-            count = taken([each for _, _, each, _ in found], size)
-            new = [Planned(lease.next_number + at, row, token) for at, (row, token, _, _) in enumerate(found[:count])]
+            found = [row for row in seen if Name(row.namespace, row.topic) in checked]
+            unchecked = {Name(row.namespace, row.topic) for row in seen}.difference(checked)
+            fitting = found[: taken([row.size for row in found], size)]
+            new = [Planned(number, row.id, row.token) for number, row in enumerate(fitting, lease.next_number)]
             if new or done:
                 lease = lease._replace(next_number=lease.next_number + len(new), plan=(*sorted(plan), *new))
                 values = {"next_number": lease.next_number, "plan": encode(lease.plan)}
                 connection.execute(update(self._relays).where(self._relay).values(values))
-            return lease, unchecked
+            return lease, sorted(unchecked)
 
     def rows_of(self, plan: Collection[Planned]) -> list[Row]:
         """The rows of a plan that are still there, by number."""
-        by_row = {(planned.row, planned.token): planned for planned in plan}
-        table = self._rows
-        columns = (table.c.id, table.c.token, table.c.namespace, table.c.topic, table.c.key, table.c.payload)
-        query = select(*columns, table.c.properties, table.c.ttl)
+        planned = {(each.row, each.token): each for each in plan}
+        table = self._rows.c
+        query = select(table.id, table.token, table.namespace, table.topic, table.key, table.payload, table.properties, table.ttl)
         found: list[Row] = []
         with self._engine.connect() as connection:
-            for ids in _parts(sorted({row for row, _ in by_row})):
-                for row in connection.execute(query.where(self._mine, table.c.id.in_(ids))):
-                    planned = by_row.get((row.id, row.token))
-                    if planned is None:
-                        continue  # another row: the table was emptied meanwhile, and its ids began anew
-                    properties = None if row.properties is None else json.loads(row.properties)
-                    name, key = Name(row.namespace, row.topic), None if row.key is None else bytes(row.key)
-                    found.append(Row(planned, name, key, bytes(row.payload), properties, row.ttl))
+            for ids in _parts(sorted({row for row, _ in planned})):
+                for row in connection.execute(query.where(self._mine, table.id.in_(ids))):
+                    if (row.id, row.token) in planned:  # else another row: the table was emptied, and its ids began anew
+                        properties = None if row.properties is None else json.loads(row.properties)
+                        name, key = Name(row.namespace, row.topic), None if row.key is None else bytes(row.key)
+                        found.append(Row(planned[row.id, row.token], name, key, bytes(row.payload), properties, row.ttl))
         return sorted(found, key=lambda row: row.planned)
 
     def is_waiting(self, without: Collection[Name]) -> bool:
@@ -184,12 +184,6 @@ class OutboxDatabase:
                 connection.execute(text("SELECT " + ", ".join(self._settings)))
             yield connection
 
-    def _read(self, connection: Connection) -> Lease | None:
-        columns = self._relays.c
-        query = select(columns.holder, columns.version, columns.next_number, columns.plan).where(self._relay)
-        row = connection.execute(query).one_or_none()
-        return None if row is None else Lease(row.holder, row.version, row.next_number, tuple(decode(row.plan)))
-
     def _move(self, connection: Connection, seen: Lease, **to: Any) -> Lease:
         columns = self._relays.c
         holder = columns.holder.is_(None) if seen.holder is None else columns.holder == seen.holder
@@ -205,16 +199,13 @@ class OutboxDatabase:
             ids, tokens = [planned.row for planned in part], [planned.token for planned in part]
             connection.execute(delete(self._rows).where(self._mine, columns.id.in_(ids), columns.token.in_(tokens)))
 
-    def _unnumbered(
-        self, connection: Connection, plan: Collection[Planned], rows: int, without: Collection[Name]
-    ) -> list[tuple[int, int, int, Name]]:
-        """The first rows that are not in the plan: id, token, size, topic."""
+    def _unnumbered(self, connection: Connection, plan: Collection[Planned], rows: int, without: Collection[Name]) -> list[Any]:
+        """The first rows that are not in the plan: id, token, size, namespace, topic."""
         have = {(planned.row, planned.token) for planned in plan}
         columns = self._rows.c
         query = select(columns.id, columns.token, columns.size, columns.namespace, columns.topic)
         query = query.where(self._mine, *self._but(without)).order_by(columns.id).limit(rows)
-        seen = [(row.id, row.token, row.size, Name(row.namespace, row.topic)) for row in connection.execute(query)]
-        return [row for row in seen if row[:2] not in have]
+        return [row for row in connection.execute(query) if (row.id, row.token) not in have]
 
     def _but(self, names: Collection[Name]) -> list[ColumnElement[bool]]:
         columns = self._rows.c

@@ -31,7 +31,6 @@ from oncelog.sql.outbox.database import Row
 from oncelog.sql.outbox.plan import Name
 from oncelog.wire.requests import DUPLICATE
 
-_BOUNDS = Bounds(MAX_MESSAGES, MAX_BYTES)
 _CAN_BE_ONE_OF_MANY = (SequenceReused, InvalidRequest, RequestTooLarge)
 """Refusals of a request that one of its rows may have brought upon it: it is divided until that one is alone."""
 
@@ -65,7 +64,9 @@ class Publishing:
             ProducerFenced: another relay has opened it. Where it is the topic that was made anew, it is opened there.
         """
         done = duplicates = 0
-        parts = list(_messages(rows).cut(_BOUNDS))
+        messages = Messages()
+        messages.extend(*zip(*((row.payload, row.planned.number, row.key, row.properties, row.ttl) for row in rows), strict=True))
+        parts = list(messages.cut(Bounds(MAX_MESSAGES, MAX_BYTES)))
         try:
             if name not in self._epochs:
                 self._open(name, rows[0], next_number)
@@ -81,10 +82,8 @@ class Publishing:
                     continue
                 done += len(part)
                 del parts[0]
-        except OutboxBehind:
-            raise
         except OncelogError as error:
-            if isinstance(error, ProducerFenced) and error.generation is None:
+            if isinstance(error, OutboxBehind) or (isinstance(error, ProducerFenced) and error.generation is None):
                 raise
             # By the next try the topic may be another one, or deduplication switched off; and this may have been stored.
             self._epochs.pop(name, None)
@@ -137,15 +136,8 @@ class Publishing:
         return sum(run.count for run in runs if run.status == DUPLICATE)
 
 
-def is_the_services(error: OncelogError) -> bool:
-    """Whether an error concerns the service as a whole, so that other topics need not be tried now."""
+def concerns_all(error: OncelogError) -> bool:
+    """Whether an error concerns the service or the outbox as a whole, so that other topics need not be tried now."""
     return not isinstance(error, ProducerInTransaction) and (
-        may_retry(error, idempotent=True) or isinstance(error, Unauthorized | InvalidResponse)
+        may_retry(error, idempotent=True) or isinstance(error, Unauthorized | InvalidResponse | OutboxBehind)
     )
-
-
-def _messages(rows: Sequence[Row]) -> Messages:
-    messages = Messages()
-    columns = zip(*((row.payload, row.planned.number, row.key, row.properties, row.ttl) for row in rows), strict=True)
-    messages.extend(*columns)
-    return messages

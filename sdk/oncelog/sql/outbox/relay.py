@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import attrgetter
 from types import MappingProxyType, TracebackType
 
 from sqlalchemy import Engine, create_engine
@@ -26,11 +27,11 @@ from oncelog.api.retry import pause
 from oncelog.errors import OncelogError, OutboxBehind, OutboxBlocked, ProducerFenced
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
-from oncelog.sql.outbox.database import PATIENCE_SECONDS, Lease, LeaseLost, OutboxDatabase, Row
+from oncelog.sql.outbox.database import PATIENCE_SECONDS, Lease, LeaseLost, OutboxDatabase
 from oncelog.sql.outbox.holder import LeaseHolder
 from oncelog.sql.outbox.outbox import Outbox
 from oncelog.sql.outbox.plan import Backlog, Name, Planned
-from oncelog.sql.outbox.publishing import Publishing, is_the_services
+from oncelog.sql.outbox.publishing import Publishing, concerns_all
 
 ROWS = 1_000
 """Numbered in one transaction."""
@@ -43,6 +44,7 @@ _CLIENT_RETRY_SECONDS = 1.0
 """The relay tries again itself."""
 
 logger = logging.getLogger("oncelog.outbox")
+_name = attrgetter("name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ class OutboxRelay:
                 try:
                     last = self._client.producer(topic, self.outbox.name, namespace).last_persisted
                 except OncelogError as error:
-                    if is_the_services(error):
+                    if concerns_all(error):
                         raise  # what is not answered now is not nothing
                     continue
                 highest = max(highest, -1 if last is None else last)
@@ -311,10 +313,8 @@ class OutboxRelay:
         try:
             # Held against what the number was then: it rises with the rows of other topics.
             self._publishing.check_not_behind(name, self._first_number)
-        except OutboxBehind:
-            raise
         except OncelogError as error:
-            if is_the_services(error):
+            if concerns_all(error):
                 raise
             return error
         self._checked.add(name)
@@ -346,15 +346,19 @@ class OutboxRelay:
         rows = self._database.rows_of(due)
         there = {row.planned for row in rows}
         done += [planned for planned in due if planned not in there]
-        for name, group in groupby(sorted(rows, key=_by_topic), key=lambda row: row.name):
+        for name, group in groupby(sorted(rows, key=_name), key=_name):
             mine = list(group)
             published = self._publishing.publish(name, mine, self._holder.lease.next_number)
             done += [row.planned for row in published.rows]
             left = [row.planned for row in mine[len(published.rows) :]]
-            self._count(len(published.rows), published.duplicates)
+            self._status = replace(
+                self._status,
+                stored=self._status.stored + len(published.rows) - published.duplicates,
+                duplicates=self._status.duplicates + published.duplicates,
+            )
             if published.error is None:
                 continue
-            if is_the_services(published.error):
+            if concerns_all(published.error):
                 raise published.error
             if self._backlog.block(name, published.error, left, time.monotonic(), progress=bool(published.rows)):
                 self._log_refusal(name, left[0].row, published.error)
@@ -366,10 +370,9 @@ class OutboxRelay:
         blocked, room = self._backlog.blocked, self._backlog.has_room()
         if not done and not (room and self._database.is_waiting(blocked)):
             return False
-        rows = self._rows if room else 0
         # Deleted and numbered in one transaction, behind publishing: whenever this dies, what is in the plan is published again
         # under its numbers, and answered as duplicates.
-        lease, unchecked = self._database.step(before, done, rows, _BYTES, blocked, self._checked)
+        lease, unchecked = self._database.step(before, done, self._rows if room else 0, _BYTES, blocked, self._checked)
         self._holder.moved(lease)
         waits = self._backlog.add(lease.plan[len(lease.plan) - (lease.next_number - before.next_number) :])
         for name in unchecked:
@@ -390,10 +393,6 @@ class OutboxRelay:
 
     # --- its status
 
-    def _count(self, published: int, duplicates: int) -> None:
-        status = self._status
-        self._status = replace(status, stored=status.stored + published - duplicates, duplicates=status.duplicates + duplicates)
-
     def _show(self, **changes: object) -> None:
         blocked = {str(name): blocked.error for name, blocked in self._backlog.blocked.items()}
         self._status = replace(self._status, **{"blocked": MappingProxyType(blocked), **changes})  # type: ignore[arg-type]
@@ -403,7 +402,3 @@ class OutboxRelay:
                 self._on_change(self._status)
             except Exception:  # it would end the thread, and nothing would be published any more
                 logger.exception("outbox %s: on_change failed", self.outbox.name)
-
-
-def _by_topic(row: Row) -> tuple[Name, int]:
-    return row.name, row.planned.number
