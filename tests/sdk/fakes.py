@@ -8,7 +8,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from oncelog import Client
+from tests.patience import PATIENCE
 
 
 @dataclass
@@ -104,6 +105,30 @@ def fake_server(handle: Handler, tls: ssl.SSLContext | None = None) -> Iterator[
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def listening(talk: Callable[[socket.socket], object], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server that talks so on each of its connections, and hangs up when it has; its URL."""
+
+    def converse(plain: socket.socket) -> None:
+        with suppress(OSError), plain if tls is None else tls.wrap_socket(plain, server_side=True) as connection:
+            connection.settimeout(PATIENCE)
+            talk(connection)  # OSError: the client has hung up, or the test has ended
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                Thread(target=converse, args=listener.accept()[:1], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=serve)
+        thread.start()
+        try:
+            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
 
 
 def forward(target: str, request: Request) -> Answer:

@@ -84,6 +84,32 @@ def test_every_long_has_one_form_of_at_most_64_bits() -> None:
             read_long(body, 0)
 
 
+HUGE = [*map(encode_long, (2**31, 2**62, 2**63 - 1, -(2**31), -(2**62), -(2**63)))]
+FILLED = [number + filling for number in HUGE for filling in (b"", bytes(100), b"\x02a" * 50)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "bodies"),
+    [
+        ("boolean", [b"\x02"]),
+        ("int", [encode_long(2**31), encode_long(-(2**31) - 1)]),
+        ("string", [b"\x02\xff"]),
+        ("bytes", [*FILLED, b"\x01" + bytes(9), b"\x03" + bytes(9)]),
+        ({"type": "enum", "symbols": ["X", "Y"]}, [b"\x04", b"\x01"]),
+        (["null", "long"], [each + bytes(20) for each in (b"\x01", b"\x03", b"\x04", b"\x82" + b"\x80" * 12 + b"\x00", *HUGE)]),
+        ({"type": "array", "items": "bytes"}, [*FILLED, b"\x03\x80\x08\x02a\x02a\x00"]),  # a block longer than all there is
+        (["null", {"type": "array", "items": "bytes"}], [b"\x02" + b"\xff" * 1_000_000]),
+    ],
+    ids=str,
+)
+def test_a_number_that_cannot_be_is_refused_without_being_believed(schema: Any, bodies: list[bytes]) -> None:
+    for body in bodies:
+        with pytest.raises(NotAvro):
+            read_whole(compile_reader(schema), body, 10**6)
+    with pytest.raises(NotAvro, match="cannot be in"):
+        read_whole(compile_reader({"type": "array", "items": "null"}), FILLED[1], 2**70)
+
+
 MAP = {"type": "map", "values": "string"}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,6 +16,7 @@ from oncelog.errors import ConnectionFailed, InvalidResponse
 from oncelog.http.exchange import MAX_HEAD_BYTES, BadAnswer, Incoming, basic, request_bytes, target_of
 from oncelog.http.transport import Transport
 from tests.patience import PATIENCE
+from tests.sdk.fakes import listening
 
 OK = b"HTTP/1.1 200 OK\r\n"
 ONE = OK + b"Content-Length: 3\r\n\r\none"
@@ -134,26 +135,10 @@ def test_what_arrives_on_a_connection_that_was_closed_is_no_answer() -> None:
 # --- connections
 
 
-@contextmanager
-def talking(*conversations: Callable[[socket.socket], None]) -> Iterator[str]:
+def talking(*conversations: Callable[[socket.socket], None]) -> AbstractContextManager[str]:
     """A server that talks so on its first connection, so on its second, and hangs up when it has."""
-
-    def serve() -> None:
-        with suppress(OSError):  # the test has ended before
-            for talk in conversations:
-                with listener.accept()[0] as connection:
-                    connection.settimeout(PATIENCE)
-                    talk(connection)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            thread.join(PATIENCE)
+    left = iter(conversations)
+    return listening(lambda connection: next(left)(connection))
 
 
 def answering(*answers: bytes) -> Callable[[socket.socket], None]:

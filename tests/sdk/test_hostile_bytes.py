@@ -1,6 +1,6 @@
 """Bodies that anybody may have made up: exactly a request, or an InvalidRequest, in bounded memory and no time.
 
-Here, at the codec, once for all; that a handler gives its body to the codec is proved in tests/rest.
+Here, at the codec, once for all; that a handler gives its body to the codec is proved in tests/rest, with bytes at random.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import InvalidRequest, RequestTooLarge
 from oncelog.wire import avro_strict, codec
-from oncelog.wire.avro_parts import encode_array, encode_bytes, encode_long, encode_string
+from oncelog.wire.avro_parts import encode_array, encode_long, encode_string
 from oncelog.wire.json_encoding import holds_more_values
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
-from oncelog.wire.requests import CommitRequest, ConsumeRequest, PublishRequest, Rollback
 from tests.sdk.test_wire import FULL_COMMIT, FULL_POLL, FULL_PUBLISH, ID_HEX, PUBLISHED
 
 READERS: dict[str, Callable[[str, bytes], Any]] = {
@@ -29,11 +28,6 @@ READERS: dict[str, Callable[[str, bytes], Any]] = {
     "CommitRequest": codec.decode_commit_request,
     "PublishResponse": codec.decode_rollback,
     "ConsumeResponse": lambda media, body: codec.decode("ConsumeResponse", media, body),
-}
-WRITERS: dict[type, Callable[[Any], bytes]] = {
-    PublishRequest: codec.encode_publish_request,
-    ConsumeRequest: codec.encode_consume_request,
-    CommitRequest: codec.encode_commit_request,
 }
 EXPANSION, CONSTANT = 96, 2**17
 """No request may take more memory than so many times its size, and this besides. (A part of a commit is a whole record, in 13
@@ -88,51 +82,6 @@ def test_a_body_that_is_cut_short_anywhere_or_followed_by_more_is_refused(name: 
     for tail in (b"\x00", b"\xff", b"more"):
         detail = refused(name, media, body + tail)
         assert media == JSON or f"{len(tail)} bytes follow" in detail
-
-
-HUGE = [2**31, 2**62, 2**63 - 1, -(2**31), -(2**62), -(2**63)]
-PLACES: list[tuple[str, str, bytes, list[int]]] = [
-    # where the count of an array is: of messages; of branches, of parts, of the messages of a part
-    *[("PublishRequest", AVRO, b"\x02", HUGE), ("PublishRequest", ONCELOG_AVRO, bytes(10), HUGE)],
-    *[("CommitRequest", ONCELOG_AVRO, before, HUGE) for before in (bytes(5), bytes(6), bytes(6) + b"\x02" + bytes(12))],
-    # where a length is
-    *[("PublishRequest", AVRO, b"\x02\x02", [*HUGE, -1, -2]), ("ConsumeRequest", AVRO, b"\x00", [*HUGE, -1, -2])],
-    ("CommitRequest", ONCELOG_AVRO, b"\x02", [*HUGE, -1, -2]),
-]
-
-
-def test_a_count_or_a_length_that_cannot_be_is_refused_without_being_believed() -> None:
-    for name, media, before, numbers in PLACES:
-        for number in numbers:
-            for filling in (b"", b"\x00" * 100, b"\x02a" * 50):
-                refused(name, media, before + encode_long(number) + filling)
-
-
-POLL = ("ConsumeRequest", AVRO)
-BRANCHES = [(-(2**63)), -4, 3, 4, 2**31, 2**63 - 1]
-HOSTILE: list[tuple[str, str, bytes]] = [
-    *[(name, media, b"") for name, media, _ in WHOLE],
-    *[("PublishRequest", AVRO, encode_long(branch) + bytes(20)) for branch in BRANCHES],
-    *[(*POLL, encode_long(branch) + b"\x01\x02\x02") for branch in BRANCHES],
-    (*POLL, bytes.fromhex("01 01 02 02")),  # branch -1, which Python's lists have
-    (*POLL, bytes.fromhex("05 01 02 02")),  # branch -3
-    (*POLL, bytes.fromhex("04 02 02 02")),  # a boolean of 2
-    (*POLL, bytes.fromhex("8480808080808080808080808000 01 02 02")),  # branch 2 in 14 bytes
-    ("PublishRequest", AVRO, b"\x00" + b"\xff" * 10 + b"\x01" + b"\x00"),  # a write pointer of more than 64 bits
-    ("PublishRequest", AVRO, b"\x02" + b"\x03\x80\x08" + b"\x00"),  # a block that says it is longer than the body
-    ("PublishRequest", ONCELOG_AVRO, b"\x00\x02" + encode_bytes(b"\xff") + bytes(9)),  # no UTF-8
-    # a limit, or a wait, that is no int
-    *[("ConsumeRequest", ONCELOG_AVRO, b"\x04\x00\x01\x00" + encode_long(n) + b"\x00\x02") for n in (2**31, -(2**31) - 1)],
-    # a number without end
-    *[("PublishRequest", AVRO, begun + b"\xff" * 1_000_000) for begun in (b"", b"\x02", b"\x00", b"\x02\x02")],
-    *[("PublishResponse", AVRO, b"\x00\x0a\xd0\x0f"[:at] + b"\xff" * 30_000 + b"\x01\x06\xd0\x0f\x0a") for at in (1, 2, 4)],
-]
-
-
-def test_what_is_not_as_avro_writes_it_is_refused() -> None:
-    assert "cannot be in" in refused("PublishRequest", AVRO, b"\x02" + encode_long(2**40) + bytes(100))
-    for name, media, body in HOSTILE:
-        refused(name, media, body)
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------------------
@@ -230,12 +179,6 @@ COUNT = encode_long(MANY)
 DISTINCT = [f"{number:x}" for number in range(MANY)]
 
 
-def columns(**given: bytes) -> bytes:
-    """A PublishRequest of our own from encoded columns; none of it where none is given."""
-    names = ("wp", "producer", "epoch", "sequence_ids", "keys", "properties", "ttls", "offset", "last", "key_offsets")
-    return b"".join(b"\x02" + given[name] if name in given else b"\x00" for name in names) + b"\x00"
-
-
 def members(field: str, item: str) -> bytes:
     return ('{"messages":[],"' + field + '":[' + ",".join([item] * MANY) + "]}").encode()
 
@@ -244,12 +187,9 @@ PAIRS = ",".join(f'"{key}":0' for key in DISTINCT)
 BOMBS: dict[str, tuple[str, str, bytes]] = {
     "empty messages": ("PublishRequest", AVRO, b"\x02" + COUNT + bytes(MANY) + b"\x00"),
     "blocks that say their size": ("PublishRequest", AVRO, b"\x02" + b"\x01\x00\x00" * MANY + b"\x00"),
-    "no keys": ("PublishRequest", ONCELOG_AVRO, columns(keys=COUNT + bytes(MANY + 1))),
-    "sequence ids": ("PublishRequest", ONCELOG_AVRO, columns(sequence_ids=COUNT + b"\x80\x0a" * MANY + b"\x00")),
-    "properties": ("PublishRequest", ONCELOG_AVRO, columns(properties=COUNT + b"\x02\x02\x00\x00\x00" * MANY + b"\x00")),
     "key offsets": (
         *("PublishRequest", ONCELOG_AVRO),
-        columns(key_offsets=COUNT + b"".join(encode_string(key) + b"\x00" for key in DISTINCT) + b"\x00"),
+        bytes(9) + b"\x02" + COUNT + b"".join(encode_string(key) + b"\x00" for key in DISTINCT) + bytes(2),
     ),
     "empty parts": ("CommitRequest", ONCELOG_AVRO, bytes(6) + (b"\x02" + bytes(13)) * MANY + b"\x00"),
     # receipts: stored, one message, nothing else
@@ -259,14 +199,11 @@ BOMBS: dict[str, tuple[str, str, bytes]] = {
     ),
     **{
         f"JSON {field} {item}": ("PublishRequest", JSON, members(field, item))
-        for field, item in [("messages", '""'), ("messages", "1e1"), ("keys", "null"), ("properties", '{"":""}')]
+        for field, item in [("messages", '""'), ("properties", '{"":""}')]
     },
-    "a good list that ends badly": ("PublishRequest", JSON, members("properties", "{}")[:-2] + b",1]}"),
     "unknown fields": ("PublishRequest", JSON, ("{" + PAIRS + "}").encode()),
     "JSON key offsets": ("PublishRequest", JSON, (PUBLISH % ('"expectedKeyOffsets":{' + PAIRS + "}")).encode()),
-    "wide characters": ("PublishRequest", JSON, ('{"messages":["' + "\U0001f600" * MANY + '"]}').encode()),
     "one long number": ("PublishRequest", JSON, (PUBLISH % ('"epoch":' + "9" * MANY)).encode()),
-    "open objects": ("PublishRequest", JSON, b'{"":' * MANY),
 }
 
 
@@ -312,42 +249,3 @@ def test_what_is_too_much_is_refused_before_it_is_made(what: str, monkeypatch: p
 def test_values_of_json_are_counted_outside_of_strings(texts: list[str], most: int) -> None:
     values = 1 + len(texts) if texts else 2
     assert holds_more_values(json.dumps(texts).encode(), most) == (values > most)
-
-
-# --- at random ----------------------------------------------------------------------------------------------------------
-
-CHANGES = st.lists(
-    st.tuples(st.sampled_from(["set", "insert", "cut"]), st.integers(0, 400), st.binary(max_size=11)), min_size=1, max_size=4
-)
-CHOICES = [(name, media, body) for name, media, body in WHOLE if name != "ConsumeResponse"]
-JSON_BODIES = [
-    (name, JSON, codec.encode(name, JSON, codec.decode(name, media, body)))
-    for name, media, body in CHOICES
-    if media == ONCELOG_AVRO
-]
-
-
-def changed(body: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
-    for kind, place, data in changes:
-        at = place % (len(body) + 1)
-        kept = at + (len(data) if kind == "set" else 0 if kind == "insert" else len(data) + 1)
-        body = body[:at] + (b"" if kind == "cut" else data) + body[kept:]
-    return body
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    st.tuples(st.sampled_from(CHOICES), CHANGES).map(lambda each: (*each[0][:2], changed(each[0][2], each[1])))
-    | st.tuples(st.sampled_from(CHOICES), st.binary(max_size=200)).map(lambda each: (*each[0][:2], each[1]))
-    | st.tuples(st.sampled_from(JSON_BODIES), CHANGES).map(lambda each: (*each[0][:2], changed(each[0][2], each[1])))
-)
-def test_any_bytes_are_a_request_or_an_invalid_one(body: tuple[str, str, bytes]) -> None:
-    outcome = cheaply(*body)
-    if isinstance(outcome, InvalidRequest):
-        return
-    if isinstance(outcome, Rollback):
-        assert outcome.write_pointer > 0
-        assert (0, 0) <= outcome.start <= outcome.end
-        return
-    assert not isinstance(outcome, PublishRequest) or all(type(payload) is bytes for payload in outcome.payloads)
-    WRITERS[type(outcome)](outcome)

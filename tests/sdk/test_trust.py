@@ -19,13 +19,10 @@ from oncelog import Client, Consumer, Producer, Reader
 from oncelog.errors import CertificateRefused, ConnectionFailed, InvalidResponse, OncelogError
 from oncelog.http.trust import CA_VARIABLES, Trust
 from oncelog.spark.connection import Connection
-from tests.patience import PATIENCE
-from tests.sdk.fakes import Answer, FakeServer, fake_server, forward
+from tests.sdk.fakes import Answer, FakeServer, fake_server, forward, listening
 from tests.sdk.test_process import run
 from tests.sdk.test_transport import DRIPS, dripping
 from tests.world.service import RunningService, free_port
-
-pytestmark = pytest.mark.usefixtures("twin")
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="the test makes its certificates with openssl")
 
@@ -187,29 +184,17 @@ def tunnelling_proxy(tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, l
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
-    def talk(plain: socket.socket) -> None:
-        with suppress(OSError), plain if tls is None else tls.wrap_socket(plain, server_side=True) as client:
-            head = client.recv(65_536).decode()
-            asked.append(head)
-            host, _, port = head.split()[1].rpartition(":")
-            with socket.create_connection((host, int(port))) as server:
-                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                threading.Thread(target=pass_on, args=(server, client), daemon=True).start()
-                pass_on(client, server)
+    def talk(client: socket.socket) -> None:
+        head = client.recv(65_536).decode()
+        asked.append(head)
+        host, _, port = head.split()[1].rpartition(":")
+        with socket.create_connection((host, int(port))) as server:
+            client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            threading.Thread(target=pass_on, args=(server, client), daemon=True).start()
+            pass_on(client, server)
 
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=talk, args=listener.accept()[:1], daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}", asked
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(PATIENCE)
+    with listening(talk, tls) as url:
+        yield url, asked
 
 
 def test_a_proxy_is_gone_through_by_choice_only(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
