@@ -9,24 +9,11 @@ from uuid import uuid4
 
 import pytest
 
-from oncelog import (
-    AsyncAtomicBatch,
-    AsyncAtomicBranch,
-    AsyncClient,
-    AsyncProducer,
-    AsyncReader,
-    AsyncTransactionContext,
-    AtomicBatch,
-    AtomicBranch,
-    Client,
-    Producer,
-    Reader,
-    TransactionContext,
-)
+from oncelog import AsyncClient, AsyncProducer, AsyncTransactionContext, Client, Producer
 from oncelog.errors import TransactionClosed, TransactionConflict
 from oncelog.wire.transaction import Transaction
 from tests.patience import until
-from tests.sdk.test_async_client import signatures
+from tests.sdk.test_sent_together import visible
 from tests.world.awaits import Moment, at_each_await, cancelled
 from tests.world.service import RunningService
 
@@ -35,23 +22,6 @@ from tests.world.service import RunningService
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
-
-
-def test_both_twins_have_the_same_members_with_the_same_arguments() -> None:
-    assert signatures(AsyncClient) == signatures(Client)
-    assert signatures(AsyncTransactionContext) == signatures(TransactionContext)
-    assert signatures(AsyncAtomicBatch) == signatures(AtomicBatch)
-    assert signatures(AsyncAtomicBranch) == signatures(AtomicBranch)
-
-
-def visible(client: Client, topic: str) -> list[bytes]:
-    """What a transaction that begins now is given, behind whatever has ended."""
-    tx = client.start_transaction()
-    try:
-        with Reader(topic, client=client, timeout=0, transaction=tx) as reader:
-            return [message.payload for message in reader]
-    finally:
-        client.abort_transaction(tx.transaction_id)
 
 
 async def test_wherever_it_is_cancelled_both_topics_have_all_of_it_or_nothing(
@@ -86,12 +56,6 @@ async def test_wherever_it_is_cancelled_both_topics_have_all_of_it_or_nothing(
             assert producer.last_sequence_id == (1 if found[0] else None), moment
 
     assert await at_each_await(once)
-
-
-async def test_tasks_may_send_through_one(client: Client, topic: str, house: RunningService, kind: str) -> None:
-    async with AsyncClient(house.url) as asking, getattr(asking, kind)(buffer_bytes=200) as begun:
-        await asyncio.gather(*(begun.send(topic, b"%d" % number) for number in range(20)))
-    assert sorted(visible(client, topic), key=int) == [b"%d" % number for number in range(20)]
 
 
 async def test_producers_of_the_other_twin_are_refused(client: Client, topic: str, house: RunningService, kind: str) -> None:
@@ -179,12 +143,7 @@ async def test_a_conflict_is_tried_again_and_a_finished_one_is_closed(client: Cl
         attempts.clear()
         with pytest.raises(TransactionConflict):
             await asking.run_in_transaction(change, Awaited(), attempts=1)
-        async with asking.transaction() as tx:
-            await tx.send(topic, b"own")
-            await tx.checkpoint()
-            async with AsyncReader(topic, client=asking, timeout=0, transaction=tx) as reader:
-                assert [message.payload async for message in reader][-1] == b"own"
-    assert visible(client, topic) == [b"2", b"own"]
+    assert visible(client, topic) == [b"2"]
 
 
 async def test_branches_are_staged_and_committed(client: Client, topic: str, house: RunningService) -> None:

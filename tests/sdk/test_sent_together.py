@@ -271,27 +271,6 @@ def test_threads_may_send_through_one(client: Client, topic: str, begin: Begin, 
         assert [each for each in found if each.startswith(b"%d " % thread)] == [b"%d %02d" % (thread, n) for n in range(20)]
 
 
-# --- answers that are lost or wrong -------------------------------------------------------------------------------------
-
-
-def run(context: TransactionContext, block: Callable[[TransactionContext], object], cause: BaseException | None = None) -> None:
-    with context as tx:
-        block(tx)
-        if cause is not None:
-            raise cause
-
-
-def sending(topic: str, *payloads: bytes, **options: Any) -> Callable[[TransactionContext], None]:
-    def block(tx: TransactionContext) -> None:
-        for payload in payloads:
-            tx.send(topic, payload, **options)
-
-    return block
-
-
-# --- losses -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("buffer_bytes", [0, 1 << 20], ids=["stored at once", "in memory"])
 def test_what_the_network_repeats_is_there_once_also_without_a_producer(
     house: RunningService, topic: str, buffer_bytes: int
@@ -309,10 +288,11 @@ def test_what_the_network_repeats_is_there_once_also_without_a_producer(
 
     with fake_server(handle) as fake, Client(fake.url, retry=1) as client:
         with client.transaction(buffer_bytes=buffer_bytes) as tx:
-            for _ in range(2):
-                sending(topic, *[b"%d" % (n % 3) for n in range(40)])(tx)
-                tx.checkpoint()
-        assert visible(client, topic) == [b"%d" % (n % 3) for n in range(40)] * 2
+            for number in range(80):
+                tx.send(topic, b"%d" % (number % 3))
+                if number == 40:
+                    tx.checkpoint()
+        assert visible(client, topic) == [b"%d" % (number % 3) for number in range(80)]
 
 
 @pytest.mark.parametrize(("action", "buffer_bytes", "lost"), [("publish", 1 << 20, "answer"), ("store", 0, "request")])
@@ -321,9 +301,9 @@ def test_a_loss_without_end_aborts_and_the_service_undoes_what_came_through(
 ) -> None:
     """Nobody has to know what came through: the service marks what the topic holds, and refuses what comes later."""
     with meeting(house.url, lambda each: lost if each.path.endswith(action) else None, retry=0.3) as (client, _):
-        context = client.transaction(buffer_bytes=buffer_bytes)
-        with pytest.raises(ConnectionFailed) as caught:
-            run(context, sending(topic, b"a", b"b"))
+        with pytest.raises(ConnectionFailed) as caught, client.transaction(buffer_bytes=buffer_bytes) as context:  # noqa: PT012
+            for payload in (b"a", b"b"):
+                context.send(topic, payload)
         assert not caught.value.definite
         assert context.state == client.transaction_status(context.transaction_id).state == "aborted"
         assert visible(client, topic) == []
@@ -336,17 +316,14 @@ def test_a_loss_without_end_aborts_and_the_service_undoes_what_came_through(
         assert visible(client, topic) == []
 
 
-# --- named producers ----------------------------------------------------------------------------------------------------
-
-
 @of_threads
 def test_a_producer_whose_transaction_is_in_doubt_stops(
     client: Client, topic: str, producer: Producer[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for call in ("commit_transaction", "transaction_status"):
         monkeypatch.setattr(client, call, Mock(side_effect=lambda _: (_ for _ in ()).throw(InternalError("planted"))))
-    with pytest.raises(TransactionInDoubt):
-        run(client.transaction(), sending(topic, b"x", producer=producer))
+    with pytest.raises(TransactionInDoubt), client.transaction() as tx:
+        tx.send(topic, b"x", producer=producer)
     with pytest.raises(ProducerStopped):
         producer.send(b"y")
 
@@ -362,8 +339,8 @@ def test_an_answer_that_does_not_name_all_messages_is_none(
         return response
 
     monkeypatch.setattr(client, "publish_transactional", halved)
-    context = client.transaction()
-    with pytest.raises(OncelogError, match="does not name"):
-        run(context, sending(topic, b"a", b"b", producer=producer if named else None))
+    with pytest.raises(OncelogError, match="does not name"), client.transaction() as context:  # noqa: PT012
+        for payload in (b"a", b"b"):
+            context.send(topic, payload, producer=producer if named else None)
     assert context.state == "aborted"
     assert visible(client, topic) == []

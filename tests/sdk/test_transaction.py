@@ -330,15 +330,6 @@ def test_a_context_is_for_one_transaction(memory: MemoryClient) -> None:
             use()
 
 
-def test_a_checkpoint_that_fails_ends_the_transaction(memory: MemoryClient) -> None:
-    context = context_of(memory, {"b.update_tx": BOOM})
-    context.start()
-    with pytest.raises(ZeroDivisionError):
-        context.checkpoint()
-    assert context.state == "aborted"
-    assert memory.calls.count("a.rollback_tx") == 1
-
-
 def test_an_abort_tells_what_went_wrong_with_it(memory: MemoryClient) -> None:
     context = context_of(memory, {"a.rollback_tx": ZeroDivisionError(), "b.rollback_tx": KeyError(), "c.rollback_tx": False})
     context.start()

@@ -90,19 +90,12 @@ def test_what_is_stored_is_published_as_a_group_and_rolled_back_by_the_answer(cl
         client.rollback(topic, response)
 
 
-# --- a start is not repeated blindly
-
-
-def test_a_start_whose_answer_was_lost_is_not_repeated(house: RunningService) -> None:
+def test_a_start_is_repeated_only_where_it_was_refused_for_now(house: RunningService) -> None:
     with meeting(house.url, lambda _: "answer") as (client, requests):
         with pytest.raises(ConnectionFailed) as caught:
             client.start_transaction()
         assert (len(requests), caught.value.definite) == (1, False)
-
-
-@pytest.mark.parametrize("code", ["storage_unavailable", "transactions_unavailable"])
-def test_a_start_that_was_refused_for_now_is_repeated(house: RunningService, code: str) -> None:
-    fates = iter([problem(503, code)] * 2)
+    fates = iter([problem(503, "storage_unavailable"), problem(503, "transactions_unavailable")])
     with meeting(house.url, lambda _: next(fates, None)) as (client, requests):
         assert client.start_transaction().first_short <= NO_SHORT
         assert [request.headers["accept"] for request in requests] == [THRIFT] * 3
