@@ -126,6 +126,8 @@ class Model:
                 return InvalidRequest
         for part in parts:
             part.state = "committed"
+        for part in named:
+            part.of = name
         own.carried, self.number = carried, self.number if number is None else number
         for topic in TOPICS:
             self.append(topic, [message for part in parts for message in part.messages(topic)])

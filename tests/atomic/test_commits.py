@@ -29,8 +29,12 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
+from oncelog.wire.codec import decode_polled, encode_consume_response
+from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import AtomicOutcome
+from oncelog.wire.requests import ConsumeRequest
 from oncelog_service.log.append.atomic import AtomicOnTopic, Staged
+from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from oncelog_service.topics import Topics
@@ -445,9 +449,26 @@ async def test_the_original_of_each_message_is_found_where_its_commit_has_put_it
         why = await log.producers.why("p", sequence_id, True)
         assert (why.verdict, why.offset) == ("duplicate", shown.index(str(sequence_id)))
     answer = await house.publish("a", messages("7", "8", "9", producer="p", first=7))
-    assert [(each.status, each.offset) for each in answer.receipts] == [("duplicate", 9), ("duplicate", 10), ("stored", 12)]
+    assert [(each.status, each.offset, each.count) for each in answer.receipts] == [("duplicate", 9, 2), ("stored", 12, 1)]
     await refused(SequenceReused, house.publish("a", messages("x", producer="p", first=8)))
     await house.verify("a")
+
+
+async def test_what_is_left_of_a_commit_says_everything_that_it_said_when_it_was_staged(house: House) -> None:
+    said: dict[str, Any] = {"keys": [b"k", None, b"l"], "properties": [None, {"a": "1"}, {"b": "2"}], "ttls": [9, 8, None]}
+    await house.begin("t")
+    for producer in ("p", "q"):
+        await house.publish("a", messages("0", producer=producer, first=0))
+        await house.stage("t", "a", int(producer == "q"), messages("0", "1", "2", producer=producer, first=0, **said))
+    await house.commit("t")
+    page = await (await house.topic("a")).poll(ConsumeRequest(None), AS_ONCELOG)
+    found, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+    left = [("1", 1, None, {"a": "1"}, 8), ("2", 2, b"l", {"b": "2"}, None)]
+    fields = ("producer", "sequenceId", "key", "properties", "ttl")
+    told = [(each["payload"].decode(), *(each[name] for name in fields)) for each in found][2:]
+    assert told == [(payload, producer, *rest) for producer in "pq" for payload, *rest in left]
+    house.clock.advance(8_000)
+    assert [each.payload for each in await house.read("a")] == [b"0", b"0", b"2", b"2"]
 
 
 async def test_the_same_message_published_and_committed_at_once_is_in_the_log_once(house: House) -> None:

@@ -15,7 +15,6 @@ from oncelog.errors import (
 )
 from oncelog_service import retention
 from oncelog_service.log.append import atomic
-from oncelog_service.log.append.atomic import AtomicOnTopic, Ready
 from oncelog_service.log.groups.payloads import OutdatedBranch, outdated_branches
 from oncelog_service.reading import read
 from oncelog_service.storage.memory import Disk
@@ -83,7 +82,7 @@ async def test_a_transaction_that_has_ended_leaves_nothing_in_memory_whatever_wa
             await house.stage(name, "a", 0, messages("x"))
         await house.atomic.abort("refused")
         await house.dropped()
-        assert len((await house.topic("a")).atomic.known) == 2
+        assert len((await house.topic("a")).atomic._staged) == 2
         disk = crashed(disk)
     async with living(disk) as house:
         entered, goes = asyncio.Event(), asyncio.Event()
@@ -109,7 +108,7 @@ async def test_a_transaction_that_has_ended_leaves_nothing_in_memory_whatever_wa
             goes.set()
             await refused((TransactionNotInProgress, BranchGone), waiting)
         await house.dropped()
-        assert (await house.topic("a")).atomic.known == []
+        assert (await house.topic("a")).atomic._staged == {}
 
 
 async def test_a_deleted_topic_leaves_nothing_of_what_was_staged_and_copied(house: House) -> None:
@@ -253,26 +252,3 @@ async def test_what_is_committed_stays_although_its_commit_is_still_being_writte
         await looking
         assert await house.shown("a") == ["old", "old"]
         await house.verify("a")
-
-
-async def test_what_a_commit_has_staged_anew_stays_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of it is there already, so the rest is staged once more under a number of its own; and then the next topic lets the
-    commit wait for longer than messages live."""
-    clock = ManualClock()
-    async with living(Disk(), clock) as house:
-        await house.create("a", ttl="10")
-        await house.create("b")
-        await house.publish("a", messages("0", producer="p", first=0))
-        ready = AtomicOnTopic.ready
-
-        async def late(self: AtomicOnTopic, *args: Any) -> Ready:
-            found = await ready(self, *args)
-            clock.advance(11_000)
-            await house.service.retention.once()
-            return found
-
-        monkeypatch.setattr(AtomicOnTopic, "ready", late)
-        await house.commit("t", {"a": messages("0", "1", producer="p", first=0), "b": messages("b")}, group="g")
-        monkeypatch.undo()
-        assert await house.shown("a") == ["1"]
-        await house.verify("a", "b")

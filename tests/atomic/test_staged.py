@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from oncelog.errors import InvalidRequest, OffsetMismatch, StorageUnavailable, TopicDamaged
 from oncelog.wire.requests import PublishRequest
-from oncelog_service.atomic.ledger import BLOCK
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.log.append.atomic import Ready, Staged
 from oncelog_service.storage.memory import Disk
@@ -48,7 +47,7 @@ async def test_what_is_staged_reads_back_as_it_was_in_store_order() -> None:
         assert staged.chunks[2].key_indexes == {"k": 2}
         assert (staged.next_chunk, staged.group.messages) == (3, 4)
         assert not house.log.atomic.is_new(staged, 0, numbered([b"0", b"1"], "p", 0))
-        ready = await house.log.atomic.ready([staged], lambda: NUMBER + BLOCK)
+        ready = await house.log.atomic.ready([staged])
         assert house.log.atomic.judged(ready)
 
 
@@ -175,7 +174,7 @@ async def _judged_as_the_model(before: list[Chunk], branches: list[list[Chunk]],
 async def _check_judged(house: House, model: Model, requests: list[PublishRequest], branches: int) -> None:
     atomic = house.log.atomic
     staged = [await atomic.open(NUMBER + number) for number in range(branches)]
-    ready = await atomic.ready(staged, lambda: NUMBER + BLOCK)
+    ready = await atomic.ready(staged)
     if not all(map(model.holds, requests)):
         with pytest.raises(OffsetMismatch):
             atomic.judged(ready)
@@ -195,7 +194,7 @@ async def test_a_commit_is_looked_at_again_if_its_first_message_was_published_me
     """Then it is judged once more; also where that is all which came in between."""
     async with opened(await staged_disk(), keyed=True) as house:
         staged = await house.log.atomic.open(NUMBER)
-        ready = await house.log.atomic.ready([staged], lambda: NUMBER + BLOCK)
+        ready = await house.log.atomic.ready([staged])
         assert house.log.atomic.judged(ready)
         await house.log.publish(numbered([b"0", b"1"][:published], "p", 0))
         assert not house.log.atomic.judged(ready)
@@ -208,10 +207,10 @@ async def test_sequence_ids_rise_from_one_branch_to_the_next(begin: int) -> None
         await put(house, branches[0], 0, numbered([b"0", b"1"], "p", 0))
         await put(house, branches[1], 0, numbered([b"x"], "p", begin))
         if begin > 1:
-            await house.log.atomic.ready(branches, lambda: NUMBER + BLOCK)
+            await house.log.atomic.ready(branches)
             return
         with pytest.raises(InvalidRequest, match="strictly rise"):
-            await house.log.atomic.ready(branches, lambda: NUMBER + BLOCK)
+            await house.log.atomic.ready(branches)
 
 
 @pytest.mark.parametrize("step", ["stage", "copy", "bring"])
@@ -221,14 +220,14 @@ async def test_what_a_coordinator_stages_and_copies_stands_on_the_lease_of_the_t
     async with opened(disk, keyed=True, clean=False) as house:
         staged = await house.log.atomic.open(NUMBER)
         fence = Fence(PREFIX, 1)
-        house.log.atomic._writer = house.writer.under(Lease(fence, lambda: True))
+        house.log.atomic._topic.writer = house.writer.under(Lease(fence, lambda: True))
         batch, disk.epochs[PREFIX] = Batch(), 2
         if step == "stage":
             house.log.atomic.put(batch, staged, 3, PublishRequest([b"4"]))
         elif step == "copy":
             house.log.atomic.copy(batch, [staged])
         else:
-            house.log.atomic.copy(batch, [house.log.atomic.brought(NUMBER + 1, PublishRequest([b"4"]))])
+            house.log.atomic.copy(batch, [house.log.atomic.brought(PublishRequest([b"4"]))])
         rows = {table: dict(found) for table, found in disk.tables.items()}
         with pytest.raises(StorageUnavailable):
             await house.writer.submit(batch, lambda: None)

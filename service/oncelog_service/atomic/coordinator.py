@@ -74,7 +74,7 @@ class AtomicCommits:
         """Reads the journal, and gives up what cannot be committed any more. Raises StoreError, StoreDamaged."""
         found = await asyncio.to_thread(find, store, limits.partitions)
         atomic = cls(store, writer, topics, clock, limits, found)
-        left_over = [each for each in found.staged if not atomic._ledger.needs(each[1])]
+        left_over = [each for each in found.staged if not atomic._ledger.is_open(each[1])]
         await atomic.once()
         try:
             await writer.drained()
@@ -335,7 +335,7 @@ class AtomicCommits:
 
     def needs(self, number: int) -> bool:
         """Returns whether what is staged under this number must stay."""
-        return self._ledger.needs(number)
+        return self._ledger.is_open(number)
 
     @property
     def open_transactions(self) -> int:

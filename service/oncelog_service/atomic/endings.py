@@ -3,16 +3,15 @@
 From the verdict to the hand-over nothing awaits, and all of a commit is one write: the rows that make its messages appear on
 every topic, the record of the journal, the outcome. So a crash leaves all of a commit, or nothing of it.
 
-What a commit brings itself is staged in memory alone, under numbers that nothing else knows: whatever becomes of the transaction
-meanwhile, these messages appear with this very commit or never, and nothing of them is on disk before.
+What a commit brings itself is held in memory alone: whatever becomes of the transaction meanwhile, these messages appear with
+this very commit or never, and nothing of them is on disk before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -54,6 +53,8 @@ _NOT_ENDING = (
 """Refusals that change nothing: they may pass, or are about another request than the first."""
 
 TIMED_OUT, ASKED = "timed_out", "asked"
+_BROUGHT = 0
+"""Stands where a transaction's number does, for what a commit brings itself; no transaction has it."""
 
 
 class Brought(NamedTuple):
@@ -114,20 +115,8 @@ class Endings:
         if transaction.expires <= self._ledger.running.now_ms():
             await self.abort(transaction, TIMED_OUT, "it was not committed in time")
             return again(self._ledger.ended[transaction.id], request)
-        with self._staging() as own:
-            return await self._decide(transaction, request, brought, own, refusal)
-
-    async def _decide(
-        self,
-        transaction: Transaction,
-        request: CommitRequest,
-        brought: Sequence[Brought],
-        own: dict[int, TopicRef],
-        known: OncelogError | None,
-    ) -> AtomicOutcome:
-        """``own``: numbers under which this commit has staged something anew, and where."""
         work: dict[TopicRef, _Work] = {}
-        carried = {self._ledger.next_number(): each for each in brought}
+        carried = {each.topic: each for each in brought}
         try:
             while True:
                 overtaken = await self._overtaken(transaction, request)
@@ -136,8 +125,8 @@ class Endings:
                 original = self._ledger.original(transaction.group, request)
                 if original is not None:
                     return await self._duplicate(transaction, request, original, brought)
-                if known is not None:
-                    raise known
+                if refusal is not None:
+                    raise refusal
                 branches = self._branches(transaction, request)
                 holders = _holders(transaction, carried, branches)
                 self._writer.check()
@@ -145,12 +134,12 @@ class Endings:
                 # another commit the branches, that this verdict is about.
                 if self._is_judged(holders, work):
                     break
-                work = await self._work(holders, work, carried, own)
-        except OncelogError as refusal:
+                work = await self._work(holders, work, carried)
+        except OncelogError as error:
             # Another commit may have named it while `_work` waited. Then it has ended, and must not be ended again by a refusal.
             overtaken = await self._overtaken(transaction, request)
-            return await self._refuse(transaction, refusal, brought) if overtaken is None else overtaken
-        return await self._commit(lambda _: transaction, request, branches, work, own)
+            return await self._refuse(transaction, error, brought) if overtaken is None else overtaken
+        return await self._commit(lambda _: transaction, request, branches, work)
 
     async def at_once(
         self, begin: Callable[[Batch], Transaction], group: str, request: CommitRequest, brought: Sequence[Brought]
@@ -168,14 +157,14 @@ class Endings:
                 return None
             self._writer.check()
             for each in brought:
-                staged = each.log.atomic.brought(self._ledger.next_number(), each.request)
+                staged = each.log.atomic.brought(each.request)
                 ready = each.log.atomic.judged_at_once(staged)
                 if ready is None:
                     return None
-                work[each.topic] = _Work(each.log, ready, [staged.number], [staged], 1)
+                work[each.topic] = _Work(each.log, ready, [_BROUGHT], [staged], 1)
         except OncelogError:
             return None  # it is to begin, for its refusal to be known
-        return await self._commit(begin, request, (), work, {})
+        return await self._commit(begin, request, (), work)
 
     async def _overtaken(self, transaction: Transaction, request: CommitRequest) -> AtomicOutcome | None:
         """Answers a commit whose transaction another one has named as a branch meanwhile; None: none has, at this very moment.
@@ -187,22 +176,6 @@ class Endings:
         ended = await self._ledger.find_ended(transaction.id)
         assert ended is not None  # it is not open
         return again(ended, request)
-
-    @contextmanager
-    def _staging(self) -> Iterator[dict[int, TopicRef]]:
-        """Collects the numbers under which a commit stages by itself, each on one topic, and drops those that were not copied."""
-        own: dict[int, TopicRef] = {}
-        try:
-            yield own
-        finally:
-            self._ledger.release(own)
-            for number, topic in own.items():
-                self._drop_soon(number, [topic])
-
-    def _allot(self, own: dict[int, TopicRef], topic: TopicRef) -> int:
-        number = self._ledger.allot()
-        own[number] = topic
-        return number
 
     def _branches(self, transaction: Transaction, request: CommitRequest) -> list[Transaction]:
         """Returns the branches that it names. Raises BranchGone."""
@@ -232,8 +205,7 @@ class Endings:
         self,
         holders: dict[TopicRef, list[int]],
         before: dict[TopicRef, _Work],
-        carried: Mapping[int, Brought],
-        own: dict[int, TopicRef],
+        carried: Mapping[TopicRef, Brought],
     ) -> dict[TopicRef, _Work]:
         """Returns what is to be copied on each topic, having waited for what it depends on.
 
@@ -245,21 +217,21 @@ class Endings:
             known = before.get(topic)
             if known is None or known.log is not log or not known.is_all_of(holding):
                 staged = [
-                    log.atomic.brought(each, carried[each].request) if each in carried else await self._staged(log, each)
+                    log.atomic.brought(carried[topic].request) if each == _BROUGHT else await self._staged(log, each)
                     for each in holding
                 ]
                 missing = [number for number, each in zip(holding, staged, strict=True) if not each.chunks]
-                if missing and not any(self._ledger.needs(number) for number in missing):
+                if missing and not any(map(self._ledger.is_open, missing)):
                     continue  # they ended while that was read: the next look at them says so
                 if missing:
                     raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
                 known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
-            work[topic] = known._replace(ready=await log.atomic.ready(known.ready.staged, partial(self._allot, own, topic)))
+            work[topic] = known._replace(ready=await log.atomic.ready(known.ready.staged))
         return work
 
     async def _staged(self, log: TopicLog, number: int) -> Staged:
         staged = await log.atomic.open(number)
-        if not self._ledger.needs(number):
+        if not self._ledger.is_open(number):
             log.atomic.close(number)  # it ended while that was read
         return staged
 
@@ -276,7 +248,6 @@ class Endings:
         request: CommitRequest,
         branches: Sequence[Transaction],
         work: dict[TopicRef, _Work],
-        own: dict[int, TopicRef],
     ) -> AtomicOutcome:
         """Commits right behind the verdict: until the one write of all of it is handed over nothing awaits."""
         batch, asked = Batch(), fingerprint(request)
@@ -289,7 +260,7 @@ class Endings:
             for branch in branches:
                 self._ledger.end(batch, branch, Ended(outcome(branch, "committed", of=transaction.id)))
             self._note_producer(batch, transaction.group, became)
-            self._let_go((transaction, *branches), work, own)
+            self._let_go((transaction, *branches), work)
             self.committed += 1
             done = self._writer.submit(batch, partial(_all_written, tuple(copied.values())))
         await done
@@ -301,13 +272,11 @@ class Endings:
             self._ledger.producers[group, became.producer] = row
             batch.put(Table.GROUP_PRODUCER, group_producer_key(group, became.producer), encode_record(row))
 
-    def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work], own: dict[int, TopicRef]) -> None:
+    def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work]) -> None:
         """Lets go of what was copied, and drops what else they have staged."""
         copied = {(topic, staged.number) for topic, each in work.items() for staged in each.ready.staged}
         for topic, number in copied:
             work[topic].log.atomic.close(number)
-            own.pop(number, None)
-            self._ledger.release([number])
         for transaction in ended:
             self._drop_soon(
                 transaction.number, [topic for topic in transaction.topics if (topic, transaction.number) not in copied]
@@ -391,13 +360,11 @@ class Endings:
                 _log.exception("what transaction %d staged on %s will be deleted by retention", number, topic)
 
 
-def _holders(
-    transaction: Transaction, carried: Mapping[int, Brought], branches: Sequence[Transaction]
-) -> dict[TopicRef, list[int]]:
+def _holders(transaction: Transaction, carried: Iterable[TopicRef], branches: Sequence[Transaction]) -> dict[TopicRef, list[int]]:
     """Returns topic → the numbers under which the commit's messages are staged there, in order."""
     holders: dict[TopicRef, list[int]] = {topic: [transaction.number] for topic in transaction.topics}
-    for number, each in carried.items():
-        holders.setdefault(each.topic, []).append(number)
+    for topic in carried:
+        holders.setdefault(topic, []).append(_BROUGHT)
     for branch in branches:
         for topic in branch.topics:
             holders.setdefault(topic, []).append(branch.number)

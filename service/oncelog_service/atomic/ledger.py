@@ -8,7 +8,7 @@ is read back from disk.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from zlib import crc32
 
 from oncelog.errors import InvalidRequest, OncelogError, ProducerFenced, TransactionNotFound, TransactionNotInProgress
@@ -67,18 +67,12 @@ class Ledger:
                 self._partition_of[number], self.numbers[transaction.id] = partition, number
         self.ended: OrderedDict[str, Ended] = OrderedDict()
         """The latest ones, by id."""
-        self._allotted: set[int] = set()
-        """Numbers under which commits that are being decided have staged anew what is left of others."""
         found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
         self._writer.submit(found.stale)
 
     def is_open(self, number: int) -> bool:
         """Returns whether the transaction of this number is in progress."""
         return number in self._partition_of
-
-    def needs(self, number: int) -> bool:
-        """Returns whether what is staged under this number may still be copied."""
-        return self.is_open(number) or number in self._allotted
 
     @property
     def open_numbers(self) -> Sequence[int]:
@@ -97,7 +91,7 @@ class Ledger:
 
         The id is one that :func:`check_assignable` lets pass.
         """
-        number = self.next_number()
+        number = self._next_number()
         id = str(number) if id is None else id  # noqa: A001
         self._partition_of[number] = crc32(group.encode()) % self._partitions
         self.numbers[id] = number
@@ -137,7 +131,7 @@ class Ledger:
     def _row(self) -> JournalMetaRow:
         return JournalMetaRow(self._partitions, self._reserved, list(self._begins))
 
-    def next_number(self) -> int:
+    def _next_number(self) -> int:
         """Returns a number that no other transaction ever has, above all numbers handed out before."""
         self._last = max(self._last + 1, self._clock.now_ms() * POINTERS_PER_MS)
         if self._last > self._reserved:
@@ -148,16 +142,6 @@ class Ledger:
             # restart with a clock that was set back would hand the same numbers out again.
             self._writer.submit(batch)  # at once: a trim may write this row anew before anything else is handed over
         return self._last
-
-    def allot(self) -> int:
-        """Returns a number for what a commit stages anew; it is needed until :meth:`release`."""
-        number = self.next_number()
-        self._allotted.add(number)
-        return number
-
-    def release(self, numbers: Iterable[int]) -> None:
-        """Releases numbers whose messages were handed over with their commit, or that will never be seen."""
-        self._allotted.difference_update(numbers)
 
     def end(self, batch: Batch, transaction: Transaction, ended: Ended) -> None:
         """Adds the outcome of a transaction to ``batch``, which holds the record that ends it; the plan does not know it

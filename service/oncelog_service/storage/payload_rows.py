@@ -75,10 +75,9 @@ def decode_payload_row(payload_id: bytes, row: bytes) -> Payload:
     return Payload(payload_id, payload_index_of(row), producer, sequence_id, ttl, row[payload_begin:-4], decode_key(row, at))
 
 
-def moved_payload(row: bytes, payload_id: bytes, index: int) -> bytes:
-    """Gives the same message another id and index."""
-    version, flags, payload_at, _, _ = _HEAD.unpack_from(row)
-    return with_checksum(_HEAD.pack(version, flags, payload_at, payload_id, index) + row[_HEAD.size : -4])
+def payload_tail_of(row: bytes) -> bytes:
+    """Cuts out key, properties and ttl as they are encoded."""
+    return row[skip_named(row, _HEAD.size) : int.from_bytes(row[2:6], "big")]
 
 
 def payload_id_of(row: bytes) -> bytes:

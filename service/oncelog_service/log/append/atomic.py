@@ -2,18 +2,19 @@
 
 What is staged lies in the Payload Table under the transaction's number, in chunks. Copying it into the
 log is one row per branch that stands for all its messages, as a stored group's does, and belongs to no transaction any more:
-readers that know nothing of transactions see it, and only then. What a commit brings itself is staged in memory alone, and to
-copy it is to write its messages as a publish does. The rows of all topics and the record that ends the transaction are one write,
-so that it happens once.
+readers that know nothing of transactions see it, and only then. What a commit brings itself is held in memory alone, and so is
+what is left where the topic has some of its messages already; to copy that is to write its messages as a publish does. The rows
+of all topics and the record that ends the transaction are one write, so that it happens once.
 
 From :meth:`AtomicOnTopic.judged` to the last :meth:`AtomicOnTopic.copy` of a commit nothing awaits, on any of its topics.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
@@ -36,7 +37,7 @@ from oncelog_service.log.scan import read_back
 from oncelog_service.reading import read
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
-from oncelog_service.storage.payload_rows import Payload, decode_payload_row, encode_payload_rows, moved_payload
+from oncelog_service.storage.payload_rows import Payload, encode_payload_rows, payload_tail_of
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import ChunkRow, decode_record, encode_record
 
@@ -51,10 +52,10 @@ class Staged:
     group: StoredGroup
     chunks: dict[int, ChunkRow] = field(default_factory=dict)
     """By their numbers, in store order."""
-    brought: Columns | None = None
-    """Messages that the commit brings itself: they are nowhere on disk."""
-    payload_ids: Sequence[bytes] = ()
-    """Of these: where they would be in the Payload Table."""
+    brought: PublishRequest | None = None
+    """The one that this holds in memory: its messages are nowhere on disk, or are not copied from there."""
+    known: int = 0
+    """How many of its first messages the topic has already."""
 
     @property
     def next_chunk(self) -> int:
@@ -79,33 +80,21 @@ class Copied(NamedTuple):
     on_written: Callable[[], None]
 
 
+@dataclass(slots=True, eq=False)
 class AtomicOnTopic:
     """Stages, judges and copies atomic commits on one open topic. Works on the event loop that owns it."""
 
-    def __init__(
-        self,
-        topic: OpenTopic,
-        memory: Memory,
-        producers: Producers,
-        judge: Judge,
-        expectations: Expectations,
-        appearances: Appearances,
-    ) -> None:
-        self._topic = topic
-        self._name = topic_name(topic.prefix)
-        self._prefix = topic.prefix
-        self._store = topic.store
-        self._writer = topic.writer
-        self._clock = topic.clock
-        self._dedup = topic.dedup
-        self._keys = topic.keys
-        self._check_open = topic.check_open
-        self._memory = memory
-        self._producers = producers
-        self._judge = judge
-        self._expectations = expectations
-        self._appearances = appearances
-        self._staged: dict[int, Staged] = {}
+    _topic: OpenTopic
+    _memory: Memory
+    _producers: Producers
+    _judge: Judge
+    _expectations: Expectations
+    _appearances: Appearances
+    _staged: dict[int, Staged] = field(default_factory=dict)
+
+    @property
+    def _name(self) -> str:
+        return topic_name(self._topic.prefix)
 
     # --- stage
 
@@ -113,39 +102,37 @@ class AtomicOnTopic:
         """Returns what the transaction has staged here, perhaps nothing. Raises TopicDamaged."""
         staged = self._staged.get(number)
         if staged is None:
-            loaded = await read(_load, self._store, self._prefix, number, self._keys is not None)
+            loaded = await read(_load, self._topic.store, self._topic.prefix, number, self._topic.keys is not None)
             staged = self._staged.setdefault(number, loaded)
         return staged
 
     def begun(self, number: int) -> Staged:
         """Begin what a transaction stages here, of which nothing is on disk; it is known from its first chunk on."""
-        staged = self._staged.get(number)
-        if staged is None:
-            key = pointer_key(self._prefix, -number)
-            staged = Staged(number, StoredGroup(-number, key, None, iter(()), self._keys is not None))
-        return staged
+        return self._staged.get(number) or self._empty(number)
 
-    def brought(self, number: int, request: PublishRequest) -> Staged:
-        """Stage what a commit brings itself, in memory alone: nobody else knows of it, and nothing is to be dropped.
+    def _empty(self, number: int) -> Staged:
+        key = pointer_key(self._topic.prefix, -number)
+        return Staged(number, StoredGroup(-number, key, None, iter(()), self._topic.keys is not None))
+
+    def brought(self, request: PublishRequest) -> Staged:
+        """Holds what a commit brings itself, in memory alone: nobody else knows of it, and nothing is to be dropped.
 
         Raises ExpectationsNotChecked, ProducerFenced, SequenceGap, StorageUnavailable: it cannot be committed. A refusal may
         depend on what is being written.
         """
-        staged = self.begun(number)
-        self._check_new(staged, request)
-        staged.brought = columns_of(request, 0, None)
-        row = _chunk_row(staged.group, request)
-        staged.payload_ids, _ = self._note(staged, 0, row, request.sequence_ids, request.keys)
+        self._check_new(request)
+        return self._held(request)
+
+    def _held(self, request: PublishRequest, known: int = 0) -> Staged:
+        """Holds a request in memory, without its first messages, which the topic has already."""
+        staged = self._empty(0)
+        staged.brought, staged.known = request, known
+        self._note(staged, 0, _chunk_row(staged.group, request, known=known), columns_of(request, known, None))
         return staged
 
     def close(self, number: int) -> None:
         """Lets go of what is known about a transaction that has ended."""
         self._staged.pop(number, None)
-
-    @property
-    def known(self) -> list[int]:
-        """The numbers under which something is staged and known here."""
-        return list(self._staged)
 
     def is_new(self, staged: Staged, chunk: int, request: PublishRequest) -> bool:
         """Returns whether the chunk is to be staged; False: it is staged already, or on its way.
@@ -154,7 +141,7 @@ class AtomicOnTopic:
             ChunkReused, InvalidRequest, ExpectationsNotChecked, ProducerFenced, SequenceGap: it cannot be staged. A refusal may
                 depend on what is being written; wait for that before it is answered.
         """
-        self._check_open()
+        self._topic.check_open()
         present = staged.chunks.get(chunk)
         if present is not None:
             if present.digest != _digest(request):
@@ -162,23 +149,21 @@ class AtomicOnTopic:
             return False
         if chunk != staged.next_chunk:
             raise InvalidRequest(f"chunk {chunk} of {self._name}: the next one has the number {staged.next_chunk}")
-        self._check_new(staged, request)
+        self._check_new(request, staged)
         return True
 
-    def _check_new(self, staged: Staged, request: PublishRequest) -> None:
-        self._check_open()
+    def _check_new(self, request: PublishRequest, staged: Staged | None = None) -> None:
+        """``staged``: what it goes behind, if there is anything."""
+        self._topic.check_open()
         if request.conditional:
             self._expectations.check_on()
-        self._check_named(staged, request)
-
-    def _check_named(self, staged: Staged, request: PublishRequest) -> None:
         producer, ids = request.producer, request.sequence_ids
         if producer is None or ids is None:
             return
         refusal = self._producers.refusal(producer, request.epoch)
         if refusal is not None:
             raise refusal
-        last = staged.group.dedup.last_pushed(producer)
+        last = None if staged is None else staged.group.dedup.last_pushed(producer)
         if last is not None and ids[0] <= last.sequence_id:
             raise _not_rising(producer, last.sequence_id, ids[0])
         # Within the first request too: the commit looks only at what lies before it.
@@ -189,50 +174,29 @@ class AtomicOnTopic:
 
     def put(self, batch: Batch, staged: Staged, chunk: int, request: PublishRequest) -> None:
         """Adds to ``batch`` what stages a chunk that is new."""
-        self._writer.fence(batch)
-        row = _chunk_row(staged.group, request, _digest(request))
-        columns = columns_of(request, 0, None)
-        self._add(batch, staged, chunk, row, request.sequence_ids, request.keys, partial(encode_payload_rows, columns))
-
-    def _add(
-        self,
-        batch: Batch,
-        staged: Staged,
-        chunk: int,
-        row: ChunkRow,
-        sequence_ids: Sequence[int] | None,
-        keys: Sequence[bytes | None] | None,
-        rows: Callable[[Sequence[bytes], int], list[bytes]],
-    ) -> None:
-        """``rows``: the payload rows, from their ids and the index of the first."""
-        payload_ids, first = self._note(staged, chunk, row, sequence_ids, keys)
-        batch.put_run(Table.PAYLOAD, staged.group.key, payload_ids, rows(payload_ids, first))
-        batch.put(Table.CHUNK, chunk_key(self._prefix, staged.number, chunk), encode_record(row))
+        self._topic.writer.fence(batch)
+        row, columns = _chunk_row(staged.group, request, _digest(request)), columns_of(request, 0, None)
+        payload_ids, first = self._note(staged, chunk, row, columns)
+        batch.put_run(Table.PAYLOAD, staged.group.key, payload_ids, encode_payload_rows(columns, payload_ids, first))
+        batch.put(Table.CHUNK, chunk_key(self._topic.prefix, staged.number, chunk), encode_record(row))
         self._staged[staged.number] = staged
 
-    def _note(
-        self,
-        staged: Staged,
-        chunk: int,
-        row: ChunkRow,
-        sequence_ids: Sequence[int] | None,
-        keys: Sequence[bytes | None] | None,
-    ) -> tuple[list[bytes], int]:
-        """Note in memory what is staged; returns the payload ids and the index of the first."""
+    def _note(self, staged: Staged, chunk: int, row: ChunkRow, columns: Columns) -> tuple[list[bytes], int]:
+        """Notes in memory what is staged; returns the payload ids and the index of the first."""
         group = staged.group
-        payload_ids, first = group.stamps.take(row.messages, self._clock.now_ms())
+        payload_ids, first = group.stamps.take(row.messages, self._topic.clock.now_ms())
         staged.chunks[chunk] = row
-        group.push(row.producer, sequence_ids, payload_ids, first)
-        group.push_keys(keys, payload_ids, first)
-        group.persist(row.producer, sequence_ids, payload_ids, first)
+        group.push(row.producer, columns.sequence_ids, payload_ids, first)
+        group.push_keys(columns.keys, payload_ids, first)
+        group.persist(row.producer, columns.sequence_ids, payload_ids, first)
         return payload_ids, first
 
     # --- judge
 
-    async def ready(self, staged: Sequence[Staged], allot: Callable[[], int]) -> Ready:
+    async def ready(self, staged: Sequence[Staged]) -> Ready:
         """Returns what is to be copied of these, in this order, once nothing that it depends on is under way.
 
-        Messages that the topic has already are left out, by staging the others once more, under a number from ``allot``.
+        Messages that the topic has already are left out; the others are held in memory then.
 
         Raises:
             InvalidRequest: a producer's sequence ids do not rise from one to the next. SequenceGap: they leave out what it needs.
@@ -241,22 +205,22 @@ class AtomicOnTopic:
         staged = [each for each in staged if each.group.messages]
         self._check_gaps(staged)
         while True:
-            self._check_open()
+            self._topic.check_open()
             cleared: dict[str, frozenset[int]] = {}
             persisted: list[str] = []
             in_flight = False
             for producer, first in _first_ids(staged).items() if self._topic.deduplicates else ():
                 cleared[producer] = await self._judge.cleared(producer, first)
-                verdict = self._dedup.judge(producer, [first])
-                in_flight = in_flight or self._dedup.in_flight(producer)
+                verdict = self._topic.dedup.judge(producer, [first])
+                in_flight = in_flight or self._topic.dedup.in_flight(producer)
                 if verdict.persisted:
                     persisted.append(producer)
             if in_flight:
-                await self._writer.drained()
+                await self._topic.writer.drained()
             elif not persisted:
                 return Ready([each for each in staged if each.group.messages], cleared)
             else:
-                staged = await self._without(staged, persisted, allot())
+                staged = await self._without(staged, persisted)
 
     def _check_gaps(self, staged: Iterable[Staged]) -> None:
         """Checks for gaps between one branch and the next; the one before the first is known in the last moment only.
@@ -279,7 +243,7 @@ class AtomicOnTopic:
             ProducerFenced, SequenceGap, OffsetMismatch, KeyInTransaction, InvalidRequest: it cannot. A refusal may depend on
                 what is being written; wait for that before it is answered.
         """
-        self._check_open()
+        self._topic.check_open()
         for producer, first in _first_ids(ready.staged).items():
             if self._topic.deduplicates and not self._is_new(producer, first, ready.cleared.get(producer, frozenset())):
                 return False
@@ -296,12 +260,12 @@ class AtomicOnTopic:
         """Returns what a commit brings, if it can be copied at this very moment and nothing is to be left out; None: it is to be
         waited for. Raises as :meth:`judged`."""
         ready = Ready([staged], {})
-        if self._topic.deduplicates and any(map(self._dedup.in_flight, _first_ids(ready.staged))):
+        if self._topic.deduplicates and any(map(self._topic.dedup.in_flight, _first_ids(ready.staged))):
             return None
         return ready if self.judged(ready) else None
 
     def _is_new(self, producer: str, first: int, cleared: frozenset[int]) -> bool:
-        pushed = self._dedup.last_pushed(producer)
+        pushed = self._topic.dedup.last_pushed(producer)
         if (pushed is not None and pushed.sequence_id >= first) or not self._topic.transactions_of(producer) <= cleared:
             return False
         gap = self._producers.gap(producer, [first])
@@ -315,7 +279,7 @@ class AtomicOnTopic:
             refusal = self._producers.refusal(chunk.producer, chunk.epoch)
             if refusal is not None:
                 raise refusal
-        request = _expectations(chunk)
+        request = _request_of(chunk)
         if not request.conditional:
             return
         self._expectations.check_on()
@@ -330,8 +294,8 @@ class AtomicOnTopic:
 
     def _state(self, index: int, base: int, chunk: ChunkRow, earlier: dict[str, int]) -> TopicState:
         """Returns the topic as the messages from this index on would meet it."""
-        assert self._keys is not None
-        state = self._keys.state()
+        assert self._topic.keys is not None
+        state = self._topic.keys.state()
         upcoming = state.upcoming_offset
         before = {**earlier, **{_name_of(key): base + at for key, at in chunk.key_indexes.items()}}
 
@@ -346,39 +310,24 @@ class AtomicOnTopic:
 
     # --- messages that are there already
 
-    async def _without(self, staged: Sequence[Staged], producers: Sequence[str], number: int) -> list[Staged]:
-        """Stage the messages anew under ``number``, without those of ``producers`` that are in the log."""
-        await self._writer.drained()  # a chunk may be on its way to disk
-        rows = [_payloads_brought(each) or await read(_payloads, self._store, each.group.key) for each in staged]
-        known: dict[str, int] = {}
+    async def _without(self, staged: Sequence[Staged], producers: Sequence[str]) -> list[Staged]:
+        """Holds the messages in memory, without those of ``producers`` that are in the log."""
+        await self._topic.writer.drained()  # a chunk may be on its way to disk
+        requests: list[PublishRequest] = []
+        for each in staged:
+            chunks = list(each.chunks.values())
+            requests += [each.brought] if each.brought else await read(_requests, self._topic.store, each.group.key, chunks)
+        last: dict[str, int] = {}
         for producer in producers:
-            own = [payload for each in rows for payload, _ in each if payload.producer == producer]
-            ids = [payload.sequence_id for payload in own if payload.sequence_id is not None]
-            persisted = self._dedup.judge(producer, ids).persisted
+            own = [request for request in requests if request.producer == producer]
+            ids = [each for request in own for each in request.sequence_ids or ()]
+            persisted = self._topic.dedup.judge(producer, ids).persisted
             if persisted:
                 self._judge.check_undecided(producer, ids[:persisted])
-            await self._judge.originals(producer, ids[:persisted], [payload.payload for payload in own])
-            known[producer] = ids[persisted - 1] if persisted else -1
-        return [self._staged_anew(staged, rows, known, number)]
-
-    def _staged_anew(
-        self, staged: Sequence[Staged], rows: Sequence[list[tuple[Payload, bytes]]], known: dict[str, int], number: int
-    ) -> Staged:
-        anew, batch = self.begun(number), Batch()
-        for each, payloads in zip(staged, rows, strict=True):
-            for chunk in each.chunks.values():
-                part = payloads[chunk.first_index : chunk.first_index + chunk.messages]
-                kept = [
-                    (payload, row) for payload, row in part if (payload.sequence_id or 0) > known.get(payload.producer or "", -1)
-                ]
-                if not kept:
-                    continue
-                row = _shortened(chunk, anew.group, len(part), len(kept))
-                ids = [payload.sequence_id for payload, _ in kept if payload.sequence_id is not None] or None
-                keys = [payload.key for payload, _ in kept]
-                self._add(batch, anew, len(anew.chunks), row, ids, keys, partial(_moved, [row for _, row in kept]))
-        self._writer.submit(batch)
-        return anew
+                last[producer] = ids[persisted - 1]
+            await self._judge.originals(producer, ids[:persisted], [each for request in own for each in request.payloads])
+        known = [bisect_right(each.sequence_ids or (), last.get(each.producer or "", -1)) for each in requests]
+        return [self._held(each, at) for each, at in zip(requests, known, strict=True) if at < len(each.payloads)]
 
     # --- copy
 
@@ -387,20 +336,21 @@ class AtomicOnTopic:
 
         Memory moves, so nothing raises here: the caller has asked :meth:`check_open` or :meth:`judged` in this very step.
         """
-        self._writer.fence(batch)
+        self._topic.writer.fence(batch)
         total, first_offset, first_id = 0, None, None
         written: list[Callable[[], None]] = []
         for each in staged:
             group = each.group
             if each.brought is not None:
-                run, keyed, row_ids, rows = self._appearances.put_messages(batch, each.brought)
+                columns = columns_of(each.brought, each.known, None)
+                run, keyed, row_ids, rows = self._appearances.put_messages(batch, columns)
                 written.append(partial(self._memory.written, run, keyed, row_ids, rows))
                 begin = run.first_id
             else:
                 assert group.row is None  # what is copied is let go of in the same step
                 run, keyed = self._appearances.put(batch, group)
                 for chunk in each.chunks:
-                    batch.delete(Table.CHUNK, chunk_key(self._prefix, each.number, chunk))
+                    batch.delete(Table.CHUNK, chunk_key(self._topic.prefix, each.number, chunk))
                 written.append(partial(self._memory.group_written, run, keyed))
                 begin = run.first_id[:ROW_ID_SIZE] + (group.first_payload_id or FIRST_PAYLOAD_ID)
             total += run.count
@@ -413,11 +363,11 @@ class AtomicOnTopic:
     async def drop(self, number: int) -> None:
         """Deletes what a transaction staged here and nobody will see. Not for one that was copied."""
         self.close(number)
-        while keys := await read(branch_keys, self._store, pointer_key(self._prefix, -number), _DROPPED_AT_ONCE):
+        while keys := await read(branch_keys, self._topic.store, pointer_key(self._topic.prefix, -number), _DROPPED_AT_ONCE):
             batch = Batch()
             for table, key in keys:
                 batch.delete(table, key)
-            await self._writer.submit_lazily(batch)
+            await self._topic.writer.submit_lazily(batch)
 
 
 def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
@@ -432,32 +382,52 @@ def _load(store: Store, prefix: bytes, number: int, keyed: bool) -> Staged:
     return staged
 
 
-def _chunk_row(group: StoredGroup, request: PublishRequest, digest: str = "") -> ChunkRow:
-    """Makes the row of a chunk that goes behind what ``group`` has; without a digest, of one that no other is held against."""
-    keys = request.expected_key_offsets or {}
+def _chunk_row(group: StoredGroup, request: PublishRequest, digest: str = "", known: int = 0) -> ChunkRow:
+    """Makes the row of a chunk that goes behind what ``group`` has; without a digest, of one that no other is held against.
+
+    ``known``: so many of its first messages are in the log already. Raises SequenceReused.
+    """
+    keys, last_id, offset = request.expected_key_offsets, request.expected_last_message_id, request.expected_offset
+    if known and (last_id is not None or keys is not None):
+        raise SequenceReused(
+            f"{known} of {len(request.payloads)} messages of producer {request.producer!r} are in the log already, so that what "
+            "was expected before them cannot be judged",
+            producer=request.producer,
+        )
     return ChunkRow(
         first_index=group.messages,
-        messages=len(request.payloads),
+        messages=len(request.payloads) - known,
         digest=digest,
         producer=request.producer,
         epoch=request.epoch,
-        expected_offset=request.expected_offset,
-        expected_last_message_id=None if request.expected_last_message_id is None else request.expected_last_message_id.hex(),
-        expected_key_offsets=None if request.expected_key_offsets is None else dict(keys),
-        key_indexes=_key_indexes(keys, group),
+        expected_offset=None if offset is None else offset + known,
+        expected_last_message_id=None if last_id is None else last_id.hex(),
+        expected_key_offsets=None if keys is None else dict(keys),
+        key_indexes={key: group.keys[name][1] for key in keys or () if (name := _name_of(key)) in group.keys},
     )
 
 
-def _payloads_brought(staged: Staged) -> list[tuple[Payload, bytes]]:
-    """Returns the messages that a commit brings itself, each with the row that it would have in the Payload Table."""
-    if staged.brought is None:
-        return []
-    rows = encode_payload_rows(staged.brought, staged.payload_ids, 0)
-    return [(decode_payload_row(each, row), row) for each, row in zip(staged.payload_ids, rows, strict=True)]
+def _requests(store: Store, key: bytes, chunks: Sequence[ChunkRow]) -> list[PublishRequest]:
+    """Reads back what staged these chunks. Raises TopicDamaged."""
+    rows = list(payload_rows(store, key))
+    return [_request_of(chunk, rows[chunk.first_index :][: chunk.messages]) for chunk in chunks]
 
 
-def _payloads(store: Store, key: bytes) -> list[tuple[Payload, bytes]]:
-    return list(payload_rows(store, key))
+def _request_of(chunk: ChunkRow, rows: Sequence[tuple[Payload, bytes]] = ()) -> PublishRequest:
+    """Returns what a chunk was staged by: its messages, as they lie in ``rows``, and what it expects."""
+    last_id = chunk.expected_last_message_id
+    return PublishRequest(
+        [payload.payload for payload, _ in rows],
+        producer=chunk.producer,
+        epoch=chunk.epoch,
+        sequence_ids=[payload.sequence_id for payload, _ in rows if payload.sequence_id is not None] or None,
+        keys=[payload.key for payload, _ in rows],
+        ttls=[payload.ttl for payload, _ in rows],
+        expected_offset=chunk.expected_offset,
+        expected_last_message_id=None if last_id is None else bytes.fromhex(last_id),
+        expected_key_offsets=chunk.expected_key_offsets,
+        tails=[payload_tail_of(row) for _, row in rows],
+    )
 
 
 def _first_ids(staged: Iterable[Staged]) -> dict[str, int]:
@@ -478,42 +448,6 @@ def _not_rising(producer: str, last: int, received: int) -> InvalidRequest:
     return InvalidRequest(
         f"sequence ids of producer {producer!r} must strictly rise within an atomic commit: {received} follows {last}"
     )
-
-
-def _expectations(chunk: ChunkRow) -> PublishRequest:
-    last_id = chunk.expected_last_message_id
-    return PublishRequest(
-        [],
-        expected_offset=chunk.expected_offset,
-        expected_last_message_id=None if last_id is None else bytes.fromhex(last_id),
-        expected_key_offsets=chunk.expected_key_offsets,
-    )
-
-
-def _shortened(chunk: ChunkRow, group: StoredGroup, messages: int, kept: int) -> ChunkRow:
-    """Returns the chunk behind what ``group`` has, without its first messages, which are in the log already."""
-    known = messages - kept
-    if known and (chunk.expected_last_message_id is not None or chunk.expected_key_offsets is not None):
-        raise SequenceReused(
-            f"{known} of {messages} messages of producer {chunk.producer!r} are in the log already, so that what was expected "
-            "before them cannot be judged",
-            producer=chunk.producer,
-        )
-    return replace(
-        chunk,
-        first_index=group.messages,
-        messages=kept,
-        expected_offset=None if chunk.expected_offset is None else chunk.expected_offset + known,
-        key_indexes=_key_indexes(chunk.expected_key_offsets or (), group),
-    )
-
-
-def _moved(rows: Sequence[bytes], payload_ids: Sequence[bytes], first: int) -> list[bytes]:
-    return [moved_payload(row, payload_ids[at], first + at) for at, row in enumerate(rows)]
-
-
-def _key_indexes(keys: Iterable[str], group: StoredGroup) -> dict[str, int]:
-    return {key: group.keys[name][1] for key in keys if (name := _name_of(key)) in group.keys}
 
 
 def _digest(request: PublishRequest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from oncelog.errors import SequenceReused
@@ -25,40 +26,23 @@ from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import GroupRow, encode_record
 
 
+@dataclass(slots=True, eq=False)
 class Transactional:
     """The transactional side of one open topic. Works on the event loop that owns it."""
 
-    def __init__(
-        self,
-        topic: OpenTopic,
-        memory: Memory,
-        producers: Producers,
-        judge: Judge,
-        expectations: Expectations,
-        appearances: Appearances,
-    ) -> None:
-        self._topic = topic
-        self._prefix = topic.prefix
-        self._store = topic.store
-        self._writer = topic.writer
-        self._clock = topic.clock
-        self._dedup = topic.dedup
-        self._groups = topic.groups
-        self._pointers = topic.pointers
-        self._transactions = topic.transactions
-        self._check_open = topic.check_open
-        self._memory = memory
-        self._producers = producers
-        self._judge = judge
-        self._expectations = expectations
-        self._appearances = appearances
+    _topic: OpenTopic
+    _memory: Memory
+    _producers: Producers
+    _judge: Judge
+    _expectations: Expectations
+    _appearances: Appearances
 
     # --- store
 
     async def store(self, request: PublishRequest, pointer: int) -> PublishResponse:
         """Put the messages that are new behind those stored under the pointer. Raises StoredGroupPublished."""
         producer, ids = request.producer, request.sequence_ids
-        group = await self._groups.open(pointer)
+        group = await self._topic.groups.open(pointer)
         before = await self._judge.known(request, gaps=False)
         stored = await self._stored_already(group, request, before.messages)
         known = before.messages + stored
@@ -67,18 +51,18 @@ class Transactional:
             return response(receipts, write_pointer=pointer)
         if producer is not None:  # once more: what is in the group was waited for
             await self._producers.check_epoch(producer, request.epoch)
-        self._check_open()
-        self._writer.check()
-        self._pointers.check(pointer)
+        self._topic.check_open()
+        self._topic.writer.check()
+        self._topic.pointers.check(pointer)
         columns = columns_of(request, known, None)
         batch = Batch()
         with group.stamps.given_back():
-            payload_ids, first = group.stamps.take(len(columns.payloads), self._clock.now_ms())
+            payload_ids, first = group.stamps.take(len(columns.payloads), self._topic.clock.now_ms())
             batch.put_run(Table.PAYLOAD, group.key, payload_ids, encode_payload_rows(columns, payload_ids, first))
-        with self._writer.moving():
+        with self._topic.writer.moving():
             group.push(producer, columns.sequence_ids, payload_ids, first)
             group.push_keys(columns.keys, payload_ids, first)
-            done = self._writer.submit(batch, partial(group.persist, producer, columns.sequence_ids, payload_ids, first))
+            done = self._topic.writer.submit(batch, partial(group.persist, producer, columns.sequence_ids, payload_ids, first))
         await done
         receipts += unplaced_runs(STORED, columns.sequence_ids, len(columns.payloads))
         return response(receipts, write_pointer=pointer)
@@ -87,23 +71,23 @@ class Transactional:
         """How many of the request's messages behind the first ``known`` ones are in the group; the others are new to it."""
         producer, ids = request.producer, request.sequence_ids
         while True:
-            self._check_open()
+            self._topic.check_open()
             if group.row is not None:
-                await self._writer.drained()
+                await self._topic.writer.drained()
                 group.check_open()
             if ids is None or (producer is not None and not self._topic.deduplicates):
                 return 0
             rest = ids[known:]
             verdict = group.judge(producer, rest)
             if verdict.in_flight:
-                await self._writer.drained()
+                await self._topic.writer.drained()
                 continue
             if producer is not None:
                 self._check_gap(group, producer, rest[verdict.persisted :])
             if not verdict.persisted:
                 return 0
             repeated = rest[: verdict.persisted]
-            found = await read(find_stored, self._store, group.key, producer, repeated)
+            found = await read(find_stored, self._topic.store, group.key, producer, repeated)
             for sequence_id, payload in zip(repeated, request.payloads[known:], strict=False):
                 if sequence_id in found and found[sequence_id].payload != payload:
                     raise _stored_otherwise(group.pointer, producer, sequence_id)
@@ -125,18 +109,18 @@ class Transactional:
             SequenceReused: a producer has published ids of the group outside of it meanwhile.
             OffsetMismatch, KeyInTransaction: what the request expects does not hold.
         """
-        group = await self._groups.open(pointer)
+        group = await self._topic.groups.open(pointer)
         while True:
-            self._check_open()
+            self._topic.check_open()
             if request.producer is not None:
                 await self._producers.check_epoch(request.producer, request.epoch)
             if group.row is not None:
                 return await self._published_already(group, group.row, request.producer)
             if not group.drained:
-                await self._writer.drained()
+                await self._topic.writer.drained()
                 continue
-            self._writer.check()
-            self._pointers.check(pointer)
+            self._topic.writer.check()
+            self._topic.pointers.check(pointer)
             if not request.conditional or (found := self._expectations.found(request)) is None:
                 break
             await self._expectations.refuse(found, pointer)
@@ -147,25 +131,25 @@ class Transactional:
     async def _insert(self, group: StoredGroup, producer: str | None) -> PublishResponse:
         """From the checks to the hand-over nothing awaits, and nothing raises."""
         batch = Batch()
-        with self._writer.moving():
+        with self._topic.writer.moving():
             run, keyed = self._appearances.put(batch, group, producer)
-            done = self._writer.submit(batch, partial(self._memory.group_written, run, keyed))
+            done = self._topic.writer.submit(batch, partial(self._memory.group_written, run, keyed))
         await done
         at = run.first_id[:ROW_ID_SIZE]
         return response(_group_receipt(STORED, group, at, run.count, run.first_offset), [at], group.pointer)
 
     async def _published_already(self, group: StoredGroup, row: GroupRow, producer: str | None) -> PublishResponse:
-        await self._writer.drained()
+        await self._topic.writer.drained()
         if row.row_id is None or producer is None or producer != row.producer:
             group.check_open()
         at = bytes.fromhex(row.row_id or "")
-        stored = await read(row_at, self._store, self._prefix, at)
+        stored = await read(row_at, self._topic.store, self._topic.prefix, at)
         receipts = [] if stored is None else _group_receipt(DUPLICATE, group, at, stored.messages, stored.offset)
         return response(receipts, [at], group.pointer)
 
     def _check_still_new(self, group: StoredGroup) -> None:
         for name in group.producers():
-            pushed, first = self._dedup.last_pushed(name), group.first_sequence_id(name)
+            pushed, first = self._topic.dedup.last_pushed(name), group.first_sequence_id(name)
             if pushed is not None and pushed.sequence_id >= first:
                 raise SequenceReused(
                     f"producer {name!r} has published up to sequence id {pushed.sequence_id} outside of the group stored under "
@@ -179,18 +163,18 @@ class Transactional:
 
         Not while its transaction is in progress, nor once it is published: it lives from then on.
         """
-        if (await self._transactions.states([pointer])).get(pointer) == "in_progress":
+        if (await self._topic.transactions.states([pointer])).get(pointer) == "in_progress":
             return False
-        group = await self._groups.open(pointer)
-        self._check_open()
+        group = await self._topic.groups.open(pointer)
+        self._topic.check_open()
         if group.row is None and group.drained:
             group.row = GroupRow(None)
             batch = Batch()
             batch.put(Table.GROUP, group.key, encode_record(group.row))
-            await self._writer.submit(batch)
+            await self._topic.writer.submit(batch)
         if group.row is None or group.row.row_id is not None:
             return False
-        self._groups.close(pointer)
+        self._topic.groups.close(pointer)
         return True
 
 
