@@ -467,8 +467,25 @@ async def test_what_is_left_of_a_commit_says_everything_that_it_said_when_it_was
     fields = ("producer", "sequenceId", "key", "properties", "ttl")
     told = [(each["payload"].decode(), *(each[name] for name in fields)) for each in found][2:]
     assert told == [(payload, producer, *rest) for producer in "pq" for payload, *rest in left]
+    await house.dropped()
+    assert house.rows(Table.CHUNK) == house.rows(Table.PAYLOAD) == 0, "what was staged was not copied from there"
     house.clock.advance(8_000)
     assert [each.payload for each in await house.read("a")] == [b"0", b"0", b"2", b"2"]
+
+
+async def test_what_is_left_of_a_commit_holds_what_was_still_being_staged() -> None:
+    store = Stalling(Disk())
+    async with living(None, None, store, topics="a") as house:
+        await house.begin("t")
+        await _published(house, "0")
+        store.stall()
+        calls = [asyncio.ensure_future(house.stage("t", "a", 0, messages("0", "1", producer="p", first=0)))]
+        assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+        calls.append(asyncio.ensure_future(house.commit("t")))  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+        store.goes.set()
+        await asyncio.gather(*calls)
+        assert await house.shown("a") == ["0", "1"]
 
 
 async def test_the_same_message_published_and_committed_at_once_is_in_the_log_once(house: House) -> None:
