@@ -67,6 +67,14 @@ def topic(client: Client) -> str:
 
 
 @pytest.fixture
+def filled(client: Client, topic: str) -> str:
+    """A topic of ten messages."""
+    with Producer[bytes](topic, client=client) as producer:
+        producer.send_batch([b"%d" % number for number in range(10)])
+    return topic
+
+
+@pytest.fixture
 def producer(client: Client, topic: str) -> Iterator[Producer[bytes]]:
     """An open producer of the topic, named "p"."""
     with Producer[bytes](topic, name="p", client=client) as producer:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import os
 from uuid import uuid4
 
 import pytest
 
-from oncelog import AsyncClient, AsyncProducer, Client, Producer, Reader
+from oncelog import AsyncClient, AsyncProducer, Client
 from oncelog.errors import (
     Forked,
     OncelogError,
@@ -18,11 +17,9 @@ from oncelog.errors import (
     ProducerFenced,
     ProducerStopped,
     RequestTooLarge,
-    SequenceIdNotRising,
-    SequenceReused,
 )
 from oncelog.wire.requests import PublishRequest, ReceiptRun
-from tests.sdk.test_async_client import signatures
+from tests.sdk.topics import payloads
 from tests.world.awaits import Moment, at_each_await, cancelled
 from tests.world.service import RunningService
 
@@ -41,23 +38,6 @@ class Watched(AsyncClient):
         self.came.set()
         await self.may.wait()
         return await super().publish(topic, request, namespace)
-
-
-def stored(client: Client, topic: str) -> list[bytes]:
-    """Every payload of the topic; sequence ids rise and offsets are dense."""
-    with Reader(topic, client=client, timeout=0) as reader:
-        messages = list(reader)
-    ids = [message.sequence_id or 0 for message in messages]
-    assert [message.offset for message in messages] == list(range(len(messages)))
-    assert ids == sorted(set(ids))
-    return [message.payload for message in messages]
-
-
-def test_both_twins_have_the_same_members_with_the_same_arguments() -> None:
-    twin = signatures(AsyncProducer)
-    assert twin.pop("open") == ["self: ''"]
-    assert twin == signatures(Producer)
-    assert inspect.signature(AsyncProducer).parameters.keys() == inspect.signature(Producer).parameters.keys()
 
 
 # --- cancelled
@@ -81,10 +61,10 @@ async def test_a_load_that_is_cancelled_at_any_await_and_resumed_is_stored_once_
         topic = f"t-{uuid4().hex}"
         client.create_topic(topic)
         await cancelled(load(topic), moment)
-        before = stored(client, topic)
+        before = payloads(client, topic)
         assert before == rows[: len(before)], moment
         await load(topic)
-        assert stored(client, topic) == rows, moment
+        assert payloads(client, topic) == rows, moment
 
     assert await at_each_await(once)
 
@@ -101,7 +81,7 @@ async def test_a_cancelled_send_is_on_its_way_or_was_never_sent_and_the_next_one
             done = await cancelled(getattr(producer, sends)([b"second"] if sends == "send_batch" else b"second"), moment)
             await producer.send(b"third")
             await producer.flush()
-        found = stored(client, topic)
+        found = payloads(client, topic)
         assert found in ([b"first", b"second", b"third"], [b"first", b"third"]), moment
         assert done is None or len(found) == 3, moment
         assert client.producer(topic, "p").last_persisted == len(found) - 1, "no number is left out"
@@ -134,7 +114,7 @@ async def test_a_cancelled_close_can_be_repeated_and_loses_nothing(client: Clien
             await producer.send(b"late")
         await producer.close()
         assert [future.result().offset for future in futures] == [0, 1, 2], moment
-        assert stored(client, topic) == [b"0", b"1", b"2"], moment
+        assert payloads(client, topic) == [b"0", b"1", b"2"], moment
 
     assert await at_each_await(once)
 
@@ -143,7 +123,7 @@ async def test_a_future_that_is_cancelled_takes_nothing_back(client: Client, top
     async with AsyncProducer(topic, name="p", url=house.url) as producer:
         future = await producer.send_async(b"x")
         future.cancel()
-    assert stored(client, topic) == [b"x"]
+    assert payloads(client, topic) == [b"x"]
 
 
 # --- together, and with bounds
@@ -154,7 +134,7 @@ async def test_what_many_tasks_send_goes_together(client: Client, topic: str, ho
         receipts = await asyncio.gather(*(producer.send(b"%d" % number) for number in range(64)))
         assert sorted(receipt.offset or 0 for receipt in receipts) == list(range(64))
         assert len(watched.seen) == 1
-    assert sorted(stored(client, topic)) == sorted(b"%d" % number for number in range(64))
+    assert sorted(payloads(client, topic)) == sorted(b"%d" % number for number in range(64))
 
 
 async def test_one_request_is_under_way_and_what_comes_meanwhile_waits_for_room(
@@ -174,36 +154,7 @@ async def test_one_request_is_under_way_and_what_comes_meanwhile_waits_for_room(
         assert len(watched.seen) == 1
         watched.may.set()
         await (await late)
-    assert stored(client, topic) == [b"0", b"1", b"2", b"late"]
-
-
-async def test_what_is_given_up_fails_its_futures_and_is_named(topic: str, house: RunningService) -> None:
-    async with Watched(house.url) as watched:
-        producer = await AsyncProducer(topic, name="p", client=watched).open()
-        watched.may.clear()
-        future = await producer.send_async(b"x")
-        with pytest.raises(TimeoutError, match="1 messages have no outcome and are given up, sequence ids 0 to 0"):
-            await producer.close(0.05)
-        with pytest.raises(OncelogError) as caught:
-            await future
-        assert not caught.value.definite
-        await producer.close()
-
-
-async def test_flush_ends_where_another_task_gives_up(topic: str, house: RunningService) -> None:
-    async with Watched(house.url) as watched:
-        producer = await AsyncProducer(topic, name="p", client=watched).open()
-        watched.may.clear()
-        await producer.send_async(b"x")
-        flushing = [asyncio.ensure_future(producer.flush()), asyncio.ensure_future(producer.close())]
-        await watched.came.wait()
-        with pytest.raises(TimeoutError):
-            await producer.close(0.01)
-        for each in flushing:
-            with pytest.raises(ProducerStopped, match="closed before this was answered"):
-                await each
-        await producer.flush()
-        await producer.close()
+    assert payloads(client, topic) == [b"0", b"1", b"2", b"late"]
 
 
 async def test_a_failure_in_a_batch_that_is_cancelled_behind_it_is_told_by_flush(topic: str, house: RunningService) -> None:
@@ -221,19 +172,6 @@ async def test_a_failure_in_a_batch_that_is_cancelled_behind_it_is_told_by_flush
             with pytest.raises(RequestTooLarge):
                 await producer.flush()
             await producer.close()
-
-
-async def test_a_failure_in_a_batch_whose_next_part_cannot_be_sent_is_told_by_flush(topic: str, house: RunningService) -> None:
-    async with (
-        AsyncClient(house.url) as client,
-        AsyncProducer[bytes](topic, client=client, batch_max_messages=1, max_pending=1) as producer,
-    ):
-        await producer.send_batch([b"0", b"1"], sequence_ids=[0, 1])
-        with pytest.raises(SequenceIdNotRising):
-            await producer.send_batch([b"other", b"4", b"passed over"], sequence_ids=[0, 4, 3])
-        with pytest.raises(SequenceReused):
-            await producer.flush()
-        await producer.flush()
 
 
 # --- its event loop, its process
@@ -311,4 +249,4 @@ async def test_in_a_forked_child_it_raises_and_names_nothing_of_its_parents(
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7  # noqa: ASYNC222
-    assert stored(client, topic) == [b"x"]
+    assert payloads(client, topic) == [b"x"]

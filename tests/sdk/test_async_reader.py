@@ -8,27 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from oncelog import AsyncConsumer, AsyncReader, Client, Consumer, Message, Producer, Reader
+from oncelog import AsyncConsumer, AsyncReader, Client, Message, Producer
 from oncelog.errors import ConsumerClosed, ReaderClosed
-from tests.sdk.test_async_client import signatures
 from tests.world.awaits import Moment, at_each_await, cancelled
 from tests.world.service import RunningService
-
-
-@pytest.fixture
-def filled(client: Client, topic: str) -> str:
-    """A topic of ten messages."""
-    with Producer[bytes](topic, client=client) as producer:
-        producer.send_batch([b"%d" % number for number in range(10)])
-    return topic
-
-
-def test_both_twins_have_the_same_members_with_the_same_arguments() -> None:
-    for twin, kind in ((AsyncReader, Reader), (AsyncConsumer, Consumer)):
-        members = signatures(twin)
-        assert members.pop("open") == ["self: ''"]
-        assert members.pop("lag", None) in (None, ["self: ''"]), "a property of the other twin"
-        assert members == signatures(kind)
 
 
 async def test_a_reader_that_is_cancelled_at_any_await_goes_on_where_it_stood(filled: str, house: RunningService) -> None:

@@ -30,6 +30,7 @@ from oncelog.transactions import atomic as module
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, PublishRequest
 from tests.sdk.fakes import Answer, Fate, Request, meeting, problem
+from tests.sdk.topics import payloads
 from tests.world.service import RunningService
 
 
@@ -63,16 +64,6 @@ def at_commits(*fates: Fate | Callable[[], Fate]) -> Callable[[Request], Fate]:
 
 def made(requests: list[Request]) -> list[str]:
     return [f"{request.method} {request.path.rsplit('/', 1)[-1]}" for request in requests]
-
-
-def payloads(client: Client, *topics: str) -> list[bytes]:
-    found = []
-    for topic in topics:
-        with Reader(topic, client=client, timeout=0) as reader:
-            messages = list(reader)
-        assert [message.offset for message in messages] == list(range(len(messages)))
-        found += [message.payload for message in messages]
-    return found
 
 
 def of(batch: AtomicBatch) -> AtomicOutcome:

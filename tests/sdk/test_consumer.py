@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Client, Consumer, MessageId, Producer
+from oncelog import Client, Consumer, MessageId
 from oncelog.errors import (
     ConnectionFailed,
     ConsumerClosed,
@@ -48,14 +48,6 @@ class Watched(Client):
 def watched(client: Client) -> Iterator[Watched]:
     with Watched(client.url) as watched:
         yield watched
-
-
-@pytest.fixture
-def filled(client: Client, topic: str) -> str:
-    """A topic of ten messages."""
-    with Producer[bytes](topic, client=client) as producer:
-        producer.send_batch([b"%d" % number for number in range(10)])
-    return topic
 
 
 def offsets(messages: Any) -> list[int]:

@@ -15,15 +15,16 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from oncelog import Client, Consumer, Producer, Reader
-from oncelog.errors import ClientClosed, ConsumerClosed, Forked, OncelogError, ProducerStopped, ReaderClosed
+from oncelog.errors import ClientClosed, ConsumerClosed, Forked, ReaderClosed
 from oncelog.process import exits
-from oncelog.process.errands import Errands, Stopped
+from oncelog.process.errands import Errands
 from oncelog.sql.outbox.outbox import Outbox
 from oncelog.sql.outbox.relay import OutboxRelay
 from oncelog.sql.participant import SqlParticipant
 from tests.patience import PATIENCE, until
 from tests.sdk.fakes import Answer, Request, fake_server, forward
 from tests.sdk.processes import all_ended_well, in_child, raises
+from tests.sdk.topics import payloads
 from tests.world.service import RunningService
 
 
@@ -42,11 +43,6 @@ def run(url: str, topic: str, *functions: str, options: tuple[str, ...] = ()) ->
         raise AssertionError(f"hangs: {process.communicate()}") from None
     assert process.returncode == 0, err
     return dict(line.split(" ", 1) for line in out.splitlines()), err
-
-
-def payloads(client: Client, topic: str) -> list[bytes]:
-    with Reader(topic, client=client, timeout=0) as reader:
-        return [message.payload for message in reader]
 
 
 def holding(house: RunningService, paths: tuple[str, ...], gate: threading.Event) -> Callable[[Request], Answer]:
@@ -220,20 +216,6 @@ def test_a_closed_client_stays_closed(house: RunningService, topic: str) -> None
     assert not client.healthy()
 
 
-def test_closing_a_producer_gives_up_after_its_timeout(house: RunningService, topic: str) -> None:
-    gate = threading.Event()
-    with fake_server(holding(house, ("/publish",), gate)) as fake:
-        producer = Producer(topic, url=fake.url, name="p", linger=0, batch_max_messages=1)
-        futures = [producer.send_async(b"x") for _ in range(3)]
-        with pytest.raises(TimeoutError, match="3 messages have no outcome"):
-            producer.close(timeout=0.2)
-        gate.set()
-        found = [future.exception(PATIENCE) for future in futures]
-        assert [error.definite for error in found if isinstance(error, OncelogError)] == [False, True, True]
-        assert isinstance(found[2], ProducerStopped)
-        producer.close()
-
-
 def test_closing_a_consumer_gives_up_after_its_timeout(house: RunningService, client: Client, topic: str) -> None:
     client.create_topic(topic, exist_ok=True)
     with Producer(topic, client=client) as producer:
@@ -254,36 +236,6 @@ def test_closing_a_consumer_gives_up_after_its_timeout(house: RunningService, cl
 
 
 # --- errands ------------------------------------------------------------------------------------------------------------
-
-
-def test_an_errand_answers_or_raises_what_its_call_does() -> None:
-    errands = Errands("errands")
-    assert errands.run(lambda: 5) == 5
-    with pytest.raises(ZeroDivisionError):
-        errands.run(lambda: 1 // 0)
-    assert errands.run(threading.current_thread).name == "errands"
-
-
-def test_stopping_ends_the_waiting_now_and_later() -> None:
-    errands, begun, hold, stopped = Errands("errands"), threading.Event(), threading.Event(), threading.Event()
-
-    def call() -> None:
-        begun.set()
-        hold.wait(PATIENCE)
-
-    def wait() -> None:
-        try:
-            errands.run(call)
-        except Stopped:
-            stopped.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    assert begun.wait(30)
-    errands.stop()
-    assert stopped.wait(30)
-    with pytest.raises(Stopped):
-        errands.run(lambda: 5)
-    hold.set()
 
 
 def test_a_call_whose_caller_was_interrupted_keeps_its_thread_and_the_next_one_has_another(
