@@ -100,34 +100,6 @@ def test_beyond_its_room_it_forgets_the_oldest_and_never_refuses_what_was_taken(
             assert len(numbers.taken.ranges) <= 3
 
 
-@given(
-    st.integers(-1, 9),
-    st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True).map(sorted), max_size=6),
-    st.booleans(),
-)
-def test_ids_that_are_taken_together_are_taken_as_one_by_one(last: int, batches: list[list[int]], by_caller: bool) -> None:
-    def state(numbers: Numbers) -> list[object]:
-        return [numbers.by_caller, numbers.next, numbers.taken.ranges, numbers.taken.highest]
-
-    numbers, model = Numbers(last), Numbers(last)
-    for ids in batches:
-        given: list[int | None] = list(ids) if by_caller else [None] * len(ids)
-        before, one_by_one = state(numbers), model.copy()
-        try:
-            for each in given:
-                _, one_by_one = one_by_one.all([each])
-        except SequenceIdNotRising:
-            with pytest.raises(SequenceIdNotRising):
-                numbers.all(given)
-            assert state(numbers) == before
-            continue
-        _, after = numbers.all(given)
-        assert state(numbers) == before, "it changes nothing"
-        numbers, model = after, one_by_one
-        assert state(numbers) == state(model)
-    assert numbers.opened_at == last
-
-
 def test_the_last_sequence_id_there_is_ends_a_batch() -> None:
     numbers = Numbers(None, MAX_SEQUENCE_ID - 1)
     assert numbers.all([None] * 2)[0] == [MAX_SEQUENCE_ID - 1, MAX_SEQUENCE_ID]

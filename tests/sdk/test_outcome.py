@@ -91,14 +91,6 @@ def test_who_waits_for_several_is_told_once_and_only_what_is_not_done_is_watched
     assert list(together.watched) == [2]
 
 
-def test_as_completed_yields_each_once_in_whatever_parts_they_are_completed() -> None:
-    together, outcomes = batch(6)
-    waiting = as_completed(outcomes, timeout=PATIENCE)
-    for begin, count in ((3, 2), (0, 1), (1, 2), (0, 6)):
-        threading.Timer(0.01, stored, (together, begin, count)).start()
-    assert sorted(each.result().sequence_id for each in waiting) == list(range(10, 16))
-
-
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(1, 12), st.booleans()), max_size=12))
 def test_what_is_completed_stays_as_it_is_in_whatever_order_parts_are_completed(
     parts: list[tuple[int, int, bool]],

@@ -112,7 +112,7 @@ def test_a_reader_from_the_oldest_that_finds_none_misses_nothing_from_then_on(st
 # --- what expires
 
 
-def test_a_message_whose_own_ttl_is_shorter_expires_before_older_ones() -> None:
+def test_a_message_whose_own_ttl_is_shorter_expires_before_older_ones_and_a_consumer_keeps_those() -> None:
     fields = {"producer": None, "sequenceId": None, "key": None, "properties": None}
     messages = [{**fields, **record(offset), "ttl": 2 if offset == 1 else None} for offset in range(3)]
     body = encode("ConsumeResponse", ONCELOG_AVRO, {"messages": messages, "position": bytes(id_of(2)), "now": MS, "ttl": 90_000})
@@ -161,14 +161,9 @@ def test_messages_fetched_ahead_are_not_delivered_after_they_expired() -> None:
                 assert (len(at.records), at.fresh_until) == (0, inf)
 
 
-def test_a_consumer_keeps_those_that_live_and_a_reader_asks_again() -> None:
-    records = [record(0), record(1, ttl=60), record(2)]
-    polled = Polled(records, bytes(id_of(2)), 1, None, MS, 90_000)
-    consumer, at = ConsumerPosition(), reader()
-    consumer.answered(polled, 0.0)
-    consumer.drop_expired(60.5)
-    assert (offsets(consumer.records), consumer.fresh_until) == ([0, 2], 90.0)
-    answer(at, polled)
+def test_a_reader_asks_again_for_those_that_live() -> None:
+    at = reader()
+    answer(at, Polled([record(0), record(1, ttl=60), record(2)], bytes(id_of(2)), 1, None, MS, 90_000))
     at.take(1)
     at.drop_expired(60.5)
     assert (list(at.records), at.asks().start_from, at.asks().refuse_expired) == ([], bytes(id_of(0)), True)

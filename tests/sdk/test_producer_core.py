@@ -229,13 +229,6 @@ def test_an_id_that_was_passed_over_is_refused_and_a_repeated_one_is_sent_again(
     assert [list(request.sequence_ids or ()) for _, request in shell.requests] == [[5, 9], [1, 2, 5, 9]]
 
 
-def test_behind_the_last_id_there_is_comes_nothing() -> None:
-    shell = Shell(initial=2**63 - 1)
-    shell.put()
-    with pytest.raises(errors.InvalidRequest):
-        shell.put()
-
-
 def test_a_whole_batch_takes_all_its_numbers_or_none() -> None:
     shell = Shell()
     shell.whole([b"1", b"5"], 0, [1, 5])
@@ -355,11 +348,11 @@ def test_at_the_end_of_the_process_nothing_is_tried_beyond_the_last_moment() -> 
 SENT = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 12), min_size=1, max_size=6)), max_size=6)
 
 
-@given(SENT, st.booleans())
+@given(SENT, st.booleans(), st.none() | st.integers(0, 9))
 def test_messages_of_a_batch_are_numbered_sent_and_answered_as_if_they_came_one_by_one(
-    sent: list[tuple[bool, list[int]]], by_caller: bool
+    sent: list[tuple[bool, list[int]]], by_caller: bool, last: int | None
 ) -> None:
-    together, apart = Shell(NAMED._replace(bounds=Bounds(3, 1 << 20))), Shell()
+    together, apart = Shell(NAMED._replace(bounds=Bounds(3, 1 << 20)), last), Shell(last=last)
     for as_batch, numbers in sent:
         refused = False
         for number in numbers:
