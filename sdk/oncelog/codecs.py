@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from oncelog.errors import CodecError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 ACCEPTED = (
     'None, "bytes", "str", "json", a pydantic model class, an Avro schema (a dict, a list, or the pathlib.Path of an .avsc file) '
@@ -39,6 +40,18 @@ class Codec(Protocol[T]):
     def decode(self, data: bytes) -> T:
         """The value that a payload stands for."""
         ...
+
+
+class ModelClass(Protocol[T_co]):
+    """A class of pydantic models."""
+
+    def model_validate_json(self, json_data: bytes) -> T_co:
+        """The model that this JSON stands for."""
+        ...
+
+
+Typed = Codec[T] | ModelClass[T]
+"""What says of which type its values are."""
 
 
 def codec_for(spec: object) -> Codec[Any] | None:

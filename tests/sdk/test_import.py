@@ -113,6 +113,7 @@ with Producer("t", codec=Flight) as producer:
     producer.send(Flight(number="UA 1545"), key="k", expected_offset=5)
     producer.send_async(Flight(number="UA 1545"), kye="k")  # type: ignore[call-arg]
 Producer("t", lingr=1)  # type: ignore[call-overload]
+Producer("t", codec=int)  # type: ignore[call-overload]
 with Client() as client, client.atomic(group="g") as batch:
     batch.send("t", "x", codec="str")  # type: ignore[call-arg]
     batch.send("t", b"x")

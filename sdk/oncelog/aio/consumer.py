@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.aio.stream import AsyncStream
-from oncelog.api.options import AsyncConsumerOptions, Untyped
+from oncelog.api.options import AsyncConsumerOptions, Raw, Text, Untyped
 from oncelog.api.topics import AsyncApi
-from oncelog.codecs import Codec
+from oncelog.codecs import Typed
 from oncelog.errors import OncelogError
 from oncelog.message_id import MessageId
 from oncelog.process import exits
-from oncelog.reading.stream import Model
 from oncelog.reading.twins import ConsumerTwin, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start
@@ -42,33 +41,18 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
             topic: str,
             subscription: str,
             *,
-            codec: Literal["bytes"] | None = None,
+            codec: Raw = None,
             **options: Unpack[AsyncConsumerOptions],
         ) -> None: ...
 
         @overload
         def __init__(
-            self: AsyncConsumer[str],
-            topic: str,
-            subscription: str,
-            *,
-            codec: Literal["str"],
-            **options: Unpack[AsyncConsumerOptions],
+            self: AsyncConsumer[str], topic: str, subscription: str, *, codec: Text, **options: Unpack[AsyncConsumerOptions]
         ) -> None: ...
 
         @overload
         def __init__(
-            self: AsyncConsumer[T], topic: str, subscription: str, *, codec: Codec[T], **options: Unpack[AsyncConsumerOptions]
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: AsyncConsumer[Model],
-            topic: str,
-            subscription: str,
-            *,
-            codec: type[Model],
-            **options: Unpack[AsyncConsumerOptions],
+            self: AsyncConsumer[T], topic: str, subscription: str, *, codec: Typed[T], **options: Unpack[AsyncConsumerOptions]
         ) -> None: ...
 
         @overload

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from oncelog.aio.sending import AsyncSender
-from oncelog.api.options import AsyncProducerOptions, SendOptions, Untyped, shows
+from oncelog.api.options import AsyncProducerOptions, Raw, SendOptions, Text, Untyped, shows
 from oncelog.api.topics import AsyncApi
-from oncelog.codecs import Codec
+from oncelog.codecs import Typed
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.turns import Loop
 from oncelog.producing.twins import ProducerTwin, R
 from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class AsyncProducer(ProducerTwin[R, AsyncApi]):
@@ -45,25 +41,14 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
 
         @overload
         def __init__(
-            self: AsyncProducer[bytes],
-            topic: str,
-            *,
-            codec: Literal["bytes"] | None = None,
-            **options: Unpack[AsyncProducerOptions],
+            self: AsyncProducer[bytes], topic: str, *, codec: Raw = None, **options: Unpack[AsyncProducerOptions]
         ) -> None: ...
 
         @overload
-        def __init__(
-            self: AsyncProducer[str], topic: str, *, codec: Literal["str"], **options: Unpack[AsyncProducerOptions]
-        ) -> None: ...
+        def __init__(self: AsyncProducer[str], topic: str, *, codec: Text, **options: Unpack[AsyncProducerOptions]) -> None: ...
 
         @overload
-        def __init__(self: AsyncProducer[R], topic: str, *, codec: Codec[R], **options: Unpack[AsyncProducerOptions]) -> None: ...
-
-        @overload
-        def __init__(
-            self: AsyncProducer[Model], topic: str, *, codec: type[Model], **options: Unpack[AsyncProducerOptions]
-        ) -> None: ...
+        def __init__(self: AsyncProducer[R], topic: str, *, codec: Typed[R], **options: Unpack[AsyncProducerOptions]) -> None: ...
 
         @overload
         def __init__(

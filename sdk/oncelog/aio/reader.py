@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.aio.stream import AsyncStream
-from oncelog.api.options import AsyncReaderOptions, Untyped
+from oncelog.api.options import AsyncReaderOptions, Raw, Text, Untyped
 from oncelog.api.topics import AsyncApi
-from oncelog.codecs import Codec
-from oncelog.reading.stream import Model
+from oncelog.codecs import Typed
 from oncelog.reading.twins import ReaderTwin, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start
@@ -31,29 +30,14 @@ class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
 
         @overload
         def __init__(
-            self: AsyncReader[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[AsyncReaderOptions]
+            self: AsyncReader[bytes], topic: str, *, codec: Raw = None, **options: Unpack[AsyncReaderOptions]
         ) -> None: ...
 
         @overload
-        def __init__(
-            self: AsyncReader[str],
-            topic: str,
-            *,
-            codec: Literal["str"],
-            **options: Unpack[AsyncReaderOptions],
-        ) -> None: ...
+        def __init__(self: AsyncReader[str], topic: str, *, codec: Text, **options: Unpack[AsyncReaderOptions]) -> None: ...
 
         @overload
-        def __init__(self: AsyncReader[T], topic: str, *, codec: Codec[T], **options: Unpack[AsyncReaderOptions]) -> None: ...
-
-        @overload
-        def __init__(
-            self: AsyncReader[Model],
-            topic: str,
-            *,
-            codec: type[Model],
-            **options: Unpack[AsyncReaderOptions],
-        ) -> None: ...
+        def __init__(self: AsyncReader[T], topic: str, *, codec: Typed[T], **options: Unpack[AsyncReaderOptions]) -> None: ...
 
         @overload
         def __init__(self: AsyncReader[Any], topic: str, *, codec: Untyped, **options: Unpack[AsyncReaderOptions]) -> None: ...

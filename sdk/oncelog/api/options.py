@@ -23,6 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _DEFAULTS = {"expected_key_offset": UNCHECKED}
 """Of the options whose default is not None."""
 
+Raw = Literal["bytes"] | None
+Text = Literal["str"]
+"""Codecs of bytes, and of text."""
 Untyped = Literal["json"] | dict[str, Any] | list[Any] | Path
 """Codecs that say nothing about the type of their values: JSON, and schemas of Avro."""
 

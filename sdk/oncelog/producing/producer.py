@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import ProducerOptions, SendOptions, Untyped, shows
-from oncelog.codecs import Codec
+from oncelog.api.options import ProducerOptions, Raw, SendOptions, Text, Untyped, shows
+from oncelog.codecs import Typed
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.procedures import drive
@@ -18,8 +16,6 @@ from oncelog.producing.sending import Sender
 from oncelog.producing.twins import ProducerTwin, R
 from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class Producer(ProducerTwin[R, Api]):
@@ -64,18 +60,13 @@ class Producer(ProducerTwin[R, Api]):
     if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec takes, only type checkers ask
 
         @overload
-        def __init__(
-            self: Producer[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[ProducerOptions]
-        ) -> None: ...
+        def __init__(self: Producer[bytes], topic: str, *, codec: Raw = None, **options: Unpack[ProducerOptions]) -> None: ...
 
         @overload
-        def __init__(self: Producer[str], topic: str, *, codec: Literal["str"], **options: Unpack[ProducerOptions]) -> None: ...
+        def __init__(self: Producer[str], topic: str, *, codec: Text, **options: Unpack[ProducerOptions]) -> None: ...
 
         @overload
-        def __init__(self: Producer[R], topic: str, *, codec: Codec[R], **options: Unpack[ProducerOptions]) -> None: ...
-
-        @overload
-        def __init__(self: Producer[Model], topic: str, *, codec: type[Model], **options: Unpack[ProducerOptions]) -> None: ...
+        def __init__(self: Producer[R], topic: str, *, codec: Typed[R], **options: Unpack[ProducerOptions]) -> None: ...
 
         @overload
         def __init__(self: Producer[Any], topic: str, *, codec: Untyped, **options: Unpack[ProducerOptions]) -> None: ...

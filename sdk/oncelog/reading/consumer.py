@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import ConsumerOptions, Untyped
+from oncelog.api.options import ConsumerOptions, Raw, Text, Untyped
 from oncelog.api.retry import may_retry
-from oncelog.codecs import Codec
+from oncelog.codecs import Typed
 from oncelog.errors import (
     OncelogError,
 )
@@ -18,7 +18,7 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.procedures import drive
-from oncelog.reading.stream import Model, Stream
+from oncelog.reading.stream import Stream
 from oncelog.reading.twins import ConsumerTwin, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start
@@ -56,27 +56,17 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
 
         @overload
         def __init__(
-            self: Consumer[bytes],
-            topic: str,
-            subscription: str,
-            *,
-            codec: Literal["bytes"] | None = None,
-            **options: Unpack[ConsumerOptions],
+            self: Consumer[bytes], topic: str, subscription: str, *, codec: Raw = None, **options: Unpack[ConsumerOptions]
         ) -> None: ...
 
         @overload
         def __init__(
-            self: Consumer[str], topic: str, subscription: str, *, codec: Literal["str"], **options: Unpack[ConsumerOptions]
+            self: Consumer[str], topic: str, subscription: str, *, codec: Text, **options: Unpack[ConsumerOptions]
         ) -> None: ...
 
         @overload
         def __init__(
-            self: Consumer[T], topic: str, subscription: str, *, codec: Codec[T], **options: Unpack[ConsumerOptions]
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: Consumer[Model], topic: str, subscription: str, *, codec: type[Model], **options: Unpack[ConsumerOptions]
+            self: Consumer[T], topic: str, subscription: str, *, codec: Typed[T], **options: Unpack[ConsumerOptions]
         ) -> None: ...
 
         @overload

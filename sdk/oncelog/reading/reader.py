@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import ReaderOptions, Untyped
-from oncelog.codecs import Codec
+from oncelog.api.options import Raw, ReaderOptions, Text, Untyped
+from oncelog.codecs import Typed
 from oncelog.process import forks
 from oncelog.process.procedures import drive
-from oncelog.reading.stream import Model, Stream
+from oncelog.reading.stream import Stream
 from oncelog.reading.twins import ReaderTwin, T
 from oncelog.values.message import Message
 from oncelog.values.start import Start as Start
@@ -36,18 +36,13 @@ class Reader(ReaderTwin[T, Api], Stream[T]):
     if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
 
         @overload
-        def __init__(
-            self: Reader[bytes], topic: str, *, codec: Literal["bytes"] | None = None, **options: Unpack[ReaderOptions]
-        ) -> None: ...
+        def __init__(self: Reader[bytes], topic: str, *, codec: Raw = None, **options: Unpack[ReaderOptions]) -> None: ...
 
         @overload
-        def __init__(self: Reader[str], topic: str, *, codec: Literal["str"], **options: Unpack[ReaderOptions]) -> None: ...
+        def __init__(self: Reader[str], topic: str, *, codec: Text, **options: Unpack[ReaderOptions]) -> None: ...
 
         @overload
-        def __init__(self: Reader[T], topic: str, *, codec: Codec[T], **options: Unpack[ReaderOptions]) -> None: ...
-
-        @overload
-        def __init__(self: Reader[Model], topic: str, *, codec: type[Model], **options: Unpack[ReaderOptions]) -> None: ...
+        def __init__(self: Reader[T], topic: str, *, codec: Typed[T], **options: Unpack[ReaderOptions]) -> None: ...
 
         @overload
         def __init__(self: Reader[Any], topic: str, *, codec: Untyped, **options: Unpack[ReaderOptions]) -> None: ...

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Self, TypeVar
-
-from pydantic import BaseModel
+from typing import Self
 
 from oncelog.api.api import Api
 from oncelog.errors import ConsumerClosed, ReaderClosed
@@ -16,8 +14,6 @@ from oncelog.process.procedures import Procedure, drive
 from oncelog.reading.twins import StreamTwin, T
 from oncelog.values.message import Message
 from oncelog.wire.requests import Polled
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class Stream(StreamTwin[T, Api]):
