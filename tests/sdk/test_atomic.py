@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from oncelog import AtomicBatch, Client, MessageId, Producer, Reader
+from oncelog import AtomicBatch, Client, MessageId, Producer
 from oncelog.errors import (
     InternalError,
     InvalidRequest,
