@@ -15,15 +15,11 @@ from oncelog.wire.codec import (
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import OpenSubscription, ReceiveMessages, StartPosition
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
-from oncelog.wire.transaction import TransactionType
 from oncelog_dedup import Deduplicator
 from oncelog_service.log import topic_log
 from oncelog_service.log.read import pages, polls
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, Encoding, Page
 from oncelog_service.storage.memory import Disk
-from oncelog_service.transactions import state
-from oncelog_service.transactions.decisions import Abort, Command, Commit, Start, decide
-from oncelog_service.transactions.state import TransactionsState
 from tests.service.house import House, opened
 from tests.world.clock import ManualClock
 
@@ -172,24 +168,3 @@ async def test_whoever_waits_behind_what_has_expired_waits() -> None:
         page = await waiting[1]
         assert isinstance(page, Page)
         assert len(page.messages) == 1
-
-
-def test_what_becomes_free_with_a_slow_transaction_is_dropped_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "_SWEPT_KEYS", 10)
-    transactions = TransactionsState()
-
-    def do(*commands: Command) -> int:
-        for command in commands:
-            for edit in decide(transactions, command, 1):
-                transactions.apply(edit)
-        return transactions.last
-
-    slow = do(Start(TransactionType.SHORT, 1_000))
-    for number in range(20):
-        pointer = do(Start(TransactionType.SHORT, 1_000))
-        do(Commit(pointer, frozenset(b"%d.%d" % (number, key) for key in range(5))))
-    do(Abort(slow))
-    assert len(transactions.committed) == 18
-    for _ in range(9):
-        do(Abort(do(Start(TransactionType.SHORT, 1_000))))
-    assert not transactions.committed

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -21,24 +22,12 @@ from oncelog.errors import (
     TransactionPrepared,
 )
 from oncelog.wire.transaction import NO_SHORT, Transaction, TransactionType
+from oncelog_service.transactions import decisions
 from oncelog_service.transactions import state as state_module
-from oncelog_service.transactions.decisions import (
-    Abort,
-    Acknowledge,
-    CanCommit,
-    Checkpoint,
-    Command,
-    Commit,
-    Enlist,
-    Invalidate,
-    Prune,
-    Start,
-    TimeOut,
-    decide,
-)
+from oncelog_service.transactions.decisions import Edits
 from oncelog_service.transactions.edits import EDITS
 from oncelog_service.transactions.snapshot import decode_snapshot, encode_snapshot
-from oncelog_service.transactions.state import TransactionsState
+from oncelog_service.transactions.state import Move, TransactionsState
 
 SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
 LIFETIME_MS = 1_000
@@ -110,15 +99,15 @@ class Transactions:
 
     # --- running a command on all three
 
-    def run(self, command: Command, error: type[OncelogError] | None = None) -> int:
+    def run(self, error: type[OncelogError] | None, decide: Callable[..., Edits], *arguments: Any) -> int:
         """How many edits it took; it must be refused with ``error`` if there is one."""
         self.step += 1
         if error is not None:
             with pytest.raises(error) as refused:
-                decide(self.state, command, self.now_ms)
+                decide(self.state, *arguments)
             assert refused.type is error
             return 0
-        edits = decide(self.state, command, self.now_ms)
+        edits = decide(self.state, *arguments)
         for edit in edits:
             self.state.apply(edit)
             self.shadow.apply(EDITS.decode(EDITS.encode(edit)))
@@ -143,7 +132,7 @@ class Transactions:
     def start(self, kind: TransactionType, lifetime_ms: int) -> None:
         in_progress = sorted(pointer for known in self.all if known.open for pointer in known.pointers)
         last = max((pointer for known in self.all for pointer in known.pointers), default=0)
-        assert self.run(Start(kind, lifetime_ms)) == 1
+        assert self.run(None, decisions.start, kind, lifetime_ms, self.now_ms) == 1
         pointer = self.state.last
         assert pointer == max(last + 1, self.now_ms * 1_000_000)
         transaction = self.state.transaction(pointer)
@@ -157,16 +146,16 @@ class Transactions:
 
     def can_commit(self, index: int, changes: frozenset[bytes], resource: str | None) -> None:
         known = self.some(index)
-        command = CanCommit(self.pointer(index), changes, resource, LIFETIME_MS * 2)
+        call = (decisions.can_commit, self.pointer(index), changes, resource, LIFETIME_MS * 2)
         if not known.open:
-            self.run(command, self.expected(known, False))
+            self.run(self.expected(known, False), *call)
         elif known.resource is not None:
             added = known.kind is SHORT and not changes <= known.changes
-            assert self.run(command, InvalidRequest if added else None) == 0
+            assert self.run(InvalidRequest if added else None, *call) == 0
         elif self.conflicts(known, changes):
-            self.run(command, TransactionConflict)
+            self.run(TransactionConflict, *call)
         else:
-            self.run(command)
+            self.run(None, *call)
             known.changes = changes if known.kind is SHORT else frozenset()
             if resource is not None:
                 known.resource = resource
@@ -174,15 +163,15 @@ class Transactions:
 
     def commit(self, index: int, changes: frozenset[bytes]) -> None:
         known = self.some(index)
-        command = Commit(self.pointer(index), changes)
+        call = (decisions.commit, self.pointer(index), changes)
         if not known.open:
-            assert self.run(command, self.expected(known, known.state == "committed" and not known.dealt_with)) == 0
+            assert self.run(self.expected(known, known.state == "committed" and not known.dealt_with), *call) == 0
         elif known.resource is not None and known.kind is SHORT and not changes <= known.changes:
-            self.run(command, InvalidRequest)
+            self.run(InvalidRequest, *call)
         elif known.resource is None and self.conflicts(known, changes | known.changes):
-            self.run(command, TransactionConflict)
+            self.run(TransactionConflict, *call)
         else:
-            self.run(command)  # of a prepared one always
+            self.run(None, *call)  # of a prepared one always
             known.changes |= changes if known.kind is SHORT else frozenset()
             self.end(known, "committed")
 
@@ -192,29 +181,29 @@ class Transactions:
     def abort(self, index: int) -> None:
         known = self.some(index)
         possible = known.open or (known.state in ("aborted", "invalid") and not known.dealt_with)
-        if self.run(Abort(self.pointer(index)), self.expected(known, possible)):
+        if self.run(self.expected(known, possible), decisions.abort, self.pointer(index)):
             self.end(known, "aborted")
 
     def abort_unless_prepared(self, index: int) -> None:
         known = self.some(index)
-        command = Abort(self.pointer(index), unless_prepared=True)
+        call = (decisions.abort, self.pointer(index), Move.ABORT_UNLESS_PREPARED)
         if known.open and known.resource is not None:
-            self.run(command, TransactionPrepared)
+            self.run(TransactionPrepared, *call)
         elif known.open:
-            assert self.run(command) == 1
+            assert self.run(None, *call) == 1
             self.end(known, "aborted")
         else:
-            assert self.run(command, self.expected(known, known.state != "committed" and not known.dealt_with)) == 0
+            assert self.run(self.expected(known, known.state != "committed" and not known.dealt_with), *call) == 0
 
     def invalidate(self, index: int) -> None:
         known = self.some(index)
         possible = known.open or (known.state == "invalid" and not known.dealt_with)
-        if self.run(Invalidate(self.pointer(index)), self.expected(known, possible)):
+        if self.run(self.expected(known, possible), decisions.invalidate, self.pointer(index)):
             self.end(known, "invalid")
 
     def checkpoint(self, index: int) -> None:
         known = self.some(index)
-        if self.run(Checkpoint(self.pointer(index)), self.expected(known, known.open)):
+        if self.run(self.expected(known, known.open), decisions.checkpoint, self.pointer(index), self.now_ms):
             assert self.state.last > max(pointer for other in self.all for pointer in other.pointers)
             known.pointers.append(self.state.last)
             transaction = self.state.transaction(known.pointers[0])
@@ -224,14 +213,14 @@ class Transactions:
 
     def enlist(self, index: int, name: str) -> None:
         known, pointer = self.some(index), self.pointer(index)
-        if self.run(Enlist(pointer, name), self.expected(known, known.open)):
+        if self.run(self.expected(known, known.open), decisions.enlist, pointer, name):
             assert (pointer, name) not in known.unacknowledged
             known.unacknowledged.append((pointer, name))
 
     def settle(self, index: int, name: str) -> None:
         known, pointer = self.some(index), self.pointer(index)
         possible = not known.open and not known.dealt_with
-        if self.run(Acknowledge(pointer, name), self.expected(known, possible)):
+        if self.run(self.expected(known, possible), decisions.acknowledge, pointer, name):
             known.unacknowledged.remove((pointer, name))
 
     def prune(self, before: bool, chosen: set[int], ago_ms: int) -> None:
@@ -245,7 +234,7 @@ class Transactions:
             and not known.pruned
             and (known.pointers[0] < before_ms * 1_000_000 if before else set(known.pointers) & pointers)
         ]
-        assert self.run(Prune(None if before else pointers, before_ms)) == bool(pruned)
+        assert self.run(None, decisions.prune, None if before else pointers, before_ms) == bool(pruned)
         for known in pruned:
             known.pruned = True
 
@@ -255,7 +244,7 @@ class Transactions:
     def time_out(self, chosen: set[int]) -> None:
         late = {known.pointers[0]: known for known in map(self.some, chosen)} if self.all else {}
         due = [known for known in late.values() if known.open]
-        assert self.run(TimeOut(tuple(late))) == len(due)
+        assert self.run(None, decisions.time_out, tuple(late)) == len(due)
         for known in due:
             self.end(known, "invalid")
 
@@ -325,13 +314,16 @@ def test_a_life_at_random_is_what_the_model_says(seed: int) -> None:
 
 
 class Life:
-    """A state that obeys commands at one moment."""
+    """A state that is moved at one moment."""
 
     def __init__(self) -> None:
         self.state = TransactionsState()
 
-    def do(self, command: Command) -> int:
-        for edit in decide(self.state, command, 1):
+    def start(self, kind: TransactionType = SHORT) -> int:
+        return self.do(decisions.start, kind, LIFETIME_MS, 1)
+
+    def do(self, decide: Callable[..., Edits], *arguments: Any) -> int:
+        for edit in decide(self.state, *arguments):
             self.state.apply(edit)
         return self.state.last
 
@@ -339,50 +331,63 @@ class Life:
 def test_a_commit_right_behind_a_start_conflicts_and_stays_unseen() -> None:
     """Its pointer is the next one after that of the only transaction left."""
     life = Life()
-    older, begun = life.do(Start(SHORT, LIFETIME_MS)), life.do(Start(SHORT, LIFETIME_MS))
-    life.do(Commit(older, frozenset({b"key"})))
+    older, begun = life.start(), life.start()
+    life.do(decisions.commit, older, frozenset({b"key"}))
     assert life.state.transaction(begun).in_progress == (older,)
     with pytest.raises(TransactionConflict):
-        life.do(Commit(begun, frozenset({b"key"})))
+        life.do(decisions.commit, begun, frozenset({b"key"}))
 
 
 def test_a_transaction_is_prepared_for_one_database() -> None:
     life = Life()
-    begun = life.do(Start(SHORT, LIFETIME_MS))
-    life.do(CanCommit(begun, frozenset(), "db", LIFETIME_MS))
+    begun = life.start()
+    life.do(decisions.can_commit, begun, frozenset(), "db", LIFETIME_MS)
     with pytest.raises(InvalidRequest):
-        life.do(CanCommit(begun, frozenset(), "another", LIFETIME_MS))
+        life.do(decisions.can_commit, begun, frozenset(), "another", LIFETIME_MS)
 
 
 def test_a_key_committed_twice_conflicts_by_its_newer_commit_when_the_older_one_is_swept_out() -> None:
     life, key = Life(), frozenset({b"key"})
-    elder, first = life.do(Start(SHORT, LIFETIME_MS)), life.do(Start(SHORT, LIFETIME_MS))
-    life.do(Commit(first, key))
-    begun, second = life.do(Start(SHORT, LIFETIME_MS)), life.do(Start(SHORT, LIFETIME_MS))
-    life.do(Commit(second, key))
-    life.do(Abort(elder))
+    elder, first = life.start(), life.start()
+    life.do(decisions.commit, first, key)
+    begun, second = life.start(), life.start()
+    life.do(decisions.commit, second, key)
+    life.do(decisions.abort, elder)
     assert [each.pointer for each in life.state.committed] == [second]
     with pytest.raises(TransactionConflict) as refused:
-        life.do(Commit(begun, key))
+        life.do(decisions.commit, begun, key)
     assert refused.value.conflicts_with == second
 
 
 def test_many_that_are_pruned_at_once_leave_the_others_invalid() -> None:
     life = Life()
-    begun = [life.do(Start(SHORT, LIFETIME_MS)) for _ in range(40)]
+    begun = [life.start() for _ in range(40)]
     for pointer in begun:
-        life.do(Invalidate(pointer))
-    life.do(Prune(frozenset(begun[::2]), 0))
+        life.do(decisions.invalidate, pointer)
+    life.do(decisions.prune, frozenset(begun[::2]), 0)
     assert (list(life.state.invalids), life.state.size) == (begun[1::2], 20)
 
 
 def test_late_commits_that_nobody_overtook_are_swept_out() -> None:
     """With a transaction open all the time, what is kept for repeatable checkpoints does not grow."""
     life = Life()
-    elder = life.do(Start(LONG, LIFETIME_MS))
+    elder = life.start(LONG)
     for _ in range(2 * state_module._LATE_COMMITS):
-        older, younger = life.do(Start(SHORT, LIFETIME_MS)), life.do(Start(SHORT, LIFETIME_MS))
-        life.do(Commit(older))
-        life.do(Commit(younger))
+        older, younger = life.start(), life.start()
+        life.do(decisions.commit, older)
+        life.do(decisions.commit, younger)
     assert len(life.state.late) <= state_module._LATE_COMMITS
     assert life.state.transaction(elder).in_progress == ()
+
+
+def test_what_becomes_free_with_a_slow_transaction_is_dropped_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "_SWEPT_KEYS", 10)
+    life = Life()
+    slow = life.start()
+    for number in range(20):
+        life.do(decisions.commit, life.start(), frozenset(b"%d.%d" % (number, key) for key in range(5)))
+    life.do(decisions.abort, slow)
+    assert len(life.state.committed) == 18
+    for _ in range(9):
+        life.do(decisions.abort, life.start())
+    assert not life.state.committed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from oncelog_service.storage.events import NUMBER, NUMBERS, OPTIONAL_TEXT, TEXT, EventLog, Field
+from oncelog_service.storage.events import NUMBER, NUMBERS, OPTIONAL_TEXT, TEXT, EventLog, record
 from oncelog_service.storage.port import Table
 
 
@@ -56,17 +56,12 @@ class Abort(NamedTuple):
 
 Record: TypeAlias = Begin | Enlist | Commit | Abort
 
-_TOPIC: Field[TopicRef] = Field(
-    lambda topic: TEXT.encode(topic.namespace) + TEXT.encode(topic.topic) + NUMBER.encode(topic.generation),
-    lambda source: TopicRef(TEXT.decode(source), TEXT.decode(source), NUMBER.decode(source)),
-)
-
 RECORDS = EventLog[Record](
     Table.JOURNAL,
     "record of atomic commits",
     {
         Begin: (NUMBER, TEXT, TEXT, NUMBER, NUMBER, OPTIONAL_TEXT),
-        Enlist: (NUMBER, _TOPIC),
+        Enlist: (NUMBER, record(TopicRef, TEXT, TEXT, NUMBER)),
         Commit: (NUMBER, NUMBERS),
         Abort: (NUMBER,),
     },

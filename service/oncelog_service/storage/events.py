@@ -22,9 +22,8 @@ gets here. A version or a kind that is not known here does, and is damage.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from enum import IntEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
@@ -39,6 +38,7 @@ _U32 = struct.Struct(">I")
 _I64 = struct.Struct(">q")
 
 T = TypeVar("T")
+R = TypeVar("R", bound=tuple[Any, ...])
 E = TypeVar("E", bound=tuple[Any, ...])
 
 
@@ -119,8 +119,6 @@ def _keys_of(source: Source) -> frozenset[bytes]:
 
 
 NUMBER: Field[int] = Field(_I64.pack, _number_of)
-COUNT: Field[int] = Field(_U32.pack, _count_of)
-"""How many of something follow, in what is no event."""
 TEXT: Field[str] = Field(_encode_text, _text_of)
 OPTIONAL_TEXT: Field[str | None] = Field(lambda text: _encode_text(text or ""), lambda source: _text_of(source) or None)
 NUMBERS: Field[tuple[int, ...]] = Field(_encode_numbers, _numbers_of)
@@ -128,9 +126,33 @@ KEYS: Field[frozenset[bytes]] = Field(_encode_keys, _keys_of)
 """Equal sets have equal bytes."""
 
 
-def choice(of: type[IntEnum]) -> Field[Any]:
-    """One of a few values, as u8."""
-    return Field(_U8.pack, lambda source: of(*source.fields(_U8)))
+def one_of(*values: T) -> Field[T]:
+    """One of these, as u8 from 1 on."""
+
+    def decode(source: Source) -> T:
+        number: int
+        (number,) = source.fields(_U8)
+        if not 1 <= number <= len(values):
+            raise EventDamaged(f"{number} is none of {len(values)} values")
+        return values[number - 1]
+
+    return Field({value: _U8.pack(number) for number, value in enumerate(values, 1)}.__getitem__, decode)
+
+
+def many(field: Field[T]) -> Field[Collection[T]]:
+    """Any number of the same: how many as u32, and each."""
+    return Field(
+        lambda values: _U32.pack(len(values)) + b"".join(map(field.encode, values)),
+        lambda source: tuple(field.decode(source) for _ in range(_count_of(source))),
+    )
+
+
+def record(kind: Callable[..., R], *fields: Field[Any]) -> Field[R]:
+    """A tuple of these fields, one behind the other; ``kind`` makes it of them."""
+    return Field(
+        lambda values: b"".join([field.encode(value) for field, value in zip(fields, values, strict=True)]),
+        lambda source: kind(*[field.decode(source) for field in fields]),
+    )
 
 
 class EventLog(Generic[E]):
@@ -141,13 +163,14 @@ class EventLog(Generic[E]):
         self.kinds = tuple(kinds)
         self._table = table
         self._what = what
-        self._written = {kind: (_HEAD.pack(VERSION, at), fields) for at, (kind, fields) in enumerate(kinds.items(), 1)}
-        self._read = dict(enumerate(kinds.items(), 1))
+        fields = {kind: record(kind, *fields) for kind, fields in kinds.items()}
+        self._written = {kind: (_HEAD.pack(VERSION, at), fields[kind].encode) for at, kind in enumerate(kinds, 1)}
+        self._read = {at: fields[kind].decode for at, kind in enumerate(kinds, 1)}
 
     def encode(self, event: E) -> bytes:
         """Returns the event in the layout above."""
-        head, fields = self._written[type(event)]
-        return head + b"".join([field.encode(value) for field, value in zip(fields, event, strict=True)])
+        head, encode = self._written[type(event)]
+        return head + encode(event)
 
     def decode(self, data: bytes) -> E:
         """Reads an event back. Raises EventDamaged, whatever is wrong with the bytes."""
@@ -155,9 +178,8 @@ class EventLog(Generic[E]):
         version, number = source.fields(_HEAD)
         if version != VERSION or number not in self._read:
             raise EventDamaged(f"version {version} and kind {number} are not known here")
-        kind, fields = self._read[number]
         try:
-            event = kind(*(field.decode(source) for field in fields))
+            event = self._read[number](source)
         except ValueError as error:
             raise EventDamaged(str(error)) from error
         source.end()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from oncelog.wire.transaction import TransactionType
-from oncelog_service.storage.events import KEYS, NUMBER, NUMBERS, OPTIONAL_TEXT, TEXT, EventLog, choice
+from oncelog_service.storage.events import KEYS, NUMBER, NUMBERS, OPTIONAL_TEXT, TEXT, EventLog, one_of
 from oncelog_service.storage.port import Table
 
 
@@ -82,7 +82,7 @@ EDITS = EventLog[Edit](
     Table.TRANSACTION_EDIT,
     "transaction edit",
     {
-        Started: (NUMBER, choice(TransactionType), NUMBER),
+        Started: (NUMBER, one_of(*TransactionType), NUMBER),
         HandedIn: (NUMBER, NUMBER, OPTIONAL_TEXT, KEYS),
         Committed: (NUMBER, KEYS),
         Aborted: (NUMBER,),

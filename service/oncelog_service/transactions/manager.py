@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import islice
 
 from oncelog.errors import (
@@ -32,21 +33,8 @@ from oncelog_service.reading import read
 from oncelog_service.storage.events import MAX_TEXT_BYTES
 from oncelog_service.storage.keys import outcome_key
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.transactions.decisions import (
-    Abort,
-    Acknowledge,
-    CanCommit,
-    Checkpoint,
-    Command,
-    Commit,
-    Enlist,
-    Invalidate,
-    Prune,
-    Start,
-    TimeOut,
-    abort_move,
-    decide,
-)
+from oncelog_service.transactions import decisions
+from oncelog_service.transactions.decisions import Edits
 from oncelog_service.transactions.edit_log import EditLog
 from oncelog_service.transactions.edits import Aborted, Committed, Edit, Invalidated
 from oncelog_service.transactions.lifetimes import Lifetimes
@@ -126,10 +114,11 @@ class TransactionManager:
 
         Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress.
         """
+        self._check_open()
         lifetime_ms = self._lifetime_ms(kind, timeout_ms)
         if len(self.state.open) >= self.limits.max_in_progress:
             raise Overloaded(f"{len(self.state.open)} transactions are in progress, as many as the service takes")
-        done = self._submit(self._decide(Start(kind, lifetime_ms)))
+        done = self._submit(decisions.start(self.state, kind, lifetime_ms, self._clock.now_ms()))
         transaction = self.state.transaction(self.state.last)
         self._lifetimes.begin(transaction.transaction_id, self._clock.monotonic())
         self._nudge_for(transaction.transaction_id)
@@ -151,25 +140,27 @@ class TransactionManager:
         """Checks and keeps a change set. See the port; raises RequestTooLarge for too large a one too."""
         if resource is not None:
             _check_string(resource, "resource")
-        command = CanCommit(pointer, self._keys(changes), resource, self.limits.max_lifetime_ms)
-        await self._move(pointer, Move.HAND_IN if resource is None else Move.PREPARE, command)
+        keys, lifetime_ms = self._keys(changes), self.limits.max_lifetime_ms
+        move = Move.HAND_IN if resource is None else Move.PREPARE
+        await self._move(pointer, move, partial(decisions.can_commit, changes=keys, resource=resource, lifetime_ms=lifetime_ms))
         return self._store_id
 
     async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
         """Commits; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
-        await self._move(pointer, Move.COMMIT, Commit(pointer, self._keys(changes)))
+        await self._move(pointer, Move.COMMIT, partial(decisions.commit, changes=self._keys(changes)))
 
     async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
         """Aborts a transaction. See the port."""
-        await self._move(pointer, abort_move(unless_prepared), Abort(pointer, unless_prepared))
+        move = Move.ABORT_UNLESS_PREPARED if unless_prepared else Move.ABORT
+        await self._move(pointer, move, partial(decisions.abort, move=move))
 
     async def invalidate(self, pointer: int) -> None:
         """Invalidates a transaction. See the port."""
-        await self._move(pointer, Move.INVALIDATE, Invalidate(pointer))
+        await self._move(pointer, Move.INVALIDATE, decisions.invalidate)
 
     async def checkpoint(self, pointer: int) -> Transaction:
         """Hands out a further write pointer, on the snapshot that the transaction began with. See the port."""
-        done = await self._begin(pointer, Move.CHECKPOINT, Checkpoint(pointer))
+        done = await self._begin(pointer, Move.CHECKPOINT, partial(decisions.checkpoint, now_ms=self._clock.now_ms()))
         assert done is not None  # there is always a further pointer
         transaction = self.state.transaction(self.state.roots[pointer])
         await done
@@ -231,7 +222,8 @@ class TransactionManager:
         """
         if (pointers is None) == (before_ms is None):
             raise InvalidRequest("name the write pointers to prune, or a time: one of the two")
-        edits = self._decide(Prune(None if pointers is None else frozenset(pointers), before_ms or 0))
+        self._check_open()
+        edits = decisions.prune(self.state, pointers, before_ms or 0)
         if not edits:
             await self._durable()
             return 0
@@ -279,7 +271,7 @@ class TransactionManager:
         _check_string(participant, "participant")
         if not await self._in_progress(pointer):
             return False
-        edits = self._decide(Enlist(pointer, participant))
+        edits = decisions.enlist(self.state, pointer, participant)
         if edits:
             # Lazily: it shares the sync of the messages that follow on it.
             self._log.append(self.state, edits, Batch(), lazily=True)
@@ -341,7 +333,7 @@ class TransactionManager:
         self._check_open()
         if self.state.roots.get(pointer) not in self.state.unacknowledged:
             return
-        edits = self._decide(Acknowledge(pointer, participant))
+        edits = decisions.acknowledge(self.state, pointer, participant)
         if edits:
             self._log.append(self.state, edits, Batch(), lazily=True)
 
@@ -368,10 +360,11 @@ class TransactionManager:
         """Moves transactions that have lived too long to the invalid ones; returns how many, when that is on disk."""
         self._check_open()
         expired = 0
-        while edits := self._decide(TimeOut(tuple(self._lifetimes.due(self._clock.monotonic())[:_TIMED_OUT_AT_ONCE]))):
+        while edits := decisions.time_out(self.state, self._lifetimes.due(self._clock.monotonic())[:_TIMED_OUT_AT_ONCE]):
             expired += len(edits)
             self.timed_out += len(edits)
             await self._submit(edits)
+            self._check_open()
         return expired
 
     async def forget_outcomes(self, limit: int = 1_000) -> int:
@@ -415,19 +408,21 @@ class TransactionManager:
 
     # --- the way every move goes --------------------------------------------------------------------------------------------
 
-    async def _move(self, pointer: int, move: Move, command: Command) -> None:
-        done = await self._begin(pointer, move, command)
+    async def _move(self, pointer: int, move: Move, decide: Callable[[TransactionsState, int], Edits]) -> None:
+        done = await self._begin(pointer, move, decide)
         await (self._durable() if done is None else done)
 
-    async def _begin(self, pointer: int, move: Move, command: Command) -> asyncio.Future[None] | None:
-        """Decides and submits; returns None if that was obeyed before.
+    async def _begin(
+        self, pointer: int, move: Move, decide: Callable[[TransactionsState, int], Edits]
+    ) -> asyncio.Future[None] | None:
+        """Decides and submits; returns None if the same was done before.
 
         A refusal waits until what it was judged against is on disk.
         """
         self._check_open()
         try:
             if pointer in self.state.roots:
-                edits = self._decide(command)
+                edits = decide(self.state, pointer)
             else:
                 judge(pointer, await self._phase(pointer), move)
                 return None
@@ -444,11 +439,7 @@ class TransactionManager:
         outcome = await self._outcome(pointer)
         return Phase.UNKNOWN if outcome is None else ENDED[outcome.state]
 
-    def _decide(self, command: Command) -> tuple[Edit, ...]:
-        self._check_open()
-        return decide(self.state, command, self._clock.now_ms())
-
-    def _submit(self, edits: tuple[Edit, ...]) -> asyncio.Future[None]:
+    def _submit(self, edits: Edits) -> asyncio.Future[None]:
         """Hands edits over and applies them. Nothing awaits between the decision and this."""
         batch = Batch()
         ended = [outcome for edit in edits for outcome in self._outcomes(edit)]

@@ -1,7 +1,7 @@
 """Holds the state of all transactions, and the rules by which it moves. Pure: it is told the time and writes nothing.
 
-Every call of the service is a *command*. ``decide(state, command, now_ms)`` (decisions.py) says what follows from it, as edits
-(edits.py), or raises; ``state.apply(edit)`` makes it so and cannot fail. Replaying the edits in their order gives the same state,
+For every call of the service a function of decisions.py says what follows from it, as edits (edits.py), or raises;
+``state.apply(edit)`` makes it so and cannot fail. Replaying the edits in their order gives the same state,
 so what is on disk is the edits, and recovery is the fold over them.
 
 A transaction is an id, which is its first write pointer, and any number of checkpoints: further pointers that end with it. This
@@ -162,8 +162,12 @@ def not_found(pointer: int) -> TransactionNotFound:
 
 # --- the state ----------------------------------------------------------------------------------------------------------
 
-Participant: TypeAlias = tuple[int, str]
-"""A pointer, and who holds something under it."""
+
+class Participant(NamedTuple):
+    """A pointer, and who holds something under it."""
+
+    pointer: int
+    name: str
 
 
 class OpenTransaction(NamedTuple):
@@ -330,7 +334,7 @@ class TransactionsState:
     # --- how it moves
 
     def apply(self, edit: Edit) -> None:
-        """Moves by an edit. Edits must be those that :func:`decide` made, in that order."""
+        """Moves by an edit. Edits must be those that decisions.py made, in that order."""
         self.number += 1
         _APPLY[type(edit)](self, edit)
 
@@ -395,7 +399,7 @@ class TransactionsState:
     def _enlisted(self, edit: Enlisted) -> None:
         root = self.roots[edit.pointer]
         transaction = self.open[root]
-        self.open[root] = transaction._replace(participants=(*transaction.participants, (edit.pointer, edit.participant)))
+        self.open[root] = transaction._replace(participants=(*transaction.participants, Participant(*edit)))
 
     def _acknowledged(self, edit: Acknowledged) -> None:
         root = self.roots[edit.pointer]
