@@ -89,7 +89,7 @@ def test_a_stream_is_pinned_by_an_empty_batch_at_its_beginning(edge: object, off
 
 @pytest.mark.parametrize(("at_timestamp", "found"), [(2, 3), (7, 7), (12, 10), (None, 10)])
 def test_a_time_means_an_offset_that_is_there_and_stable(at_timestamp: int | None, found: int) -> None:
-    assert offset_of(AtTime(1), "t", known(10, 3, at_timestamp=at_timestamp)) == found
+    assert offset_of(AtTime(1), known(10, 3, at_timestamp=at_timestamp)) == found
 
 
 def test_a_beginning_beyond_the_messages_is_refused_and_not_waited_for() -> None:

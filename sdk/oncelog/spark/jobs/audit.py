@@ -107,13 +107,6 @@ def audit_archive(
     return _audit(frame, path, service, span=span, report=report, no_gaps=no_gaps, allow_holes=allow_holes, names=names)
 
 
-def audit_messages(
-    messages: DataFrame, of: str = "messages", *, no_gaps: bool = False, allow_holes: bool = False, span: int = SPAN
-) -> Audit:
-    """The same over any DataFrame with the columns of the source (:data:`~oncelog.spark.jobs.audit_pass.COLUMNS`)."""
-    return _audit(messages, of, None, span=span, no_gaps=no_gaps, allow_holes=allow_holes)
-
-
 def _audit(
     messages: DataFrame,
     of: str,

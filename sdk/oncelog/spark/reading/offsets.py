@@ -47,22 +47,21 @@ class AtOffsets:
 Edge = Literal["earliest", "latest"] | AtTime | AtTimes | AtOffsets
 
 
-def time_of(edge: Edge, topic: str) -> int | None:
-    """The time that ``edge`` means on a topic; None: it is none."""
-    if isinstance(edge, AtTime):
-        return edge.timestamp
-    return edge.timestamps[topic] if isinstance(edge, AtTimes) else None
+def place(edge: Edge, topic: str) -> int | AtTime:
+    """What ``edge`` means on one topic: an offset, EARLIEST, LATEST or a time."""
+    if isinstance(edge, AtOffsets):
+        return edge.offsets[topic]
+    if isinstance(edge, AtTimes):
+        return AtTime(edge.timestamps[topic])
+    return edge if isinstance(edge, AtTime) else EARLIEST if edge == "earliest" else LATEST
 
 
-def offset_of(edge: Edge, topic: str, known: TopicOffsets) -> int:
-    """The offset that ``edge`` means. ``known`` was asked with its time. It may lie before the oldest message or be unsettled."""
-    if isinstance(edge, AtTime | AtTimes):
+def offset_of(at: int | AtTime, known: TopicOffsets) -> int:
+    """The offset of a place. ``known`` was asked with its time. It may lie before the oldest message or be unsettled."""
+    if isinstance(at, AtTime):
         first = known.stable if known.at_timestamp is None else known.at_timestamp
         return max(known.earliest, min(first, known.stable))
-    if isinstance(edge, AtOffsets):
-        offset = edge.offsets[topic]
-        return {EARLIEST: known.earliest, LATEST: known.stable}.get(offset, offset)
-    return known.earliest if edge == "earliest" else known.stable
+    return {EARLIEST: known.earliest, LATEST: known.stable}.get(at, at)
 
 
 # --- where a stream stands --------------------------------------------------------------------------------------------
@@ -152,26 +151,22 @@ def pinned(edge: Edge, known: Mapping[str, TopicOffsets], *, or_latest: bool = F
     """
     positions = {}
     for topic, offsets in known.items():
-        begin = offset_of(edge, topic, offsets)
+        at = place(edge, topic)
+        begin = offset_of(at, offsets)
         if isinstance(edge, AtOffsets) and begin > offsets.stable:
             raise ValueError(f"startingOffsets: {begin} of topic {topic}, whose messages go up to {offsets.stable} yet")
-        if time_of(edge, topic) is not None and begin >= offsets.stable and not or_latest:
-            raise no_match(edge, topic)
-        positions[topic] = Position(begin, begin, offsets.generation, is_oldest(edge, topic))
+        if isinstance(at, AtTime) and begin >= offsets.stable and not or_latest:
+            raise no_match(at, topic)
+        positions[topic] = Position(begin, begin, offsets.generation, at == EARLIEST)
     return positions
 
 
-def no_match(edge: Edge, topic: str) -> ValueError:
+def no_match(at: AtTime, topic: str) -> ValueError:
     """What is raised where a time to begin at lies behind the last message."""
     return ValueError(
-        f"startingTimestamp: no message of topic {topic} was published at {time_of(edge, topic)} ms or later; "
+        f"startingTimestamp: no message of topic {topic} was published at {at.timestamp} ms or later; "
         "startingOffsetsByTimestampStrategy=latest begins behind the last one"
     )
-
-
-def is_oldest(edge: Edge, topic: str) -> bool:
-    """Whether ``edge`` asks for the oldest message, whichever that is."""
-    return edge == "earliest" or (isinstance(edge, AtOffsets) and edge.offsets[topic] == EARLIEST)
 
 
 def begins(start: Positions, known: Mapping[str, TopicOffsets]) -> tuple[dict[str, int], list[Loss]]:

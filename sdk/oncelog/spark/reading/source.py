@@ -104,15 +104,16 @@ class BatchReader(_Reading, DataSourceReader):
             begin = self._first(topic, of_topic)
             first = max(begin, window.first, since.get(topic, 0))
             upto = min(self._upto(topic, at_end[topic]), of_topic.stable, window.upto, before.get(topic, MOST))
-            is_oldest = first == begin and offsets.is_oldest(self._start, topic)
+            is_oldest = first == begin and offsets.place(self._start, topic) == EARLIEST
             chosen.append(Range(topic, first, upto, of_topic.generation, is_oldest))
         return [one for one in chosen if one.first < one.upto]
 
     def _first(self, topic: str, known: TopicOffsets) -> int:
-        first = offsets.offset_of(self._start, topic, known)
-        if _is_time(self._start) and first >= known.stable and self._options.time_strategy == "error":
-            raise offsets.no_match(self._start, topic)
-        first = self._within("startingOffsets", self._start, topic, first, known)
+        at = offsets.place(self._start, topic)
+        first = offsets.offset_of(at, known)
+        if isinstance(at, AtTime) and first >= known.stable and self._options.time_strategy == "error":
+            raise offsets.no_match(at, topic)
+        first = self._within("startingOffsets", topic, first, known)
         loss = offsets.loss_at(topic, first, None, known)
         if loss is None:
             return first
@@ -120,15 +121,16 @@ class BatchReader(_Reading, DataSourceReader):
         return loss.earliest
 
     def _upto(self, topic: str, known: TopicOffsets) -> int:
-        upto = self._within("endingOffsets", self._options.end, topic, offsets.offset_of(self._options.end, topic, known), known)
-        begin = self._start.offsets[topic] if isinstance(self._start, AtOffsets) else EARLIEST
-        if isinstance(self._options.end, AtOffsets) and begin > upto:
+        end = self._options.end
+        upto = self._within("endingOffsets", topic, offsets.offset_of(offsets.place(end, topic), known), known)
+        begin = offsets.place(self._start, topic)
+        if isinstance(end, AtOffsets) and isinstance(begin, int) and begin > upto:
             raise ValueError(f"startingOffsets: {begin} of topic {topic} is behind its endingOffsets, {upto}")
         return upto
 
-    def _within(self, option: str, edge: Edge, topic: str, offset: int, known: TopicOffsets) -> int:
+    def _within(self, option: str, topic: str, offset: int, known: TopicOffsets) -> int:
         """An offset that there is. Raises ValueError for one beyond the end, unless lost messages are no failure."""
-        if not isinstance(edge, AtOffsets) or offset <= known.stable:
+        if offset <= known.stable or offset == known.earliest:
             return offset
         problem = f"{option}: {offset} of topic {topic}, whose messages go up to {known.stable} yet"
         if self._options.fail_on_data_loss:
@@ -138,9 +140,9 @@ class BatchReader(_Reading, DataSourceReader):
 
     def _at(self, known: Known, time: int) -> dict[str, int]:
         """A time as offsets."""
-        edge = AtTime(max(0, time))
-        answers = self._ask({topic: _asked(edge, topic) for topic in known})
-        return {topic: offsets.offset_of(edge, topic, one) for topic, one in answers.items()}
+        at = AtTime(max(0, time))
+        answers = self._ask({topic: _asked(at, topic) for topic in known})
+        return {topic: offsets.offset_of(at, one) for topic, one in answers.items()}
 
 
 class PushdownReader(BatchReader):
@@ -295,4 +297,5 @@ def _is_time(edge: Edge) -> bool:
 
 
 def _asked(edge: Edge, topic: str) -> TopicAsked:
-    return TopicAsked(timestamp=offsets.time_of(edge, topic))
+    at = offsets.place(edge, topic)
+    return TopicAsked(timestamp=at.timestamp if isinstance(at, AtTime) else None)

@@ -43,14 +43,13 @@ class LeaseHolder:
 
     def wait_until_free(self) -> Lease:
         """Waits for as long as a dead relay may seem alive. Raises OutboxBusy: the one that holds it lives."""
-        before = seen = self._database.lease()
-        watch = Watch(self._takeover_seconds)
-        while seen.holder not in (None, self._name) and not watch.is_silent(seen.holder, seen.version, time.monotonic()):
+        before = self._database.lease()
+        while (free := self.free()) is None:
             time.sleep(min(0.1, self._takeover_seconds / 10))
             seen = self._database.lease()
             if seen.holder is not None and seen.version != before.version:
                 raise self.busy(seen.holder)
-        return seen
+        return free
 
     def take(self, seen: Lease, check: Callable[[Lease], None]) -> Lease:
         """Takes the lease if it still is as ``seen``, and lets it go again where ``check`` raises. Raises LeaseLost."""
