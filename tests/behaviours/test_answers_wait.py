@@ -195,6 +195,7 @@ async def stored(house: House, _: Any) -> Any:
     return pointer
 
 
+publishes_under = on_topic(lambda log, pointer: log.publish(one("p", 1, write_pointer=pointer)))
 publishes_stored = on_topic(lambda log, pointer: log.publish(PublishRequest([], "p", write_pointer=pointer)))
 
 
@@ -275,6 +276,9 @@ TABLE = [
     Row("a transaction's abort, again", starts(), service("abort"), service("abort"), None),
     Row("an abort after the commit", starts(), service("commit"), service("abort"), TransactionNotInProgress),
     Row("a participant of one that is committed", starts(), service("commit"), service("enlist", "x"), TransactionNotInProgress),
+    Row("a message under one that is committed", starts(), service("commit"), publishes_under, TransactionNotInProgress),
+    Row("a message stored under one that is aborted", stored, service("abort"), stores, TransactionNotInProgress),
+    Row("a stored group of one that is invalid", stored, service("invalidate"), publishes_stored, TransactionNotInProgress),
     Row("a snapshot behind a commit", starts(), service("commit"), snapshot, True),
     Row("the invalid ones", starts(), service("invalidate"), all_invalid, ["invalid"]),
     Row("nothing to prune", starts(), service("commit"), lambda house, _: house.service.transactions.prune([1], None), 0),

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from oncelog.errors import ProducerFenced, ProducerInTransaction, StorageFailed, StorageUnavailable
+from oncelog.errors import ProducerFenced, ProducerInTransaction
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.log.limits import Limits
 from oncelog_service.storage.memory import Disk
 from tests.patience import PATIENCE
 from tests.service.house import BEGIN, House, numbered, opened, turns
-from tests.world.disk import Gate, no_space
 
 
 async def started(house: House) -> int:
@@ -118,14 +117,3 @@ async def test_a_request_that_waited_for_the_disk_while_its_producer_was_opened_
         with pytest.raises(ProducerFenced):
             await again
         assert (await opening).last_sequence_id == house.log.producers.show("p").last_pushed == 0
-
-
-async def test_behind_a_failed_write_nothing_moves_and_every_refusal_is_definite() -> None:
-    disk = Disk()
-    async with opened(disk, clean=False) as house:
-        disk.before_sync = Gate(no_space(), opened=True)
-        with pytest.raises(StorageFailed):
-            await house.log.publish(numbered([b"0"], "p", 0))
-        for _ in range(2):
-            with pytest.raises(StorageUnavailable):  # also the second time: the first has left no message in flight
-                await house.log.publish(numbered([b"x"], "q", 0))

@@ -7,18 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
-from oncelog.wire.requests import PublishRequest
-from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
+from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.log.groups.payloads import Outdated, generations_with_payloads, outdated_groups, payload_keys
 from oncelog_service.log.read.pages import AS_TMS, Bounds, read_page
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_ROW_ID, generation_key, pointer_key, topic_key
-from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.records import GroupRow, encode_record
-from tests.service.house import BEGIN, OTHER, PREFIX, flip, opened
+from tests.service.house import BEGIN, OTHER, PREFIX, flip
 from tests.service.written import WrittenLog
-from tests.world.clock import ManualClock
 
 ALL = Bounds(10**6, 10**9, 0)
 P = BEGIN * POINTERS_PER_MS
@@ -100,46 +97,29 @@ def test_damage_is_refused_and_no_reason_to_delete() -> None:
         outdated(log)
 
 
-# --- in slices
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
-def test_a_group_is_deleted_in_slices_its_payloads_first_and_nothing_of_others(limit: int) -> None:
-    log = WrittenLog()
-    stored(log, P, *range(7))
-    for neighbour in (P - 1, P + 1):
-        stored(log, neighbour, 0)
-    del log.disk.tables[Table.MESSAGE][PREFIX + log.publish_stored(P)]
-    key = pointer_key(PREFIX, P)
-    (group,) = (each for each in outdated(log, oldest_pointer=P + 1) if each.pointer == P)
-    keys = [each for part in delete(log, group, limit) for each in part]
-    assert [table for table, _ in keys] == [Table.PAYLOAD] * 7 + [Table.GROUP]
-    assert all(each.startswith(key) for _, each in keys)
-    assert len(log.disk.tables[Table.PAYLOAD]) == 2
-    assert [each.pointer for each in outdated(log, oldest_pointer=P + 1)] == [P - 1, P + 1]
-
-
 # --- any history
 
+moments = st.sampled_from([0, 0, 100]) | st.sampled_from([0, 100, 200]) | st.integers(0, 700)
 groups = st.lists(
     st.tuples(
-        st.integers(0, 300),  # when its transaction began
+        st.tuples(moments, st.integers(0, 2)),  # when its transaction began, and which one in that millisecond
         st.lists(st.integers(0, 300), max_size=4),  # when each payload came after that
         st.sampled_from(["stored", "published", "trimmed", "expired", "rolled back"]),
     ),
+    min_size=2,
     max_size=8,
     unique_by=lambda each: each[0],
 )
 
 
-@given(groups, st.integers(0, 700), st.integers(0, 700), st.integers(1, 3))
+@given(groups, moments, moments, st.integers(1, 3))
 def test_in_any_history_only_what_nobody_can_see_any_more_goes(
-    history: list[tuple[int, list[int], str]], live_from: int, oldest: int, limit: int
+    history: list[tuple[tuple[int, int], list[int], str]], live_from: int, oldest: int, limit: int
 ) -> None:
     log = WrittenLog()
     gone: list[int] = []
-    for began, times, state in sorted(history):
-        pointer = (BEGIN + began) * POINTERS_PER_MS
+    for (began, number), times, state in sorted(history):
+        pointer = (BEGIN + began) * POINTERS_PER_MS + number
         stored(log, pointer, *(began + each for each in sorted(times)))
         if state in ("published", "rolled back"):
             log.publish_stored(pointer, rolled=state == "rolled back")
@@ -156,29 +136,12 @@ def test_in_any_history_only_what_nobody_can_see_any_more_goes(
     assert [each.pointer for each in found] == gone
     for group in found:
         assert group.unpublished == (group.key not in log.disk.tables[Table.GROUP])
-        delete(log, group, limit)
+        deleted = [each for part in delete(log, group, limit) for each in part]
+        assert all(key.startswith(group.key) for _, key in deleted)
+        assert [table for table, _ in deleted] == sorted((table for table, _ in deleted), key=(Table.PAYLOAD, Table.GROUP).index)
         assert not log.stored(group.pointer)
         if group.pointer >= oldest_pointer:
             assert group.unpublished == (group.key not in log.disk.tables[Table.GROUP])
         else:
             assert group.key not in log.disk.tables[Table.GROUP]
     assert read_page(log.store, PREFIX, FIRST_ROW_ID, ALL, AS_TMS, None) == before
-
-
-# --- on an open topic
-
-
-async def test_what_is_stored_does_not_expire_while_its_transaction_is_in_progress() -> None:
-    async with opened(Disk(), ManualClock()) as house:
-        pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
-        await house.log.store(PublishRequest([b"x"], write_pointer=pointer))
-        assert not await house.log.expire_stored(pointer)
-        await house.log.publish(PublishRequest([], write_pointer=pointer))
-        assert not await house.log.expire_stored(pointer)
-        await house.transactions.commit(pointer)
-        assert not await house.log.expire_stored(pointer), "it is published and lives with its row"
-
-        aborted = (await house.transactions.start(TransactionType.LONG)).write_pointer
-        await house.log.store(PublishRequest([b"x"], write_pointer=aborted))
-        await house.transactions.abort(aborted)
-        assert await house.log.expire_stored(aborted)

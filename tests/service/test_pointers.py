@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.errors import StorageFailed, StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
+from oncelog.errors import StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.cluster.leases import Lease
@@ -24,7 +24,7 @@ from oncelog_service.transactions.manager import TransactionManager
 from tests.patience import PATIENCE
 from tests.service.house import BEGIN, PARTICIPANT, opened, turns
 from tests.world.clock import ManualClock
-from tests.world.disk import Gate, no_space
+from tests.world.disk import Gate
 
 LIFETIME_MS = 90_000_000
 FOREIGN = BEGIN * POINTERS_PER_MS + 123
@@ -284,32 +284,6 @@ async def test_our_own_pointers_are_taken_whatever_the_clock_says(step_ms: int) 
         after = await at.started()
         assert after > before
         await use(at.pointers, after)
-
-
-# --- a refusal waits for the end that it stands on, so that no crash takes it back
-
-
-@pytest.mark.parametrize("end", ["commit", "abort", "invalidate"])
-@pytest.mark.parametrize(("call", "payloads"), [("publish", [b"late"]), ("store", [b"late"]), ("publish", [])])
-async def test_nobody_is_told_of_an_end_that_may_not_reach_the_disk(call: str, payloads: list[bytes], end: str) -> None:
-    disk = Disk()
-    async with opened(disk, clean=False) as house:
-        pointer = (await house.transactions.start(TransactionType.SHORT)).write_pointer
-        late = PublishRequest(payloads, write_pointer=pointer)
-        await house.log.store(PublishRequest([b"stored"], write_pointer=pointer))
-        disk.before_sync = Gate(no_space(), opened=True)
-        ending = asyncio.ensure_future(getattr(house.transactions, end)(pointer))
-        await asyncio.sleep(0)  # it is decided, and not on disk
-        with pytest.raises(StorageUnavailable):
-            await getattr(house.log, call)(late)
-        with pytest.raises(StorageFailed):
-            await ending
-    disk.before_sync = None
-    async with opened(disk, clean=False) as house:
-        assert (await house.transactions.show(pointer)).state == "in_progress"
-        await getattr(house.log, call)(late)
-        await getattr(house.transactions, end)(pointer)
-        await refused(getattr(house.log, call)(late))
 
 
 async def test_a_message_that_waited_while_its_transaction_ended_is_not_written() -> None:

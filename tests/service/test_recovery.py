@@ -10,6 +10,7 @@ from oncelog_dedup import START, LastEntry, Position, SequenceMap, Snapshot
 from oncelog_service.log.keep.recovery import last_timestamp, recover
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.open_topic import Recovered
+from oncelog_service.storage import pieces
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
@@ -163,7 +164,8 @@ async def test_the_last_timestamp_is_known_of_a_log_that_cannot_be_opened() -> N
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
-async def test_very_many_producers_survive_a_restart(count: int) -> None:
+async def test_a_snapshot_in_pieces_survives_a_restart(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 10_000)
     disk = Disk()
     names = [f"producer-{number:06}" for number in range(count)]
     ids = fill(disk, [Columns([b"x"], name, [number % 7]) for number, name in enumerate(names)])
@@ -171,6 +173,8 @@ async def test_very_many_producers_survive_a_restart(count: int) -> None:
     async with opened(disk) as house:  # folds the whole log; the clean stop leaves a snapshot
         assert house.log.replayed == count
         assert house.log.dedup.fold.copy() == expected
+    assert len(disk.tables[Table.SNAPSHOT]) > 5
+    assert max(map(len, disk.tables[Table.SNAPSHOT].values())) <= 10_020
     async with opened(disk, clean=False) as house:
         assert house.log.replayed == 0
         assert house.log.dedup.fold.copy() == expected

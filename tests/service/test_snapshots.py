@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -11,24 +11,19 @@ import pytest
 from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
 from oncelog.wire.transaction import TransactionType
-from oncelog_dedup import Entry, Snapshot, replay
+from oncelog_dedup import Snapshot
+from oncelog_service.log.keep import snapshots as snapshots_module
 from oncelog_service.log.keep.recovery import recover
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.scan import Expired, expired_rows
 from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import decode_row
 from tests.patience import PATIENCE
 from tests.service.house import PREFIX, crashed, numbered, opened, single_rows
 from tests.world.clock import ManualClock
 
 FEW = Limits(snapshot_messages=10, snapshot_seconds=5.0)
-
-
-def log_of(disk: Disk) -> list[Entry]:
-    rows = [decode_row(key[-ROW_ID_SIZE:], data) for key, data in sorted(disk.tables[Table.MESSAGE].items())]
-    return [Entry(row.offset, row.message_id, row.producer, row.sequence_id) for row in rows]
 
 
 def snapshots_of(disk: Disk) -> list[Snapshot]:
@@ -51,43 +46,6 @@ class Watched:
         for batch in batches:
             self.snapshots += [Snapshot.from_bytes(value) for table, _, value in batch.puts if table is Table.SNAPSHOT]
         assert len(self.snapshots) <= self.most, "they are written again and again"
-
-
-def test_a_snapshot_is_the_fold_of_exactly_the_messages_below_its_position_at_every_moment() -> None:
-    """A crash at any write: each snapshot on disk agrees with the log beside it, and recovery finds the same map."""
-
-    async def scenario() -> Watched:
-        watched, rng = Watched(), random.Random(5)
-        clock = ManualClock()
-        async with opened(watched.disk, clock, FEW) as house:
-            upcoming = dict.fromkeys("abcdefg", 0)
-            for _ in range(60):
-                requests = []
-                for name in rng.sample("abcdefg", rng.randint(1, 5)):
-                    count = rng.randint(1, 4)
-                    requests.append(house.log.publish(numbered([b"x"] * count, name, upcoming[name])))
-                    upcoming[name] += count
-                requests.append(house.log.publish(PublishRequest([b"unnamed"])))
-                await asyncio.gather(*requests)
-                clock.advance(rng.randint(0, 900))
-        watched.moments.append(crashed(watched.disk))
-        return watched
-
-    watched = asyncio.run(scenario())
-    taken = [each.position.upcoming_offset for each in watched.snapshots]
-    assert len(taken) > 20
-    for moment in watched.moments:
-        log = log_of(moment)
-        positions = [each.position.upcoming_offset for each in snapshots_of(moment)]
-        assert sorted(positions) == [each for each in taken if each <= max(positions, default=0)][-2:], "the newest two are kept"
-        for snapshot in snapshots_of(moment):
-            upto = snapshot.position.upcoming_offset
-            assert upto <= len(log), "a snapshot is never ahead of the log"
-            folded = replay(None, log[:upto]).fold
-            assert (snapshot.last_entries, snapshot.position) == (folded.copy(), folded.position)
-        whole = replay(None, log).fold
-        recovered = recover(MemoryStore(moment), PREFIX).fold
-        assert (recovered.copy(), recovered.position) == (whole.copy(), whole.position)
 
 
 async def test_a_snapshot_comes_with_time_too() -> None:
@@ -124,6 +82,28 @@ async def test_snapshots_write_at_most_one_entry_per_message(producers: int) -> 
         if producers > 1:
             assert written >= producers, "it does not get there by writing none"
         assert house.log.snapshots.behind <= max(2 * producers, 2 * FEW.snapshot_messages)
+
+
+async def test_a_large_one_is_encoded_aside_and_holds_what_was_stable_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, goes = snapshots_module._encoded, threading.Event()
+
+    def held_up(snapshots: Sequence[Snapshot]) -> list[bytes]:
+        assert goes.wait(PATIENCE)
+        return encoded(snapshots)
+
+    monkeypatch.setattr(snapshots_module, "_ENCODED_AT_ONCE", 0)
+    monkeypatch.setattr(snapshots_module, "_encoded", held_up)
+    disk = Disk()
+    async with opened(disk, clean=False) as house:
+        await house.log.publish(numbered([b"x"], "p", 0))
+        taking = asyncio.ensure_future(house.log.snapshots.take())
+        for name, first in (("p", 1), ("q", 0)):
+            await house.log.publish(numbered([b"x"], name, first))
+        goes.set()
+        await taking
+    (snapshot,) = snapshots_of(disk)
+    assert (snapshot.position.upcoming_offset, [*snapshot.last_entries.producers()]) == (1, ["p"])
+    assert snapshot.last_entries.get("p").sequence_id == 0
 
 
 async def test_after_a_clean_stop_nothing_is_replayed_and_without_news_nothing_is_written() -> None:

@@ -7,13 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.wire.requests import PublishRequest
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.storage.keys import row_id, split_row_id
-from oncelog_service.storage.memory import Disk
-from oncelog_service.storage.port import Table
-from tests.service.house import BEGIN, opened
-from tests.world.clock import ManualClock
+from tests.service.house import BEGIN
 
 
 def test_a_restart_goes_on_behind_the_last_id_and_a_new_generation_at_its_floor() -> None:
@@ -28,53 +24,35 @@ def test_a_restart_goes_on_behind_the_last_id_and_a_new_generation_at_its_floor(
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([65_535, 65_536, 65_537, 140_000]) | st.integers(1, 3),
+            st.none() | st.integers(0, 5),
+            st.sampled_from([65_535, 65_536, 65_537, 140_000]) | st.integers(1, 5),
             st.integers(-2, 3) | st.integers(-3_600_000, 10),
             st.booleans(),
         ),
-        min_size=1,
-        max_size=6,
-    )
+        max_size=12,
+    ),
+    st.integers(65_530, 65_536),
 )
-def test_ids_and_offsets_rise_through_any_clock_and_any_restart(history: list[tuple[int, int, bool]]) -> None:
-    stamps, now, offset, last = Stamps(0), BEGIN, 0, b""
-    for count, step, restart in history:
+def test_ids_rise_and_offsets_are_dense_through_any_clock_and_any_restart(
+    history: list[tuple[int | None, int, int, bool]], used: int
+) -> None:
+    """Also where rows that stand for so many messages of a stored group, or none, lie between the others."""
+    now, offset, last = BEGIN, used, row_id(BEGIN, used - 1)
+    stamps = Stamps(0, used, last)
+    for stored, count, step, restart in history:
         now += step
-        taken, first_offset = stamps.take(count, now)
-        assert first_offset == offset
-        assert len(taken) == count
+        if stored is None:
+            taken, first = stamps.take(count, now)
+            assert len(taken) == count
+        else:
+            count = stored
+            one, first = stamps.take_row(stored, now)
+            taken = [one]
+        assert first == offset
         assert last < taken[0]
         assert split_row_id(taken[0])[0] >= now
         assert all(before < behind for before, behind in pairwise(taken))
         offset, last = offset + count, taken[-1]
-        assert stamps.last_timestamp == split_row_id(last)[0]
+        assert (stamps.upcoming_offset, stamps.last_timestamp) == (offset, split_row_id(last)[0])
         if restart:
             stamps = Stamps(0, offset, last)
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(-2, 2)), max_size=20), st.integers(65_530, 65_536))
-def test_ids_rise_and_offsets_are_dense_over_rows_of_both_kinds(history: list[tuple[bool, int, int]], used: int) -> None:
-    now, offset, last = BEGIN, used, row_id(BEGIN, used - 1)
-    stamps = Stamps(0, used, last)
-    for as_row, count, step in history:
-        now += step
-        if as_row:
-            taken, first = stamps.take_row(count, now)
-            row_ids = [taken]
-        else:
-            row_ids, first = stamps.take(count + 1, now)
-        assert (first, last < row_ids[0]) == (offset, True)
-        offset, last = first + (count if as_row else count + 1), row_ids[-1]
-        assert stamps.upcoming_offset == offset
-
-
-async def test_a_topic_loses_nothing_to_a_clock_that_goes_back_between_restarts() -> None:
-    disk, clock = Disk(), ManualClock()
-    for number, step in enumerate((0, -1, 1, -3_600_000, 0)):
-        clock.ms += step
-        async with opened(disk, clock, clean=number % 2 == 0) as house:
-            for _ in range(2):
-                await house.log.publish(PublishRequest([b"%d" % number]))
-    assert len(disk.tables[Table.MESSAGE]) == 10
-    async with opened(disk, clock) as house:
-        assert house.log.position.upcoming_offset == 10
