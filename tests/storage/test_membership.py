@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from oncelog_service.cluster.leases import ATOMIC_COMMITS, Lease, Leases, topic_
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.port import Fence, StoreError
-from tests.patience import PATIENCE, until
+from tests.patience import until
 from tests.world.clock import ManualClock
 from tests.world.leases import LeasesInMemory
 
@@ -40,8 +38,9 @@ class Member:
         return self.membership
 
 
-def run(scenario: Callable[[LeasesInMemory], Any]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(LeasesInMemory()), PATIENCE))
+@pytest.fixture
+def table() -> LeasesInMemory:
+    return LeasesInMemory()
 
 
 @pytest.fixture
@@ -50,60 +49,53 @@ def beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "_BEATS", TTL * 100)
 
 
-def test_a_topic_is_taken_where_it_belongs_and_the_others_say_where_that_is() -> None:
-    async def scenario(table: LeasesInMemory) -> None:
-        both = [await Member(table, f"http://{number}").joined() for number in range(2)]
-        for each in both:
-            each._renewed(0.0, table.instances())  # as the next heartbeat does
-        by_id = {each.id: each for each in both}
-        for number in range(20):
-            resource = topic_resource(f"default:t{number}:".encode())
-            wanted = by_id[preferred(resource, by_id) or ""]
-            (other,) = (each for each in both if each is not wanted)
-            assert wanted.belongs_here(resource)
-            assert not other.belongs_here(resource)
-            with pytest.raises(NotServedHere) as elsewhere:
-                await other.take(resource)
-            assert elsewhere.value.url == wanted.url
-            lease = await wanted.take(resource)
-            assert lease is await wanted.take(resource)
-            wanted.lost([Fence(resource, 0)])  # an older one
-            assert lease.is_valid
-            assert lease.fence is not None
-            wanted.lost([lease.fence])
-            assert not lease.is_valid
-        for each in both:
-            await each.leave()
-        assert table.there == {}
-
-    run(scenario)
-
-
-def test_what_was_not_known_to_be_alive_for_a_moment_begins_anew(beats: None) -> None:
-    """Its leases end by its own clock before anybody else may take them; what was decided under one is not valid again."""
-
-    async def scenario(table: LeasesInMemory) -> None:
-        member = Member(table, "http://a")
-        one = await member.joined()
-        lease = await one.take(ATOMIC_COMMITS)
-        table.error = StoreError("the heartbeat does not get through")
-        member.clock.advance(round(TTL * 500))  # type: ignore[attr-defined]
-        await _beats(table, 2)
+async def test_a_topic_is_taken_where_it_belongs_and_the_others_say_where_that_is(table: LeasesInMemory) -> None:
+    both = [await Member(table, f"http://{number}").joined() for number in range(2)]
+    for each in both:
+        each._renewed(0.0, table.instances())  # as the next heartbeat does
+    by_id = {each.id: each for each in both}
+    for number in range(20):
+        resource = topic_resource(f"default:t{number}:".encode())
+        wanted = by_id[preferred(resource, by_id) or ""]
+        (other,) = (each for each in both if each is not wanted)
+        assert wanted.belongs_here(resource)
+        assert not other.belongs_here(resource)
+        with pytest.raises(NotServedHere) as elsewhere:
+            await other.take(resource)
+        assert elsewhere.value.url == wanted.url
+        lease = await wanted.take(resource)
+        assert lease is await wanted.take(resource)
+        wanted.lost([Fence(resource, 0)])  # an older one
         assert lease.is_valid
-        member.clock.advance(round(TTL * 480))  # type: ignore[attr-defined]
-        assert not lease.is_valid, "the others still take it for alive"
-        with pytest.raises(StorageUnavailable):
-            await one.take(ATOMIC_COMMITS)
-        table.error = None
-        await _beats(table, 2)
-        one.check_alive()
+        assert lease.fence is not None
+        wanted.lost([lease.fence])
         assert not lease.is_valid
-        again = await one.take(ATOMIC_COMMITS)
-        assert again.is_valid
-        assert again.fence == Fence(ATOMIC_COMMITS, 2)
-        one.abandon()
+    for each in both:
+        await each.leave()
+    assert table.there == {}
 
-    run(scenario)
+
+async def test_what_was_not_known_to_be_alive_for_a_moment_begins_anew(table: LeasesInMemory, beats: None) -> None:
+    """Its leases end by its own clock before anybody else may take them; what was decided under one is not valid again."""
+    member = Member(table, "http://a")
+    one = await member.joined()
+    lease = await one.take(ATOMIC_COMMITS)
+    table.error = StoreError("the heartbeat does not get through")
+    member.clock.advance(round(TTL * 500))  # type: ignore[attr-defined]
+    await _beats(table, 2)
+    assert lease.is_valid
+    member.clock.advance(round(TTL * 480))  # type: ignore[attr-defined]
+    assert not lease.is_valid, "the others still take it for alive"
+    with pytest.raises(StorageUnavailable):
+        await one.take(ATOMIC_COMMITS)
+    table.error = None
+    await _beats(table, 2)
+    one.check_alive()
+    assert not lease.is_valid
+    again = await one.take(ATOMIC_COMMITS)
+    assert again.is_valid
+    assert again.fence == Fence(ATOMIC_COMMITS, 2)
+    one.abandon()
 
 
 async def _beats(table: LeasesInMemory, number: int) -> None:
@@ -113,53 +105,47 @@ async def _beats(table: LeasesInMemory, number: int) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_an_instance_that_was_taken_for_dead_is_told_and_holds_nothing_any_more(beats: None) -> None:
-    async def scenario(table: LeasesInMemory) -> None:
-        member = Member(table, "http://a")
-        lease = await (await member.joined()).take(ATOMIC_COMMITS)
-        table.leave(member.membership.id)  # as another one does that found it expired
-        while not member.dead:
-            await asyncio.sleep(0.001)
-        assert not lease.is_valid
-        with pytest.raises(StorageUnavailable):
-            await member.membership.take(ATOMIC_COMMITS)
-        member.membership.abandon()
-
-    run(scenario)
+async def test_an_instance_that_was_taken_for_dead_is_told_and_holds_nothing_any_more(table: LeasesInMemory, beats: None) -> None:
+    member = Member(table, "http://a")
+    lease = await (await member.joined()).take(ATOMIC_COMMITS)
+    table.leave(member.membership.id)  # as another one does that found it expired
+    while not member.dead:
+        await asyncio.sleep(0.001)
+    assert not lease.is_valid
+    with pytest.raises(StorageUnavailable):
+        await member.membership.take(ATOMIC_COMMITS)
+    member.membership.abandon()
 
 
-def test_a_heartbeat_goes_on_after_an_error_that_nobody_foresaw(beats: None, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(table: LeasesInMemory) -> None:
-        one = await Member(table, "http://a").joined()
-        table.error = ValueError("nobody thought of this")
-        await _beats(table, 2)
-        table.error = None
-        await _beats(table, 1)
-        await one.leave()
+async def test_a_heartbeat_goes_on_after_an_error_that_nobody_foresaw(
+    table: LeasesInMemory, beats: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await Member(table, "http://a").joined()
+    table.error = ValueError("nobody thought of this")
+    await _beats(table, 2)
+    table.error = None
+    await _beats(table, 1)
+    await one.leave()
 
-    run(scenario)
     assert "nobody thought of this" in caplog.text
 
 
-def test_a_loop_that_does_not_turn_lets_its_leases_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loop_that_does_not_turn_lets_its_leases_end(table: LeasesInMemory, caplog: pytest.LogCaptureFixture) -> None:
     """A thread that renews them all the same would keep everybody else from serving what nobody answers for."""
 
     def skipped() -> int:
         return sum("has not turned" in record.getMessage() for record in caplog.records)
 
-    async def scenario(table: LeasesInMemory) -> None:
-        one = await Member(table, "http://a", SystemClock(), ttl=0.04).joined()
-        lease = Lease(None, one._standing)
-        until(lambda: skipped() >= 1, "a heartbeat that is left out", seconds=20)  # on the loop, which so does not turn
-        before = table.renewals
-        until(lambda: skipped() >= 8, "more of them", seconds=20)
-        assert table.renewals == before
-        assert not lease.is_valid
-        await _beats(table, 1)
-        assert not lease.is_valid, "it is to be taken anew"
-        await one.leave()
-
-    run(scenario)
+    one = await Member(table, "http://a", SystemClock(), ttl=0.04).joined()
+    lease = Lease(None, one._standing)
+    until(lambda: skipped() >= 1, "a heartbeat that is left out", seconds=20)  # on the loop, which so does not turn
+    before = table.renewals
+    until(lambda: skipped() >= 8, "more of them", seconds=20)
+    assert table.renewals == before
+    assert not lease.is_valid
+    await _beats(table, 1)
+    assert not lease.is_valid, "it is to be taken anew"
+    await one.leave()
 
 
 def test_topics_spread_over_the_instances_and_only_what_has_to_move_moves() -> None:
@@ -181,7 +167,7 @@ class Recovered:
     def release(self) -> None: ...
 
 
-def test_what_could_not_be_read_back_is_read_back_under_another_lease() -> None:
+async def test_what_could_not_be_read_back_is_read_back_under_another_lease() -> None:
     """What the first attempt has handed over may still be on its way, and its lease is valid."""
 
     class Holding(Leases):
@@ -194,21 +180,18 @@ def test_what_could_not_be_read_back_is_read_back_under_another_lease() -> None:
                 self.lease = await super().take(resource, claim=claim)
             return self.lease
 
-    async def scenario(_: LeasesInMemory) -> None:
-        tried: list[Lease] = []
+    tried: list[Lease] = []
 
-        async def recover(lease: Lease) -> Recovered:
-            tried.append(lease)
-            if len(tried) == 1:
-                raise StorageUnavailable("the heartbeat was late")
-            return Recovered()
+    async def recover(lease: Lease) -> Recovered:
+        tried.append(lease)
+        if len(tried) == 1:
+            raise StorageUnavailable("the heartbeat was late")
+        return Recovered()
 
-        leader = Leader(ATOMIC_COMMITS, Holding(), recover, Background(ManualClock()))
-        with pytest.raises(StorageUnavailable):
-            await leader.begin()
+    leader = Leader(ATOMIC_COMMITS, Holding(), recover, Background(ManualClock()))
+    with pytest.raises(StorageUnavailable):
         await leader.begin()
-        assert leader.present is not None
-        assert tried[0] is not tried[1]
-        assert not tried[0].is_valid
-
-    run(scenario)
+    await leader.begin()
+    assert leader.present is not None
+    assert tried[0] is not tried[1]
+    assert not tried[0].is_valid

@@ -112,28 +112,32 @@ def made(place: Path, left: int | None, sizes: tuple[int, ...]) -> Cut:
 
 
 def tears(before: bytes, after: bytes, sector: int = 512) -> Iterator[tuple[str, bytes]]:
-    """What a disk may hold of ``after`` when what is more in it than in ``before`` was not synced."""
+    """What a disk may hold of ``after`` when the sectors in which it is not ``before`` were not synced: each in its old or in its
+    new state (zeros, where the file has grown), and the file ends anywhere in what is new."""
     begin, end = len(before), len(after)
-    edges = [begin, *range(begin // sector * sector + sector, end, sector), end]
+    old = before.ljust(end, b"\0")
+    edges = sorted({0, begin, *range(0, end, sector), end})
+    changed = [each for each in pairwise(edges) if old[slice(*each)] != after[slice(*each)]]
     for cut in sorted({*range(begin, begin + 60), *edges, end - 1, end - 7} & set(range(begin, end))):
         yield f"cut at {cut - begin}", after[:cut]
-    sectors = list(pairwise(edges))
-    for number in range(len(sectors)):
-        yield f"sector {number} missing", without(after, sectors[number : number + 1])
-        yield f"from sector {number} on missing", without(after, sectors[number:])
-        yield f"only sector {number} there", without(after, sectors[:number] + sectors[number + 1 :])
-        yield f"only sector {number} there, the last one", without(after, sectors[:number])[: sectors[number][1]]
+    for number in range(len(changed)):
+        yield f"sector {number} missing", mixed(old, after, changed[:number] + changed[number + 1 :])
+        yield f"from sector {number} on missing", mixed(old, after, changed[:number])
+        yield f"up to sector {number} missing", mixed(old, after, changed[number:])
+        yield f"only sector {number} there", mixed(old, after, [changed[number]])
+        yield f"only sector {number} there, the last one", mixed(old, after, [changed[number]])[: max(begin, changed[number][1])]
     for seed in range(40):
         chance = random.Random(seed)
-        some = [each for each in sectors if chance.random() < 0.5]
-        yield f"sectors at random, seed {seed}", without(after, some)[: chance.choice(edges[1:])]
+        some = [each for each in changed if chance.random() < 0.5]
+        yield f"sectors at random, seed {seed}", mixed(old, after, some)[: max(begin, chance.choice(edges))]
 
 
-def without(data: bytes, sectors: list[tuple[int, int]]) -> bytes:
-    left = bytearray(data)
+def mixed(old: bytes, new: bytes, sectors: list[tuple[int, int]]) -> bytes:
+    """The old bytes, and the new ones in these sectors."""
+    data = bytearray(old)
     for begin, end in sectors:
-        left[begin:end] = bytes(end - begin)
-    return bytes(left)
+        data[begin:end] = new[begin:end]
+    return bytes(data)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -204,7 +208,9 @@ def test_what_is_cut_off_is_there_again_if_the_store_is_refused_then(cuts: dict[
 def test_a_torn_log_that_leveldb_has_read_back_and_meant_to_delete_changes_nothing(cuts: dict[str, Cut], tmp_path: Path) -> None:
     """Its deletion was not on disk yet; and LevelDB may have been interrupted when it began the next one."""
     cut = cuts["small"]
-    torn = without(cut.after, [(len(cut.before) + 300, len(cut.after) - 100)])  # LevelDB alone would refuse it
+    torn = mixed(
+        cut.after, bytes(len(cut.after)), [(len(cut.before) + 300, len(cut.after) - 100)]
+    )  # LevelDB alone would refuse it
     path = cut.copied(tmp_path / "data", torn)
     old = log_of(path)
     (path / f"{int(old.stem) + 1:06}.log").touch()  # made, and then the power failed
@@ -262,26 +268,6 @@ HEAD = 32
 """Of the write-ahead log: SQLite syncs it before it writes over what follows (sqlite3WalFrames)."""
 
 
-def mixtures(before: bytes, after: bytes) -> Iterator[tuple[str, bytes]]:
-    """What a disk may hold when the sectors in which these differ were not synced: each in its old or in its new state."""
-    old = before.ljust(len(after), b"\0")
-    edges = [*range(0, len(after), 512), len(after)]
-    changed = [(begin, end) for begin, end in pairwise(edges) if old[begin:end] != after[begin:end]]
-    kept: dict[str, list[tuple[int, int]]] = {"none": []}
-    for number in range(len(changed)):
-        kept |= {f"up to {number}": changed[:number], f"from {number}": changed[number:]}
-        kept |= {f"but {number}": changed[:number] + changed[number + 1 :]}
-    for seed in range(20):
-        chance = random.Random(seed)
-        kept[f"seed {seed}"] = [each for each in changed if chance.random() < 0.5]
-    for what, sectors in kept.items():
-        data = bytearray(old)
-        for begin, end in sectors:
-            data[begin:end] = after[begin:end]
-        yield what, bytes(data)
-    yield from ((f"cut at {begin}", after[:begin]) for begin, _ in changed if begin >= len(before))
-
-
 @pytest.mark.parametrize("begun_anew", [False, True])
 def test_a_database_whose_last_write_was_torn_opens(tmp_path: Path, begun_anew: bool) -> None:
     path, before = tmp_path / "live", tmp_path / "before"
@@ -296,7 +282,7 @@ def test_a_database_whose_last_write_was_torn_opens(tmp_path: Path, begun_anew: 
         write(store, S, b"last", b"last too", value=random.Random(9).randbytes(3_000))
         after, keys = (path / "data-wal").read_bytes(), keys_of(store, S)
     old = (before / "data-wal").read_bytes()
-    cases = [("nothing of it", old), *mixtures(after[:HEAD] + old[HEAD:], after)]
+    cases = [("nothing of it", old), *tears(after[:HEAD] + old[HEAD:], after)]
     for what, data in random.Random(0).sample(cases, 20):
         torn = Path(shutil.copytree(before, tmp_path / what))
         (torn / "data-wal").write_bytes(data)
