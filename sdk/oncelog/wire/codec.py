@@ -7,7 +7,7 @@ decoded to the last byte raises :class:`~oncelog.errors.InvalidRequest`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib.resources import files
 from io import BytesIO
@@ -217,42 +217,25 @@ _MANY = 32
 
 def encode_publish_request(request: PublishRequest) -> bytes:
     """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
-    record = _publish_record(request)
-    if len(request.payloads) < _MANY:
+    record, payloads = _publish_record(request), request.payloads
+    if len(payloads) < _MANY:
         return encode("PublishRequest", ONCELOG_AVRO, record)
-    before, between = _AROUND_KEYS
-    return b"".join(
-        (
-            _encode_avro(before, record),
-            *_join_keys(request.keys),
-            _encode_avro(between, record),
-            *encode_array(_prefixed(request.payloads), len(request.payloads)),
-        )
-    )
+    keys: Sequence[bytes] = (NULL_BRANCH,)
+    if request.keys is not None:
+        items = [NULL_BRANCH if key is None else VALUE_BRANCH + encode_length(len(key)) + key for key in request.keys]
+        keys = (VALUE_BRANCH, *encode_array(items, len(items)))
+    messages = chain.from_iterable(zip(map(encode_length, map(len, payloads)), payloads, strict=True))
+    before, behind = (_encode_avro(part, record) for part in _AROUND_KEYS)
+    return b"".join((before, *keys, behind, *encode_array(messages, len(payloads))))
 
 
-def _around_keys() -> tuple[Any, Any]:
-    """The fields of a PublishRequest before its keys, and those between them and its messages, as records of their own."""
-    fields = avro_source(ONCELOG_AVRO, "PublishRequest")["fields"]
-    at = [field["name"] for field in fields].index("keys")
-    parts = (("PublishRequestBegin", fields[:at]), ("PublishRequestRest", fields[at + 1 : -1]))
-    begin, rest = (fastavro.parse_schema({"type": "record", "name": name, "fields": part}) for name, part in parts)
-    return begin, rest
-
-
-_AROUND_KEYS = _around_keys()
-
-
-def _join_keys(keys: Sequence[bytes | None] | None) -> Sequence[bytes]:
-    if keys is None:
-        return (NULL_BRANCH,)
-    items = [NULL_BRANCH if key is None else VALUE_BRANCH + encode_length(len(key)) + key for key in keys]
-    return (VALUE_BRANCH, *encode_array(items, len(items)))
-
-
-def _prefixed(values: Sequence[bytes]) -> Iterator[bytes]:
-    """Each value behind its length."""
-    return chain.from_iterable(zip(map(encode_length, map(len, values)), values, strict=True))
+_FIELDS = avro_source(ONCELOG_AVRO, "PublishRequest")["fields"]
+_KEYS_AT = [field["name"] for field in _FIELDS].index("keys")
+_AROUND_KEYS = [
+    fastavro.parse_schema({"type": "record", "name": name, "fields": part})
+    for name, part in (("BeforeKeys", _FIELDS[:_KEYS_AT]), ("BehindKeys", _FIELDS[_KEYS_AT + 1 : -1]))
+]
+"""The fields of a PublishRequest before its keys, and those between them and its messages, as records of their own."""
 
 
 def _publish_record(request: PublishRequest) -> dict[str, Any]:
