@@ -49,22 +49,25 @@ def refusal(url: str, status: int, headers: Mapping[str, str], body: bytes, now:
     return error
 
 
+_SAID = {
+    401: (Unauthorized, "Something in front of the service asks who this is"),
+    403: (InvalidResponse, "Something in front of the service refuses it"),
+    407: (Unauthorized, "The proxy asks who this is: name user and password in its URL"),
+    413: (RequestTooLarge, "Something in front of the service takes no request of this size"),
+}
+
+
 def _of_something_else(url: str, status: int, headers: Mapping[str, str], body: bytes) -> OncelogError:
     said = f"{url} answered {status}, which is no oncelog service's answer: {body[:200].decode('utf-8', 'replace')!r}"
     if status in AWAY:
         return GatewayUnavailable(f"{said}. Something in front of the service says that it is away", http_status=status)
-    if status == 413:
-        return RequestTooLarge(f"{said}. Something in front of the service takes no request of this size")
-    if status == 401:
-        return Unauthorized(f"{said}. Something in front of the service asks who this is")
-    if status == 407:
-        return Unauthorized(f"{said}. The proxy asks who this is: name user and password in its URL")
+    if status in _SAID:
+        kind, what = _SAID[status]
+        return kind(f"{said}. {what}")
     if 300 <= status < 400 and "location" in headers:
         return InvalidResponse(
             f"{said}. It redirects to {headers['location'][:200]!r} (a page to log in?), which is not followed"
         )
-    if status == 403:
-        return InvalidResponse(f"{said}. Something in front of the service refuses it")
     return InvalidResponse(said)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal, NoReturn, Self, Unpack
 from uuid import uuid4
 
@@ -259,10 +260,9 @@ class _Batch(_Messages):
         if (producer is None) != (sequence_id is None):
             raise InvalidRequest("producer and sequence_id go together: a commit has both or neither")
         self._branches = branches
-        self._producer = producer
-        self._sequence_id = sequence_id
-        self._incarnation = incarnation
-        self._checksum = checksum
+        self._asks = CommitRequest(
+            self.group, producer=producer, sequence_id=sequence_id, incarnation=incarnation, checksum=checksum
+        )
         self._delivery_timeout = delivery_timeout
         self._outcome: AtomicOutcome | None = None
 
@@ -324,15 +324,7 @@ class _Batch(_Messages):
             await self._stage(topic, but_last=True)
         await self._spill(REQUEST.bytes)
         parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
-        return CommitRequest(
-            group=self.group,
-            parts=parts,
-            branches=list(self._branches),
-            producer=self._producer,
-            sequence_id=self._sequence_id,
-            incarnation=self._incarnation,
-            checksum=self._checksum,
-        )
+        return replace(self._asks, parts=parts, branches=list(self._branches))
 
     async def _ask(self, request: CommitRequest) -> AtomicOutcome:
         try:
