@@ -136,11 +136,15 @@ def test_answers_come_back_whole() -> None:
     assert codec.decode_published(codec.encode_publish_response(ONCELOG_AVRO, PublishResponse(runs))).receipts == runs
     for response in (PUBLISHED, PublishResponse([]), replace(PUBLISHED, write_pointer=None)):
         assert codec.decode_published(codec.encode_publish_response(ONCELOG_AVRO, response)) == response
-    fields = {"offset": 5, "producer": "p", "sequenceId": 0, "key": b"", "properties": {"a": "b"}, "ttl": 1}
-    for size in (1, 1 << 20):  # a large page is decoded another way
-        messages = [{"id": ID, **fields, "payload": bytes(size)}] * 5
-        body = codec.encode("ConsumeResponse", ONCELOG_AVRO, {"messages": messages, "position": ID})
-        assert codec.decode_polled(body, 10)[:2] == (messages, ID)
+    behind = {"position": ID, "generation": 3, "upcoming": 0, "now": 2**62, "ttl": 1}
+    changes: list[dict[str, Any]] = [{}, *({name: None} for name in behind)]
+    for changed in (*changes, {"messages": [{"id": ID, "offset": 5, "payload": b"x"}]}):
+        record: dict[str, Any] = {"messages": [], **behind, **changed}
+        messages, *said = codec.decode_polled(codec.encode("ConsumeResponse", ONCELOG_AVRO, record), 1)
+        assert (len(messages), said) == (len(record["messages"]), [record[name] for name in behind])
+    for name in (*behind,)[1:]:
+        with pytest.raises(InvalidRequest, match="out of range"):
+            codec.decode_polled(codec.encode("ConsumeResponse", ONCELOG_AVRO, {"messages": [], **behind, name: -1}))
 
 
 COLUMNS: list[dict[str, Any]] = [{"sequence_ids": [1]}, {"keys": [None] * 3}, {"properties": []}, {"ttls": [1]}]
