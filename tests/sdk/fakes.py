@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
 import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -160,32 +159,3 @@ def meeting(target: str, fate: Callable[[Request], Fate], **options: Any) -> Ite
 
     with fake_server(handle) as fake, Client(fake.url, **options) as client:
         yield client, fake.requests
-
-
-class Losses:
-    """How often the proxy lost a request and how often an answer."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.answers = 0
-
-
-@contextmanager
-def lossy_proxy(target: str, seed: int, share: float = 0.3) -> Iterator[tuple[str, Losses]]:
-    """A proxy that loses ``share`` of the requests before the service sees them, and as many of its answers afterwards."""
-    chance, lock, losses = random.Random(seed), Lock(), Losses()
-
-    def handle(request: Request) -> Answer | None:
-        with lock:
-            draw = chance.random()
-        if draw < share:
-            losses.requests += 1
-            return None
-        answer = forward(target, request)
-        if draw < 2 * share:
-            losses.answers += 1
-            return None
-        return answer
-
-    with fake_server(handle) as fake:
-        yield fake.url, losses

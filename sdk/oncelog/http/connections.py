@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError, ResponseTimeout
 from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
-from oncelog.http.sockets import CONNECT_SECONDS, Blocking, Deadline, Network, Stream, Tls, connected
+from oncelog.http.sockets import CONNECT_SECONDS, Deadline, Network, Stream, Tls, connected
 from oncelog.http.trust import Trust
 
 _SEGMENT_BYTES = 1 << 17
@@ -106,12 +106,10 @@ class Response:
 class Connections:
     """Connections of one thread or of one event loop. One that is in use belongs to its response alone."""
 
-    def __init__(
-        self, trust: Trust | None = None, network: Network | None = None, *, most_idle: int = 1, most_hosts: int = 4
-    ) -> None:
-        """``network``: else the one that blocks; ``most_idle``: connections that are kept, to each of ``most_hosts`` hosts."""
-        self._trust = Trust.chosen() if trust is None else trust
-        self._network = Blocking() if network is None else network
+    def __init__(self, trust: Trust, network: Network, *, most_idle: int = 1, most_hosts: int = 4) -> None:
+        """``most_idle``: connections that are kept, to each of ``most_hosts`` hosts."""
+        self._trust = trust
+        self._network = network
         self._most_idle = most_idle
         self._most_hosts = most_hosts
         self._kept: dict[tuple[str, str], list[Connection]] = {}

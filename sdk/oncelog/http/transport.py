@@ -30,7 +30,7 @@ from oncelog.errors import (
 )
 from oncelog.http.answers import problem_in, refusal
 from oncelog.http.connections import FAILURES, Connections, Response, connection_error
-from oncelog.http.sockets import Awaiting, Deadline
+from oncelog.http.sockets import Awaiting, Blocking, Deadline
 from oncelog.http.trust import Trust
 from oncelog.process import forks
 from oncelog.process.procedures import driven
@@ -283,7 +283,7 @@ class Transport(Requests):
             raise ClientClosed
         session = sessions.get(depth)
         if session is None:
-            session = sessions[depth] = Connections(self._trust)
+            session = sessions[depth] = Connections(self._trust, Blocking())
             with self._lock:
                 self._sessions.add(session)
         return session
