@@ -16,7 +16,7 @@ from oncelog.errors import InvalidRequest, OffsetMismatch, SequenceIdNotRising
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Core
 from oncelog.producing.cutting import Bounds, Messages
-from oncelog.producing.numbering import Numbers, TakenIds
+from oncelog.producing.numbering import Numbers
 from oncelog.reading.position import ConsumerPosition, ReaderPosition
 from oncelog.transactions import chunks as module
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
@@ -79,14 +79,14 @@ def test_an_id_that_was_given_back_may_be_taken_anew_only_where_nothing_is_above
             assert takes(before, *ids & used) is not None
             used -= ids
             highest = max(used, default=-1) if newest else highest
-        assert numbers.taken.highest == (None if highest < 0 else highest)
+        assert numbers.highest == (None if highest < 0 else highest)
 
 
 @given(st.lists(st.integers(0, 30), max_size=60))
 def test_beyond_its_room_it_forgets_the_oldest_and_never_refuses_what_was_taken(ids: list[int]) -> None:
     numbers, model = Numbers(None), set[int]()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(TakenIds, "MAX_RANGES", 3)
+        patched.setattr(Numbers, "MAX_RANGES", 3)
         for number in ids:
             new = not model or number > max(model)
             after = takes(numbers, number)
@@ -95,9 +95,9 @@ def test_beyond_its_room_it_forgets_the_oldest_and_never_refuses_what_was_taken(
                 assert number < max(model)
                 continue
             numbers = after
-            assert new or number in model or number < numbers.taken.ranges[0][0]
+            assert new or number in model or number < numbers.ranges[0][0]
             model |= {number} if new else set()
-            assert len(numbers.taken.ranges) <= 3
+            assert len(numbers.ranges) <= 3
 
 
 def test_the_last_sequence_id_there_is_ends_a_batch() -> None:
@@ -122,7 +122,7 @@ def test_a_batch_is_cut_where_its_ids_do_not_rise(ids: list[int]) -> None:
 def test_a_dense_series_costs_one_range() -> None:
     numbers = takes(Numbers(None), *range(5, 1_000))
     assert numbers is not None
-    assert numbers.taken.ranges == [(5, 999)]
+    assert numbers.ranges == [(5, 999)]
 
 
 @given(MESSAGES)

@@ -342,6 +342,24 @@ def test_a_name_does_not_end_while_something_is_in_doubt(watched: Watched, topic
 
 
 @of_threads
+def test_a_name_ends_once_and_not_before_the_messages_that_are_under_way_or_in_a_transaction(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer[bytes](topic, client=client, linger=3_600) as producer:
+        name = producer.name
+        with client.transaction() as tx:
+            tx.send(topic, b"0", producer=producer)
+            drive(producer._sender.end_name(PATIENCE))
+        producer.send_async(b"1")
+        drive(producer._sender.end_name(PATIENCE))
+        producer.flush()
+        assert producer.name == name, "it was not exchanged"
+    monkeypatch.setattr(client, "end_producer", None)
+    producer.close()
+    assert stored(client, topic) == numbered(2)
+
+
+@of_threads
 def test_a_machine_that_slept_gives_a_transaction_a_name_that_lives(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,7 +474,7 @@ def test_a_failure_that_had_come_when_its_caller_was_interrupted_is_told_by_flus
 
         def interrupted_behind_the_first(size: int, count: int = 1) -> None:
             room(size, count)
-            if producer._sender.core.numbers.taken.highest == 5:
+            if producer._sender.core.numbers.highest == 5:
                 raise KeyboardInterrupt
 
         for name, patch, send in (

@@ -189,7 +189,7 @@ class Core:
         """
         if self.stopped is not None or self.is_closed or self.enlisted is not None:
             raise self.unusable()
-        version, numbers, taken = self.version, self.numbers, self.numbers.taken
+        version, numbers = self.version, self.numbers
         _, given, _, _, _, expected, size = message
         number, newest = numbers.one(given)
         rows = batch.rows
@@ -207,11 +207,11 @@ class Core:
         else:
             numbers.by_caller = True
             if newest is not None:
-                taken.highest = number
+                numbers.highest = number
                 if newest[0] == number:
-                    taken.ranges += (newest,)
+                    numbers.ranges += (newest,)
                 else:
-                    taken.ranges[-1] = newest
+                    numbers.ranges[-1] = newest
         if not at:
             batch.expected = expected
         batch.size += size
@@ -220,7 +220,7 @@ class Core:
         self.pending += 1
         rows += (message,)
         if newest is not None and newest[0] == number:
-            taken.forget()
+            numbers.forget()
         return at
 
     def lingers(self) -> bool:

@@ -13,9 +13,18 @@ from oncelog.values.outgoing import MAX_SEQUENCE_ID
 
 
 class Numbers:
-    """The numbering of one producer: by the caller, who gives each message its id, or by the SDK, which counts on."""
+    """The numbering of one producer: by the caller, who gives each message its id, or by the SDK, which counts on.
 
-    __slots__ = ("by_caller", "next", "opened_at", "taken")
+    Of the caller's ids it knows those that are used, or may be: those that were sent and not definitely refused. A used id may be
+    sent again (a retry). An unused one below the highest, one that was *passed over*, may not: the service would take it for a
+    duplicate and the message would be lost - as happened when two threads took ids in one order and queued them in the other
+    (Pulsar #17836).
+    """
+
+    __slots__ = ("_forgotten", "by_caller", "highest", "next", "opened_at", "ranges")
+
+    MAX_RANGES = 10_000
+    """Where ids leave gaps each range costs memory; the oldest are forgotten beyond so many."""
 
     def __init__(self, last: int | None, initial: int | None = None) -> None:
         """``last``: the highest sequence id that is stored; ``initial``: that of the first message; then the SDK numbers."""
@@ -23,17 +32,21 @@ class Numbers:
         self.next = self.opened_at + 1 if initial is None else initial
         self.by_caller: bool | None = None if initial is None else False
         """None until the first message decides it."""
-        self.taken = TakenIds()
+        self.ranges: list[tuple[int, int]] = []
+        """(first, last) of each range of used ids, rising."""
+        self.highest: int | None = None
+        """Ids up to here may not be taken anew."""
+        self._forgotten = -1
 
     def copy(self) -> Numbers:
         """Copy it."""
         copied = copy(self)
-        copied.taken = copy(self.taken)
-        copied.taken.ranges = self.taken.ranges.copy()
+        copied.ranges = self.ranges.copy()
         return copied
 
     def one(self, given: int | None) -> tuple[int, tuple[int, int] | None]:
-        """Return a message's sequence id, and what taking it makes of the newest range of those taken. Changes nothing."""
+        """Return a message's sequence id, and what taking it makes of the newest range of those taken, which begins with the id
+        where that is a range of its own; None: the id is used already. Changes nothing."""
         if self.by_caller is not None and self.by_caller is (given is None):
             raise MixedSequenceIds(
                 "this producer's messages are numbered by "
@@ -45,15 +58,17 @@ class Numbers:
             return self.next, None
         if given <= self.opened_at:
             return given, None
-        newest = self.taken.newest_with(given)
-        if newest is None and not self.taken.may_repeat(given):
-            highest = self.taken.highest
+        highest, ranges = self.highest, self.ranges
+        if highest is None or given > highest:
+            return given, (ranges[-1][0] if ranges and given == ranges[-1][1] + 1 else given, given)
+        at = bisect_left(ranges, (given + 1,)) - 1
+        if given > (ranges[at][1] if at >= 0 else self._forgotten):
             raise SequenceIdNotRising(
                 f"sequence id {given} was passed over: {highest} was sent before it; nothing was sent",
                 last=highest,
                 received=given,
             )
-        return given, newest
+        return given, None
 
     def all(self, given: Sequence[int | None]) -> tuple[list[int], Numbers]:
         """Return the sequence ids of messages that are one request, and the numbering behind them. Changes nothing."""
@@ -79,7 +94,7 @@ class Numbers:
         if newest is None:
             return None
         self.by_caller = True
-        self.taken.take(first, (newest[0], first + count - 1))
+        self._note(first, (newest[0], first + count - 1))
         return list(given)  # type: ignore[arg-type]  # as above
 
     def _take(self, given: int | None) -> int:
@@ -88,39 +103,11 @@ class Numbers:
         if given is None:
             self.next = number + 1
         elif newest is not None:
-            self.taken.take(number, newest)
+            self._note(number, newest)
         return number
 
-    def give_back(self, unused: Sequence[int], newest: bool) -> None:
-        """Take back rising ids that were refused for good. ``newest``: nothing was sent behind them."""
-        if self.by_caller:
-            self.taken.give_back(unused, newest)
-        elif newest:
-            self.next = unused[0]
-
-
-class TakenIds:
-    """The sequence ids that are used, or may be, as ranges: those that were sent and not definitely refused.
-
-    A used id may be sent again (a retry). An unused one below the highest, one that was *passed over*, may not: the service would
-    take it for a duplicate and the message would be lost - as happened when two threads took ids in one order and queued them in
-    the other (Pulsar #17836).
-    """
-
-    __slots__ = ("_forgotten", "highest", "ranges")
-
-    MAX_RANGES = 10_000
-    """Where ids leave gaps each range costs memory; the oldest are forgotten beyond so many."""
-
-    def __init__(self) -> None:
-        self.ranges: list[tuple[int, int]] = []
-        """(first, last) of each, rising."""
-        self.highest: int | None = None
-        """Ids up to here may not be taken anew."""
-        self._forgotten = -1
-
-    def take(self, begin: int, newest: tuple[int, int]) -> None:
-        """Note ids above the highest one, from ``begin`` on; ``newest``: what the newest range is with them."""
+    def _note(self, begin: int, newest: tuple[int, int]) -> None:
+        """Note that ids above the highest one are used, from ``begin`` on; ``newest``: what the newest range is with them."""
         self.highest = newest[1]
         if newest[0] == begin:
             self.ranges.append(newest)
@@ -128,23 +115,13 @@ class TakenIds:
         else:
             self.ranges[-1] = newest
 
-    def newest_with(self, sequence_id: int) -> tuple[int, int] | None:
-        """Return what the newest range is once this id, above the highest one, is taken; it begins with the id where that is a
-        range of its own. None: the id is not above."""
-        if self.highest is not None and sequence_id <= self.highest:
-            return None
-        if self.ranges and sequence_id == self.ranges[-1][1] + 1:
-            return self.ranges[-1][0], sequence_id
-        return sequence_id, sequence_id
-
-    def may_repeat(self, sequence_id: int) -> bool:
-        """Tell whether an id at or below the highest one is used."""
-        at = bisect_left(self.ranges, (sequence_id + 1,)) - 1
-        return sequence_id <= (self.ranges[at][1] if at >= 0 else self._forgotten)
-
-    def give_back(self, sequence_ids: Sequence[int], newest: bool) -> None:
+    def give_back(self, unused: Sequence[int], newest: bool) -> None:
         """Take back rising ids that were refused for good. ``newest``: nothing was sent behind them: they may be taken anew."""
-        for sequence_id in reversed(sequence_ids):
+        if not self.by_caller:
+            if newest:
+                self.next = unused[0]
+            return
+        for sequence_id in reversed(unused):
             self._remove(sequence_id)
         if newest:
             self.highest = self.ranges[-1][1] if self.ranges else None if self._forgotten < 0 else self._forgotten

@@ -147,7 +147,8 @@ class Sender(Shell):
         was_given_up, last = self._abandoned.is_set(), self.end_batch()
         if last is not None and not last.done:
             if timeout is None:
-                self._send_up_to(last)
+                if threading.current_thread() is not threading.main_thread() or not self._wakes():
+                    self._drain(until=lambda: last.done)
             elif not self._wakes():
                 self.core.last_moment = time.monotonic() + timeout  # nobody else can: the interpreter exits
                 self._drain(until=lambda: last.done)
@@ -259,12 +260,6 @@ class Sender(Shell):
     def _wakes(self) -> bool:
         with self._lock:
             return self._wake()
-
-    def _send_up_to(self, batch: Batch) -> None:
-        """Have everything sent up to this batch, by this thread or another one; it may not be done yet."""
-        if threading.current_thread() is threading.main_thread() and self._wakes():
-            return
-        self._drain(until=lambda: batch.done)
 
     def _run(self) -> None:
         """The sender's thread: sends what is full or has lingered long enough."""

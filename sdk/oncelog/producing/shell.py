@@ -21,7 +21,6 @@ from oncelog.producing.cutting import Bounds
 from oncelog.producing.outcome import Outcome, Outcomes
 from oncelog.values.receipt import Receipt, Receipts
 from oncelog.wire.models import Gaps
-from oncelog.wire.requests import PublishRequest, ReceiptRun
 
 END_SECONDS = 5.0
 """Until the service has answered that an assigned name ends. If it does not, the name ends by itself."""
@@ -30,7 +29,7 @@ RENEW_SECONDS = 3_600.0
 
 
 class Address(NamedTuple):
-    """What a producer asks the service for: procedures, for both twins."""
+    """Where a producer publishes, and how it was to be opened."""
 
     client: AnyApi
     topic: str
@@ -56,18 +55,6 @@ class Address(NamedTuple):
                 last_sequence_id=last,
             )
         return Opened(opened.name, opened.epoch, last, opened.last_message_id)
-
-    async def publish(self, request: PublishRequest) -> list[ReceiptRun]:
-        """Publish to the topic."""
-        return await got(self.client.publish(self.topic, request, self.namespace))
-
-    async def end(self, name: str, epoch: int, seconds: float) -> None:
-        """End an assigned name."""
-        await got(self.client.end_producer(self.topic, name, epoch, self.namespace, timeout=seconds))
-
-    async def last_stored(self, name: str) -> int | None:
-        """Ask for the highest sequence id that the topic has of the producer."""
-        return (await got(self.client.producer(self.topic, name, self.namespace))).last_persisted
 
 
 class Shell:
@@ -132,11 +119,12 @@ class Shell:
         return [batch] if batch.whole else [part for rising in batch.rising() for part in rising.parts(bounds)]
 
     async def _do(self, action: Action) -> None:
+        client, topic, namespace, *_ = self._address
         if isinstance(action, Complete):
             self._complete(action)
         elif isinstance(action, Publish):
             try:
-                runs = await self._address.publish(action.request)
+                runs = await got(client.publish(topic, action.request, namespace))
             except OncelogError as error:
                 with self._lock:
                     self.core.failed(error, time.monotonic(), random.random())
@@ -183,7 +171,8 @@ class Shell:
     async def end_name(self, timeout: float | None) -> None:
         """End an assigned name, if all its messages have a definite result: nobody will ask what became of them, and no late copy
         of one is stored any more."""
-        core, seconds = self.core, END_SECONDS if timeout is None else min(timeout, END_SECONDS)
+        core, (client, topic, namespace, *_) = self.core, self._address
+        seconds = END_SECONDS if timeout is None else min(timeout, END_SECONDS)
         with self._lock:
             stays = not self._policy.is_assigned or core.stopped is not None or core.enlisted is not None
             if stays or self._has_ended or core.pending or self.is_elsewhere():
@@ -191,7 +180,7 @@ class Shell:
             self._has_ended = True
         if seconds > 0:
             with suppress(OncelogError):
-                await self._address.end(core.name, core.epoch, seconds)
+                await got(client.end_producer(topic, core.name, core.epoch, namespace, timeout=seconds))
 
     def _give_up(self) -> str:
         """Complete everything without a receipt; return how much that is, in words."""
@@ -228,29 +217,27 @@ class Shell:
         with self._lock:
             self.core.enlist(transaction)  # what was refused meanwhile has given its number back
 
+    async def has_stored(self, sequence_id: int) -> bool:
+        """Ask whether the topic has this or a higher sequence id of the producer. Raises OncelogError."""
+        client, topic, namespace, *_ = self._address
+        last = (await got(client.producer(topic, self.core.name, namespace))).last_persisted
+        return last is not None and sequence_id <= last
+
     def number(self, sequence_id: int | None) -> int:
-        """Return the sequence id of the transaction's next message."""
+        """As :meth:`oncelog.producing.core.Core.number`, and so are those below."""
         with self._lock:
             return self.core.number(sequence_id)
 
-    async def has_stored(self, sequence_id: int) -> bool:
-        """Ask whether the topic has this or a higher sequence id of the producer. Raises OncelogError."""
-        last = await self._address.last_stored(self.core.name)
-        return last is not None and sequence_id <= last
-
     def release(self, last: Receipt | None) -> None:
-        """The transaction is committed; ``last``: of its last message."""
         with self._lock:
             self._note_use()
             self.core.release(last)
 
     def roll_back(self) -> None:
-        """The transaction is rolled back: its sequence ids were never used."""
         with self._lock:
             self.core.roll_back()
 
     def stop(self, error: BaseException) -> None:
-        """Nobody knows which sequence ids are used: nothing may follow."""
         with self._lock:
             self.core.stop(error)
 

@@ -57,7 +57,7 @@ def outgoing(
     size, expected = ROW_BYTES + len(payload), None
     if key is not None or properties is not None or ttl is not None:
         key = checked_extras(key, properties, ttl)
-        properties = _own(properties)
+        properties = None if properties is None else dict(properties)  # the caller's may change before it is sent
         size = size_of(payload, key, properties)
     if expected_offset is not None or expected_last_id is not None or expected_key_offset is not UNCHECKED:
         expected = expectation(expected_offset, expected_last_id, expected_key_offset, key)
@@ -105,11 +105,6 @@ def checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None
     return key
 
 
-def _own(properties: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Copy what was checked, empty or not: the caller's may change before it is sent."""
-    return None if properties is None else dict(properties)
-
-
 def outgoing_columns(
     values: Sequence[Any],
     codec: Codec[Any] | None = None,
@@ -139,7 +134,7 @@ def outgoing_columns(
         payloads,
         numbers,
         [checked_extras(key, each, None) for key, each in given],
-        [_own(each) for each in properties] if properties else None,
+        [None if each is None else dict(each) for each in properties] if properties else None,
     )
 
 
