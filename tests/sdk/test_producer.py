@@ -33,6 +33,7 @@ from oncelog.errors import (
     RequestTooLarge,
     SequenceIdNotRising,
     SequenceReused,
+    TopicNotFound,
 )
 from oncelog.process.procedures import drive
 from oncelog.wire.requests import PublishRequest, ReceiptRun
@@ -431,6 +432,18 @@ def test_a_failure_in_a_batch_whose_next_part_cannot_be_sent_is_told_by_flush(cl
             with pytest.raises(SequenceReused):
                 producer.flush()
             producer.flush()
+
+
+def test_what_stopped_a_batch_in_the_midst_of_it_is_told_by_its_call_alone(watched: Watched, topic: str) -> None:
+    def refuse() -> None:
+        raise TopicNotFound
+
+    watched.before = refuse
+    with Producer[bytes](topic, client=watched, name="p", batch_max_messages=1, max_pending=1) as producer:
+        with pytest.raises(ProducerStopped) as caught:
+            producer.send_batch([b"0", b"1", b"2"])
+        assert isinstance(caught.value.__cause__, TopicNotFound)
+        producer.flush()
 
 
 @of_threads
