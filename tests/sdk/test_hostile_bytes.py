@@ -87,8 +87,8 @@ def test_a_body_that_is_cut_short_anywhere_or_followed_by_more_is_refused(name: 
 # --- JSON ---------------------------------------------------------------------------------------------------------------
 
 NOT_LONGS = ["true", "false", "1.0", "1e3", '"5"', "[]", "{}", '{"long":true}', '{"long":"5"}', '{"long":null}', '{"int":5}']
-NOT_LONGS += ["9223372036854775808", "-9223372036854775809", "1" + "0" * 400]
-NO_JSON = ["NaN", "Infinity", "-Infinity", "nan", "1e999", "01", "+1", ".5", "0x1", "1_000", "undefined"]
+NOT_LONGS += ["1e999", "9223372036854775808", "-9223372036854775809", "1" + "0" * 400]
+NO_JSON = ["NaN", "Infinity", "-Infinity", "nan", "01", "+1", ".5", "0x1", "1_000", "undefined"]
 HALVES = ["\\ud800", "\\udc00", "\\udc00\\ud800"]
 PUBLISH = '{"messages":[],%s}'
 
@@ -119,7 +119,6 @@ VALUES: dict[str, tuple[list[str], list[tuple[str, str, str]]]] = {
             ("PublishRequest", PUBLISH % '"%s":1', ""),
         ],
     ),
-    "JSON": (NO_JSON, [("PublishRequest", PUBLISH % '"epoch":%s', ""), ("PublishRequest", "%s", "")]),
     "publish": (
         [
             *["null", "[]", '"x"', "{", '{"messages":[]', '{"messages":[]}x', '{"messages":[],}', "{'messages':[]}", "\ufeff{}"],
@@ -150,6 +149,12 @@ def test_json_of_another_shape_is_refused_and_its_place_is_named(kind: str) -> N
 def test_bytes_that_are_not_utf_8_are_no_json() -> None:
     for body in (b'{"messages":["\xff"]}', b'{"messages":[],"producer":"\xed\xa0\x80"}'):
         refused("PublishRequest", JSON, body)
+
+
+@pytest.mark.parametrize("text", NO_JSON)
+def test_what_python_reads_and_json_does_not_have_is_refused_wherever_json_is_read(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not JSON for a greeting"):
+        codec.decode_json(text.encode(), "greeting")
 
 
 SHAPES = [
