@@ -54,8 +54,9 @@ def house() -> Iterator[RunningService]:
 
 
 @pytest.fixture
-def client(house: RunningService) -> Iterator[Client]:
-    with Client(house.url) as client:
+def client(house: RunningService, request: pytest.FixtureRequest) -> Iterator[Client]:
+    """A client; in a module that runs on both twins, of the twin."""
+    with getattr(request.module, "Client", Client)(house.url) as client:
         yield client
 
 
@@ -75,9 +76,9 @@ def filled(client: Client, topic: str) -> str:
 
 
 @pytest.fixture
-def producer(client: Client, topic: str) -> Iterator[Producer[bytes]]:
-    """An open producer of the topic, named "p"."""
-    with Producer[bytes](topic, name="p", client=client) as producer:
+def producer(client: Client, topic: str, request: pytest.FixtureRequest) -> Iterator[Producer[bytes]]:
+    """An open producer of the topic, named "p"; of the twin."""
+    with getattr(request.module, "Producer", Producer)(topic, name="p", client=client) as producer:
         yield producer
 
 

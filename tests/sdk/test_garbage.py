@@ -182,7 +182,8 @@ def test_columns_that_cannot_be_of_the_range_are_refused() -> None:
     for other in (
         *[{"next": 3}, {"next": 99}, {"next": 5}, {"offsets": [OffsetRun(2, 3)]}, {"offsets": [OffsetRun(4, 3)]}],
         {"offsets": [OffsetRun(4, 1), OffsetRun(3, 1), OffsetRun(5, 1)]},
-        {"offsets": [OffsetRun(3, 2**62)]},
+        *[{"offsets": [OffsetRun(3, 2**62)]}, {"offsets": [OffsetRun(3, 3), OffsetRun(6, 0)]}],
+        {"producers": [ProducerRun("p", 0, 4), ProducerRun(None, None, -1)]},
         *[{"message_ids": id_of(3) + id_of(5) + id_of(4)}, {"message_ids": bytes(59)}],
         *[{"producers": [ProducerRun("p", MAX_LONG, 3)]}, {"producers": [ProducerRun("p", -3, 3)]}],
         *({"values": COLUMNS.values._replace(positions=int32(at))} for at in ((0, 2, 1, 3), (1, 1, 2, 3), (0, 1, 2, 2), (0, 3))),

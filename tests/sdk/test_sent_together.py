@@ -35,20 +35,6 @@ from tests.world.service import RunningService
 pytestmark = pytest.mark.usefixtures("twin")
 
 
-@pytest.fixture
-def client(house: RunningService, twin: str) -> Iterator[Client]:
-    """A client of the twin."""
-    with Client(house.url) as client:
-        yield client
-
-
-@pytest.fixture
-def producer(client: Client, topic: str) -> Iterator[Producer[bytes]]:
-    """An open producer of the topic, named "p"."""
-    with Producer[bytes](topic, name="p", client=client) as producer:
-        yield producer
-
-
 Begun = TransactionContext | AtomicBatch
 Begin = Callable[..., Any]
 
