@@ -144,15 +144,3 @@ async def test_a_conflict_is_tried_again_and_a_finished_one_is_closed(client: Cl
         with pytest.raises(TransactionConflict):
             await asking.run_in_transaction(change, Awaited(), attempts=1)
     assert visible(client, topic) == [b"2"]
-
-
-async def test_branches_are_staged_and_committed(client: Client, topic: str, house: RunningService) -> None:
-    async with AsyncClient(house.url) as asking:
-        batch = asking.atomic()
-        async with asking.atomic_branch(of=batch.id) as branch:
-            await branch.send(topic, b"branch")
-        async with asking.atomic(id=batch.id, branches=[branch.id]) as committing:
-            await committing.send(topic, b"own")
-        assert committing.outcome is not None
-        assert committing.outcome.committed
-    assert visible(client, topic) == [b"own", b"branch"]

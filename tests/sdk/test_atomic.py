@@ -305,6 +305,7 @@ def test_messages_under_a_name_bring_their_numbers_which_rise_on_each_topic(clie
 # --- branches
 
 
+@pytest.mark.usefixtures("twin")
 def test_the_branches_that_a_commit_names_are_committed_behind_it_in_their_order(client: Client, topics: list[str]) -> None:
     named: list[str] = []
     with client.atomic("g", branches=(each for each in named)) as batch:
@@ -324,6 +325,7 @@ def test_the_branches_that_a_commit_names_are_committed_behind_it_in_their_order
     assert client.atomic_outcome(branches[0]).of == batch.id
 
 
+@pytest.mark.usefixtures("twin")
 def test_a_branch_that_raises_or_cannot_be_staged_is_aborted_and_none_takes_a_producer(client: Client, topics: list[str]) -> None:
     """What becomes of the branch, its producer would never learn."""
     with pytest.raises(ZeroDivisionError), client.atomic_branch("parent", buffer_bytes=0) as branch:  # noqa: PT012
