@@ -274,7 +274,7 @@ def records_of(schema: Any) -> st.SearchStrategy[Any]:
         return st.lists(records_of(schema["items"]), max_size=3)
     if kind == "map":
         return st.dictionaries(st.text(max_size=3), records_of(schema["values"]), max_size=3)
-    return records_of(kind) if isinstance(kind, dict) else st.sampled_from(schema["symbols"]) if kind == "enum" else SIMPLE[kind]
+    return st.sampled_from(schema["symbols"]) if kind == "enum" else SIMPLE[kind]
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:

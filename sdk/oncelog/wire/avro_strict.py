@@ -65,8 +65,6 @@ def compile_reader(schema: Any, named: dict[str, Reader] | None = None) -> Reade
     if isinstance(schema, list):
         return _union([compile_reader(branch, known) for branch in schema])
     kind = schema if isinstance(schema, str) else schema["type"]
-    if isinstance(kind, dict | list):
-        return compile_reader(kind, known)
     if kind == "record":
         reader = _record([(field["name"], compile_reader(field["type"], known)) for field in schema["fields"]])
         known[schema.get("name", "")] = reader
