@@ -4,7 +4,8 @@ PIP-6 keeps, per producer, *last pushed* (set before the write) and *last persis
 between them is what is in flight. Two holes of Pulsar's are closed here:
 
 * each message is judged alone, also inside a batch (Pulsar #6273 judged a batch by one number);
-* when a write fails, *pushed* falls back to *persisted* (Pulsar #5218 left it ahead and called the retry a duplicate).
+* when a write fails, nothing here is believed any more: the topic's maps are folded anew from the log (Pulsar #5218 left *pushed*
+  ahead and called the retry a duplicate).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Deduplicator:
         self.fold = Fold() if fold is None else fold
         """What is persisted. *Last persisted* is its live entry: it steps back when a transaction is rolled back."""
         # Only producers with something in flight stand here; for every other one, last pushed *is* last persisted. That
-        # keeps put_back a clear() and 100,000 idle producers at one entry each.
+        # keeps 100,000 idle producers at one entry each.
         self._pushed: dict[str, LastEntry] = {}
 
     def judge(self, producer: str, sequence_ids: Sequence[int]) -> Verdict:
@@ -64,10 +65,6 @@ class Deduplicator:
             pushed = self._pushed.get(producer)
             if pushed is not None and pushed.sequence_id <= last_entry.sequence_id:
                 del self._pushed[producer]
-
-    def put_back(self) -> None:
-        """After a failed write: what was in flight never happened, for every producer at once."""
-        self._pushed.clear()
 
     def forget(self, producer: str) -> None:
         """Drop all knowledge of a producer, at an operator's word."""

@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     last_entries: tuple[tuple[str, LastEntry], ...] = ()
     """Of a stored group: its named producers' newest messages. Other rows have ``producer`` and ``sequence_id`` instead."""
     last_id: bytes | None = None
-    """Id of the last message of a stored group; None: ``message_id``."""
+    """Id of the last message of a stored group, or that of the row if it is empty; None: the row is no group's."""
     begins: bool = True
     """The row is the first of its request; that of a stored group always is. Asked of transactional rows only."""
 
@@ -62,13 +62,13 @@ def replay(snapshot: Snapshot | None, entries: Iterable[Entry], counts_from: Cal
     begin = fold.position.upcoming_offset
     request: _Request | None = None
     for entry in entries:
-        offset, message_id, producer, sequence_id, write_pointer, count, last_entries, _, _ = entry
+        offset, message_id, producer, sequence_id, write_pointer, _, _, last_id, _ = entry
         if request is not None:
             if request.take(entry, counts_from):
                 continue
             request.add_to(fold)
             request = None
-        if write_pointer is not None or count != 1 or last_entries:
+        if write_pointer is not None or last_id is not None:
             request = _Request(entry, counts_from)
         elif producer is None or offset >= counts_from(producer):
             fold.add_row(offset, message_id, producer, sequence_id)

@@ -576,3 +576,17 @@ async def test_a_topic_that_begins_to_check_expectations_knows_the_keys_of_what_
     await house.commit("t")
     assert (await house.shown("a"), await house.shown("b")) == (["0", "1"], ["0"])
     await house.verify("a", "b")
+
+
+async def test_the_last_message_id_is_known_after_a_crash_also_of_a_branch_with_one_message_of_nobody() -> None:
+    """It stands for one message, as a row of a publish does; its id is another."""
+    disk = Disk()
+    async with living(disk, topics="a", checked=True) as house:
+        await house.begin("t")
+        await house.stage("t", "a", 0, messages("0"))
+        await house.commit("t")
+        (newest,) = await house.read("a")
+        disk = crashed(disk)
+    async with living(disk) as house:
+        await house.publish("a", messages("1", expected_last_message_id=newest.message_id))
+        assert await house.shown("a") == ["0", "1"]

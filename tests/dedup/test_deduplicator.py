@@ -40,3 +40,9 @@ def test_each_message_of_a_batch_is_judged_alone_and_judging_changes_nothing(
     assert dedup.judge("p", sequence_ids) == dedup.judge("p", sequence_ids) == verdict
     assert dedup.judge("q", sequence_ids) == Verdict(0, 0, len(sequence_ids)), "producers do not touch each other"
     assert (dedup.last_pushed("q"), dedup.in_flight("q")) == (None, False)
+
+
+def test_a_forgotten_producer_has_nothing_in_flight() -> None:
+    dedup = at(4, 8)
+    dedup.forget("p")
+    assert (dedup.last_pushed("p"), dedup.in_flight("p"), dedup.judge("p", [8])) == (None, False, Verdict(0, 0, 1))
