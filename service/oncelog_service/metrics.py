@@ -93,9 +93,9 @@ OF_TRANSACTIONS: Sequence[_Metric[TransactionManager]] = (
 )
 
 OF_ATOMIC_COMMITS: Sequence[_Metric[AtomicCommits]] = (
-    _Metric(GAUGE, "atomic_open", "Atomic commits and branches that have not ended", lambda it: it.open_transactions),
-    _Metric(COUNTER, "atomic_committed", "Atomic commits", lambda it: it.committed),
-    _Metric(COUNTER, "atomic_aborted", "Atomic commits aborted", lambda it: it.aborted),
+    _Metric(GAUGE, "atomic_open", "Atomic commits and branches that have not ended", lambda it: len(it.ledger.numbers)),
+    _Metric(COUNTER, "atomic_committed", "Atomic commits", lambda it: it.endings.committed),
+    _Metric(COUNTER, "atomic_aborted", "Atomic commits aborted", lambda it: it.endings.aborted),
 )
 
 

@@ -278,7 +278,7 @@ class Service:
 
         def needs(number: int) -> bool:
             journal = _present(opened.atomic)
-            return journal is None or journal.needs(number)
+            return journal is None or journal.ledger.is_open(number)
 
         return Retention(self.topics, needs, opened.store, self.clock, settings.retention_seconds, lifetime_ms)
 

@@ -64,8 +64,8 @@ class AtomicCommits:
         self._topics = topics
         self._clock = clock
         self._limits = limits
-        self._ledger = Ledger(store, writer, clock, limits, found)
-        self._endings = Endings(self._ledger, writer, topics)
+        self.ledger = Ledger(store, writer, clock, limits, found)
+        self.endings = Endings(self.ledger, writer, topics)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
         self._stepping = asyncio.Lock()
 
@@ -74,13 +74,13 @@ class AtomicCommits:
         """Reads the journal, and gives up what cannot be committed any more. Raises StoreError, StoreDamaged."""
         found = await asyncio.to_thread(find, store, limits.partitions)
         atomic = cls(store, writer, topics, clock, limits, found)
-        left_over = [each for each in found.staged if not atomic._ledger.is_open(each[1])]
+        left_over = [each for each in found.staged if not atomic.ledger.is_open(each[1])]
         await atomic.once()
         try:
             await writer.drained()
         except StorageFailed as failure:
             raise StoreError(failure.detail) from failure
-        atomic._endings.drop_left_over(left_over)
+        atomic.endings.drop_left_over(left_over)
         return atomic
 
     # --- begin
@@ -95,15 +95,15 @@ class AtomicCommits:
         if id is None:
             return await self._begin_unnamed(group, timeout_ms, of)
         async with self._changing(id):
-            ended = await self._ledger.find_ended(id)
+            ended = await self.ledger.find_ended(id)
             if ended is not None:
                 _check_same(ended.outcome, group, of)
                 return ended.outcome
-            number, done = self._ledger.numbers.get(id), None
+            number, done = self.ledger.numbers.get(id), None
             if number is None:
                 await self._check_parent(of, group)
                 number, done = self._begin_now(id, group, timeout_ms, of)
-            outcome = self._ledger.status(number)  # now: while this waits, a commit may name it as a branch, which ends it
+            outcome = self.ledger.status(number)  # now: while this waits, a commit may name it as a branch, which ends it
             _check_same(outcome, group, of)
             await (self._writer.drained() if done is None else done)
             return outcome
@@ -111,7 +111,7 @@ class AtomicCommits:
     async def _begin_unnamed(self, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:
         await self._check_parent(of, group)
         number, done = self._begin_now(None, group, timeout_ms, of)
-        outcome = self._ledger.status(number)
+        outcome = self.ledger.status(number)
         await done
         return outcome
 
@@ -126,20 +126,20 @@ class AtomicCommits:
         self._writer.check()
         batch = Batch()
         with self._writer.moving():
-            number = self._ledger.begin(batch, id, group, timeout_ms, of).number
+            number = self.ledger.begin(batch, id, group, timeout_ms, of).number
             return number, self._writer.submit(batch)
 
     async def _check_parent(self, of: str | None, group: str) -> None:
         """Raises InvalidRequest: it is of another group, so its commit cannot name this one; TransactionNotInProgress."""
         if of is None:
             return
-        number = self._ledger.numbers.get(of)
+        number = self.ledger.numbers.get(of)
         if number is not None:
-            group_of = self._ledger.find(number).group
+            group_of = self.ledger.find(number).group
             if group_of != group:
                 raise InvalidRequest(f"transaction {of!r} is of group {group_of!r}: a branch of it must be, too")
             return
-        ended = await self._ledger.find_ended(of)
+        ended = await self.ledger.find_ended(of)
         if ended is not None:
             await self._writer.drained()
             raise not_in_progress(of, ended.outcome.state, "nothing can be staged for it")
@@ -157,13 +157,13 @@ class AtomicCommits:
         check_stage(chunk, request, self._limits)
         log = await self._topics.open(namespace, topic, claim=True)
         log.check_staged(request)
-        number = self._ledger.numbers.get(id)
+        number = self.ledger.numbers.get(id)
         if number is None:
-            raise await self._ledger.no_longer(id)
+            raise await self.ledger.no_longer(id)
         staged = await self._staged(log, _ref(log, namespace, topic), number)
-        if not self._ledger.is_open(number):
+        if not self.ledger.is_open(number):
             log.atomic.close(number)  # it ended while that was read
-            raise await self._ledger.no_longer(id)
+            raise await self.ledger.no_longer(id)
         try:
             new = log.atomic.is_new(staged, chunk, request)
         except OncelogError:
@@ -180,12 +180,12 @@ class AtomicCommits:
         await done
 
     def _put(self, batch: Batch, log: TopicLog, topic: TopicRef, staged: Staged, chunk: int, request: PublishRequest) -> None:
-        if topic not in self._ledger.find(staged.number).topics:
-            self._ledger.append(batch, Enlist(staged.number, topic))
+        if topic not in self.ledger.find(staged.number).topics:
+            self.ledger.append(batch, Enlist(staged.number, topic))
         log.atomic.put(batch, staged, chunk, request)
 
     async def _staged(self, log: TopicLog, topic: TopicRef, number: int) -> Staged:
-        if topic not in self._ledger.find(number).topics:
+        if topic not in self.ledger.find(number).topics:
             return log.atomic.begun(number)
         return await log.atomic.open(number)
 
@@ -207,14 +207,14 @@ class AtomicCommits:
         """
         check_commit(id, request, self._limits)
         async with self._changing(id):
-            ended = await self._ledger.find_ended(id)
+            ended = await self.ledger.find_ended(id)
             if ended is not None:
                 if request.group not in (None, ended.outcome.group):
                     raise _exists(id, ended.outcome.group)
                 return again(ended, request)
-            number = self._ledger.numbers.get(id)
+            number = self.ledger.numbers.get(id)
             if number is not None:
-                self._check_can_commit(self._ledger.find(number), request)
+                self._check_can_commit(self.ledger.find(number), request)
             elif request.group is None:
                 raise TransactionNotFound(
                     f"no transaction {id!r} was begun; name its group to begin it with the commit", transaction=id
@@ -228,20 +228,20 @@ class AtomicCommits:
             raise InvalidRequest(f"{transaction.id!r} is a branch of {transaction.of!r}: commit that, and name this one")
 
     async def _decide(self, id: str, number: int | None, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
-        transaction = None if number is None else self._ledger.find(number)
+        transaction = None if number is None else self.ledger.find(number)
         brought, refusal = await self._brought(request.parts)
         if transaction is None:
             group = request.group
             assert group is not None  # checked
             check_assignable(id)
             if refusal is None:
-                begin = partial(self._ledger.begin, id=id, group=group)
-                committed = await self._endings.at_once(begin, group, request, brought)
+                begin = partial(self.ledger.begin, id=id, group=group)
+                committed = await self.endings.at_once(begin, group, request, brought)
                 if committed is not None:
                     return committed
             number, _ = self._begin_now(id, group, None, None)
-            transaction = self._ledger.find(number)
-        return await self._endings.decide(transaction, request, brought, refusal)
+            transaction = self.ledger.find(number)
+        return await self.endings.decide(transaction, request, brought, refusal)
 
     async def _brought(self, parts: Sequence[Part]) -> tuple[list[Brought], OncelogError | None]:
         """Returns what a commit brings; nothing, and the refusal, where it names a topic that does not take it.
@@ -263,25 +263,25 @@ class AtomicCommits:
     async def abort(self, id: str) -> AtomicOutcome:  # noqa: A002
         """Aborts a transaction; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""
         async with self._changing(id):
-            ended = await self._ledger.find_ended(id)
-            number = self._ledger.numbers.get(id)
+            ended = await self.ledger.find_ended(id)
+            number = self.ledger.numbers.get(id)
             if ended is None and number is not None:
-                return await self._endings.abort(self._ledger.find(number), ASKED, "it was aborted")
+                return await self.endings.abort(self.ledger.find(number), ASKED, "it was aborted")
             if ended is not None and ended.outcome.state == "aborted":
                 return ended.outcome
-            raise await self._ledger.no_longer(id)
+            raise await self.ledger.no_longer(id)
 
     # --- ask
 
     async def show(self, id: str) -> AtomicOutcome:  # noqa: A002
         """Returns what became of a transaction, once that is durable. Raises TransactionNotFound."""
-        ended = await self._ledger.find_ended(id)
+        ended = await self.ledger.find_ended(id)
         if ended is not None:
             return ended.outcome
-        number = self._ledger.numbers.get(id)
+        number = self.ledger.numbers.get(id)
         if number is None:
-            raise await self._ledger.no_longer(id)
-        outcome = self._ledger.status(number)
+            raise await self.ledger.no_longer(id)
+        outcome = self.ledger.status(number)
         await self._writer.drained()
         return outcome
 
@@ -289,19 +289,19 @@ class AtomicCommits:
         """Lists transactions in progress, by rising number; ``after``: behind the one of this id."""
         behind = 0
         if after is not None:
-            number = self._ledger.numbers.get(after)
+            number = self.ledger.numbers.get(after)
             if number is None:
                 data = await read(self._store.get, Table.ATOMIC_ID, after.encode("ascii", "replace"))
                 number = 0 if data is None else int.from_bytes(data, "big")
             behind = number
-        shown = (self._ledger.status(number) for number in self._ledger.open_numbers if number > behind)
+        shown = (self.ledger.status(number) for number in self.ledger.open_numbers if number > behind)
         found = list(islice((each for each in shown if group in (None, each.group)), limit))
         await self._writer.drained()
         return found
 
     async def producer(self, group: str, name: str) -> GroupProducer:
         """Returns the newest commit under a producer's name. Raises GroupProducerNotFound."""
-        row = self._ledger.producers.get((group, name))
+        row = self.ledger.producers.get((group, name))
         await self._writer.drained()
         if row is None:
             raise GroupProducerNotFound(f"group {group[:249]!r} knows of no producer {name[:249]!r}")
@@ -322,35 +322,16 @@ class AtomicCommits:
 
         Raises GroupProducerNotFound; ProducerFenced: it is of another. Nothing is forgotten then.
         """
-        row = self._ledger.producers.get((group, name))
+        row = self.ledger.producers.get((group, name))
         if row is None or incarnation not in (None, row.incarnation):
             await self.producer(group, name)  # the refusal waits until what it was judged against is synced
             assert row is not None
             raise fenced(group, name, incarnation, row.incarnation)
         self._writer.check()
-        del self._ledger.producers[group, name]
+        del self.ledger.producers[group, name]
         batch = Batch()
         batch.delete(Table.GROUP_PRODUCER, group_producer_key(group, name))
         await self._writer.submit(batch)
-
-    def needs(self, number: int) -> bool:
-        """Returns whether what is staged under this number must stay."""
-        return self._ledger.is_open(number)
-
-    @property
-    def open_transactions(self) -> int:
-        """Counts the transactions in progress."""
-        return len(self._ledger.numbers)
-
-    @property
-    def committed(self) -> int:
-        """Atomic commits since the store was opened, duplicates not counted."""
-        return self._endings.committed
-
-    @property
-    def aborted(self) -> int:
-        """Transactions aborted since then, duplicates included."""
-        return self._endings.aborted
 
     # --- in the background
 
@@ -367,10 +348,10 @@ class AtomicCommits:
         """Gives up everything that is due now, but for what a call commits or aborts just now."""
         async with self._stepping:
             failed: set[int] = set()
-            for plan in self._ledger.plans:
+            for plan in self.ledger.plans:
                 while steps := [
                     each
-                    for each in plan.due(self._ledger.running.now_ms())
+                    for each in plan.due(self.ledger.running.now_ms())
                     if each.number not in failed and not self._is_busy(plan.transactions[each.number])
                 ]:
                     for step in steps:
@@ -384,14 +365,14 @@ class AtomicCommits:
 
     async def _give_up(self, step: GiveUp) -> bool:
         """Returns whether it has ended."""
-        if not self._ledger.is_open(step.number):
+        if not self.ledger.is_open(step.number):
             return True
-        transaction = self._ledger.find(step.number)
+        transaction = self.ledger.find(step.number)
         if self._is_busy(transaction):
             return False
         try:
             async with self._changing(transaction.id):  # which nobody holds: nothing awaits here
-                await self._endings.abort(transaction, step.reason, step.detail)
+                await self.endings.abort(transaction, step.reason, step.detail)
         except OncelogError as error:
             _log.warning("%s cannot be done now; it will be: %s", step, error)
             return False
@@ -404,14 +385,14 @@ class AtomicCommits:
         for number, id_ in found:
             batch.delete(Table.ATOMIC_OUTCOME, number_key(number))
             batch.delete(Table.ATOMIC_ID, id_.encode("ascii"))
-            self._ledger.ended.pop(id_, None)
+            self.ledger.ended.pop(id_, None)
         if found:
             await self._writer.submit(batch)
         return len(found)
 
     async def close(self) -> None:
         """Waits for what is being deleted."""
-        await self._endings.close()
+        await self.endings.close()
 
     def release(self) -> None:
         """Does nothing: no call waits here for long."""

@@ -8,7 +8,7 @@ a take-over or a failed write each transaction is given its whole lifetime anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from oncelog_service.transactions.state import OpenTransaction
 
@@ -39,7 +39,4 @@ class Lifetimes:
 
     def next_seconds(self, now: float, at_most: float) -> float:
         """Returns how long it takes until the next one has, at most ``at_most``."""
-        return min(self._lefts(now), default=at_most)
-
-    def _lefts(self, now: float) -> Iterable[float]:
-        return (self.left_seconds(pointer, now) for pointer in self._open)
+        return min((self.left_seconds(pointer, now) for pointer in self._open), default=at_most)

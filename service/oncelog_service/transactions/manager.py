@@ -14,6 +14,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 
@@ -90,7 +91,8 @@ class TransactionManager:
         self.timed_out = 0
         """Transactions that lived too long since then; among the Invalidated of ``counts``."""
         self._recent: dict[int, Outcome] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._more_ended = asyncio.Event()
+        """Another one each time that it was set."""
         self._nudge = asyncio.Event()
         self._opened = clock.monotonic()
         self._oldest_recovered = next(iter(self.state.pointers), None)
@@ -312,7 +314,8 @@ class TransactionManager:
             if found or left <= 0:
                 await self._durable()
                 return found
-            await self._wait(left)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._more_ended.wait(), left)
 
     def _settlements(self, store_id: str, wanted: Wanted) -> Sequence[Settlement]:
         """Collects the ends that participants wait for. Each is looked at once: what others have to do costs nothing."""
@@ -331,11 +334,8 @@ class TransactionManager:
     async def acknowledge(self, pointer: int, participant: str) -> None:
         """Notes that a participant has dealt with the end; of a transaction in progress, or unknown, there is nothing to note."""
         self._check_open()
-        if self.state.roots.get(pointer) not in self.state.unacknowledged:
-            return
-        edits = decisions.acknowledge(self.state, pointer, participant)
-        if edits:
-            self._log.append(self.state, edits, Batch(), lazily=True)
+        if pointer in self.state.waiting.get(participant, ()):
+            self._log.append(self.state, decisions.acknowledge(self.state, pointer, participant), Batch(), lazily=True)
 
     # --- keeping house ------------------------------------------------------------------------------------------------------
 
@@ -453,7 +453,7 @@ class TransactionManager:
                 self._lifetimes.end(pointer)
             self._recent.update(ended)
             done.add_done_callback(self._trim_recent)
-            if self.state.unacknowledged:
+            if self.state.waiting:
                 self._wake()
         return done
 
@@ -492,19 +492,9 @@ class TransactionManager:
         if now + self._lifetimes.left_seconds(pointer, now) < self._wakes:
             self._nudge.set()
 
-    async def _wait(self, seconds: float) -> None:
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiting)
-        try:
-            await asyncio.wait([waiting], timeout=seconds)
-        finally:
-            self._waiting.discard(waiting)
-
     def _wake(self) -> None:
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-        self._waiting.clear()
+        self._more_ended.set()
+        self._more_ended = asyncio.Event()
 
 
 _STATE_OF: dict[type[Edit], TransactionState] = {Committed: "committed", Aborted: "aborted", Invalidated: "invalid"}

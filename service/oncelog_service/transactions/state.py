@@ -244,8 +244,6 @@ class TransactionsState:
         """The id that each pointer known here belongs to."""
         self.pointers: dict[int, None] = {}
         """Those in progress, rising, since they are handed out so."""
-        self.unacknowledged: dict[int, None] = {}
-        """Ids of the ended transactions that participants wait for."""
         self.waiting: dict[str, dict[int, None]] = {}
         """Participant → the pointers of ended transactions of which it is to be notified, in the order of their ends."""
         self._hidden: list[int] = []
@@ -410,10 +408,8 @@ class TransactionsState:
         del pointers[edit.pointer]
         if not pointers:
             del self.waiting[edit.participant]
-        if not left:
-            del self.unacknowledged[root]
-            if ended.phase is not Phase.INVALID:
-                self._forget([after])
+        if not left and ended.phase is not Phase.INVALID:
+            self._forget([after])
 
     # --- the parts of moves
 
@@ -443,8 +439,6 @@ class TransactionsState:
         self.ended[ended.pointer] = ended
         for pointer in pointers:
             self.roots[pointer] = ended.pointer
-        if ended.unacknowledged:
-            self.unacknowledged[ended.pointer] = None
         for pointer, participant in ended.unacknowledged:
             self.waiting.setdefault(participant, {})[pointer] = None
         if ended.phase is not Phase.COMMITTED:
