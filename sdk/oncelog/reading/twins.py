@@ -210,20 +210,15 @@ class ReaderTwin(StreamTwin[T, C]):
             except MessagesExpired as error:
                 if self._has_moved(asked):
                     return Found.MORE
-                self._skip(error)
+                lost, place = self._at.expired(error), f"{self._namespace}/{self._topic}"
+                log = logging.getLogger(type(self).__module__)
+                log.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
             else:
                 return Found.MORE if self._has_moved(asked) else self._at.answered(asked, polled, time.monotonic())
 
     def _has_moved(self, asked: ConsumeRequest) -> bool:
         """Whether another task has moved it since this was asked: what came lies elsewhere, or is held already."""
         return self._at.asks(asked.wait or 0, asked.transaction) != asked
-
-    def _skip(self, error: MessagesExpired) -> None:
-        """Go on past the messages that are lost. Raises ``error`` where that was not asked for."""
-        lost = self._at.expired(error)
-        place = f"{self._namespace}/{self._topic}"
-        log = logging.getLogger(type(self).__module__)
-        log.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
 
     def _transaction_bytes(self) -> bytes | None:
         transaction = self._transaction
@@ -383,7 +378,11 @@ class ConsumerTwin(StreamTwin[T, C]):
             self._note(error)
             raise
         with self._guard:
-            self._note_acknowledged(upto, cursor)
+            self._acknowledged = max(self._acknowledged, cursor)
+            if self._at.acknowledged(upto):
+                self._interrupted = True
+            if self._pending is not None and self._pending.message_id <= upto.message_id:
+                self._pending = None
 
     async def _acknowledge_pending(self, within: float | None = None) -> None:
         """Acknowledge what waits. It waits on if that fails, unless it never could succeed."""
@@ -404,14 +403,6 @@ class ConsumerTwin(StreamTwin[T, C]):
         """What acknowledges in the background met this: who asks next hears of it, where it does not pass."""
         if not may_retry(error, idempotent=True):
             self._failure, self._untold, self._interrupted = error, True, True
-
-    def _note_acknowledged(self, upto: Upto, cursor: int) -> None:
-        """The service has acknowledged it."""
-        self._acknowledged = max(self._acknowledged, cursor)
-        if self._at.acknowledged(upto):
-            self._interrupted = True
-        if self._pending is not None and self._pending.message_id <= upto.message_id:
-            self._pending = None
 
     def _unacknowledged(self) -> str:
         pending = self._pending
