@@ -22,6 +22,7 @@ from oncelog.errors import (
     ProducerInTransaction,
     ProducerStopped,
     SequenceIdNotRising,
+    SequenceReused,
     TopicNotFound,
     TransactionClosed,
     TransactionInDoubt,
@@ -208,6 +209,15 @@ def test_a_producer_goes_on_behind_what_is_committed_and_uses_the_numbers_again_
     producer.close()
     with begin(client) as begun, pytest.raises(ProducerClosed):
         begun.send(topic, b"x", producer=producer)
+
+
+def test_where_an_earlier_message_failed_the_producer_is_not_in_it_and_goes_on(client: Client, topic: str, begin: Begin) -> None:
+    with Producer[bytes](topic, client=client, linger=3_600) as producer, begin(client) as begun:
+        producer.send(b"0", sequence_id=0)
+        producer.send_async(b"other", sequence_id=0)
+        with pytest.raises(SequenceReused):
+            begun.send(topic, b"1", producer=producer, sequence_id=1)
+        assert producer.send(b"1", sequence_id=1).status == "stored"
 
 
 def test_numbers_rise_and_are_given_by_one_side_only_and_a_producer_serves_its_own_topic(
