@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from oncelog.wire.requests import PublishRequest
+from oncelog.wire.transaction import TransactionType
 from oncelog_service.clock import Clock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
@@ -55,6 +56,10 @@ class House:
     store: MemoryStore
     writer: Writer
     transactions: TransactionManager
+
+    async def start(self, kind: TransactionType = TransactionType.SHORT) -> int:
+        """The write pointer of a new transaction."""
+        return (await self.transactions.start(kind)).write_pointer
 
 
 @asynccontextmanager

@@ -85,20 +85,19 @@ async def test_a_reader_that_is_to_be_told_of_losses_is_told_of_those_within_a_p
 
 @pytest.mark.parametrize("refuse", [False, True])
 async def test_a_range_that_retention_shortened_while_it_was_read_is_refused_where_losses_are_to_be_told(
-    monkeypatch: pytest.MonkeyPatch, refuse: bool
+    house: House, monkeypatch: pytest.MonkeyPatch, refuse: bool
 ) -> None:
-    async with opened(Disk()) as house:
-        await house.log.publish(PublishRequest([b""] * 4))
-        encoded = ranges._encoded_columns
+    await house.log.publish(PublishRequest([b""] * 4))
+    encoded = ranges._encoded_columns
 
-        def overtaken(*args: Any) -> bytes:
-            house.log.topic.earliest_offset = 2
-            return encoded(*args)
+    def overtaken(*args: Any) -> bytes:
+        house.log.topic.earliest_offset = 2
+        return encoded(*args)
 
-        monkeypatch.setattr(ranges, "_encoded_columns", overtaken)
-        read = house.log.ranges.columns(0, 4, refuse_expired=refuse)
-        if refuse:
-            with pytest.raises(OffsetOutOfRange):
-                await read
-        else:
-            assert await read
+    monkeypatch.setattr(ranges, "_encoded_columns", overtaken)
+    read = house.log.ranges.columns(0, 4, refuse_expired=refuse)
+    if refuse:
+        with pytest.raises(OffsetOutOfRange):
+            await read
+    else:
+        assert await read

@@ -93,10 +93,16 @@ def test_the_chain_leads_over_requests_that_were_rolled_back_later() -> None:
     marked = log.publish(Columns([b"1"], "a", [1], write_pointer=5), rolled=True)
     log.put(6, Columns([b"2"], "a", [2]))
     log.newest["a"] = marked[-1]
-    log.publish_stored(6, rolled=True)
-    log.publish(Columns([b"3", b"4"], "a", [3, 4], previous=log.row_ids[-1]))
+    log.newest["a"] = log.publish_stored(6, rolled=True)
+    for producer in ("b", "a"):
+        log.put(7, Columns([producer.encode()], producer, [2]))
+    log.publish(Columns([b"3", b"4"], "a", [3, 4], previous=log.publish_stored(7)))
     requests = requests_of(log.store, PREFIX, "a", log.row_ids[-1])
-    assert [[each.sequence_id for each in request] for request in requests] == [[4, 3], [0]]
+    assert [[(each.sequence_id, each.payload) for each in request] for request in requests] == [
+        [(4, b"4"), (3, b"3")],
+        [(2, b"a")],
+        [(0, b"0")],
+    ]
 
 
 def test_a_group_that_does_not_hold_the_producer_it_should_is_damage() -> None:

@@ -69,7 +69,7 @@ async def test_where_nobody_asks_nothing_is_kept_of_keys() -> None:
     async with opened(disk, limits=FEW) as house:
         await publish_some(house, 20)
         assert house.log.topic.keys is None
-        pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
+        pointer = await house.start(TransactionType.LONG)
         await house.log.store(PublishRequest([b"x"], keys=[b"k"], write_pointer=pointer))
         assert (await house.log.topic.groups.open(pointer)).keys == {}
     assert disk.tables[Table.SNAPSHOT]

@@ -60,8 +60,9 @@ class There:
         await refused(use(self.pointers, pointer))
 
 
+@pytest.fixture
 @asynccontextmanager
-async def place() -> AsyncIterator[There]:
+async def at() -> AsyncIterator[There]:
     clock = ManualClock()
     async with opened(Disk(), clock) as house:
         yield There(house.transactions, clock)
@@ -77,156 +78,147 @@ async def use(pointers: WritePointers, pointer: int) -> None:
         pass
 
 
-async def test_the_topic_is_enlisted_before_anything_is_written_and_a_use_learns_at_the_last_moment_of_the_end() -> None:
-    async with place() as at:
-        pointer = await at.started()
-        async with at.pointers.entered(pointer):
+async def test_the_topic_is_enlisted_before_anything_is_written_and_a_use_learns_at_the_last_moment_of_the_end(at: There) -> None:
+    pointer = await at.started()
+    async with at.pointers.entered(pointer):
+        at.pointers.check(pointer)
+        await at.transactions.abort(pointer)
+        assert await at.told() == [(pointer, PARTICIPANT)]
+        with pytest.raises(TransactionNotInProgress):
             at.pointers.check(pointer)
-            await at.transactions.abort(pointer)
-            assert await at.told() == [(pointer, PARTICIPANT)]
-            with pytest.raises(TransactionNotInProgress):
-                at.pointers.check(pointer)
 
 
 @pytest.mark.parametrize("end", ["commit", "abort", "invalidate"])
-async def test_nothing_begins_under_a_transaction_that_has_ended_nor_under_its_checkpoints(end: str) -> None:
-    async with place() as at:
-        never_used, known = await at.started(), await at.started()
-        checkpoint = (await at.transactions.checkpoint(known)).write_pointer
-        for each in (known, checkpoint):
-            await use(at.pointers, each)
-        for each in (never_used, known):
-            await getattr(at.transactions, end)(each)
-        for each in (never_used, known, checkpoint):
-            await at.refuses(each)
-        assert not at.pointers.in_use
+async def test_nothing_begins_under_a_transaction_that_has_ended_nor_under_its_checkpoints(at: There, end: str) -> None:
+    never_used, known = await at.started(), await at.started()
+    checkpoint = (await at.transactions.checkpoint(known)).write_pointer
+    for each in (known, checkpoint):
+        await use(at.pointers, each)
+    for each in (never_used, known):
+        await getattr(at.transactions, end)(each)
+    for each in (never_used, known, checkpoint):
+        await at.refuses(each)
+    assert not at.pointers.in_use
 
 
-async def test_a_pointer_that_nobody_handed_out_is_refused() -> None:
-    async with place() as at:
-        handed_out = await at.started()
-        for made_up in (1, FOREIGN, handed_out - 1, handed_out + 1, handed_out + LIFETIME_MS * POINTERS_PER_MS, 2**63 - 1):
-            with pytest.raises(UnknownWritePointer) as refusal:
-                await use(at.pointers, made_up)
-            assert (refusal.value.definite, refusal.value.write_pointer) == (True, made_up)
-        assert not at.pointers.in_use
+async def test_a_pointer_that_nobody_handed_out_is_refused(at: There) -> None:
+    handed_out = await at.started()
+    for made_up in (1, FOREIGN, handed_out - 1, handed_out + 1, handed_out + LIFETIME_MS * POINTERS_PER_MS, 2**63 - 1):
+        with pytest.raises(UnknownWritePointer) as refusal:
+            await use(at.pointers, made_up)
+        assert (refusal.value.definite, refusal.value.write_pointer) == (True, made_up)
+    assert not at.pointers.in_use
 
 
 # --- closing
 
 
-async def test_closing_waits_for_those_who_write_and_refuses_those_who_come_later() -> None:
-    async with place() as at:
-        pointer, other = await at.started(), await at.started()
-        leave, events = asyncio.Event(), []
+async def test_closing_waits_for_those_who_write_and_refuses_those_who_come_later(at: There) -> None:
+    pointer, other = await at.started(), await at.started()
+    leave, events = asyncio.Event(), []
 
-        async def writer(name: str) -> None:
-            async with at.pointers.entered(pointer):
-                await leave.wait()
-                with pytest.raises(TransactionNotInProgress):
-                    at.pointers.check(pointer)
-                events.append(name)
+    async def writer(name: str) -> None:
+        async with at.pointers.entered(pointer):
+            await leave.wait()
+            with pytest.raises(TransactionNotInProgress):
+                at.pointers.check(pointer)
+            events.append(name)
 
-        async def closer() -> None:
-            async with at.pointers.closed(pointer):
-                events.append("closed")
-                await at.refuses(pointer)
-
-        tasks = [asyncio.ensure_future(writer("one")), asyncio.ensure_future(writer("two"))]
-        await turns()
-        tasks.append(asyncio.ensure_future(closer()))
-        await turns()
-        await at.refuses(pointer)
-        await use(at.pointers, other)
-        await turns()
-        assert events == [], "others who leave let nobody in"
-        leave.set()
-        await asyncio.gather(*tasks)
-        assert events == ["one", "two", "closed"]
-
-
-async def test_who_is_still_asking_the_transaction_service_when_it_closes_is_refused() -> None:
-    async with place() as at:
-        pointer = await at.started()
-        at.let_in.clear()
-        late = asyncio.ensure_future(use(at.pointers, pointer))
-        await turns()
-
-        async def close() -> None:
-            async with at.pointers.closed(pointer):
-                assert late.done()
-
-        closing = asyncio.ensure_future(close())
-        await turns()
-        assert not closing.done()
-        at.let_in.set()
-        await closing
-        await refused(late)
-
-
-async def test_a_use_or_a_closing_that_fails_or_is_cancelled_holds_nobody_up() -> None:
-    async with place() as at:
-        pointer = await at.started()
-
-        async def forever() -> None:
-            async with at.pointers.entered(pointer):
-                await asyncio.Event().wait()
-
-        cancelled = asyncio.ensure_future(forever())
-        await turns()
-        cancelled.cancel()
-        for using in (at.pointers.entered, at.pointers.closed):
-            with pytest.raises(ZeroDivisionError):
-                async with using(pointer):
-                    raise ZeroDivisionError
+    async def closer() -> None:
         async with at.pointers.closed(pointer):
-            assert not at.pointers.in_use
-        assert cancelled.cancelled()
-        await use(at.pointers, pointer)  # the transaction itself has not ended
+            events.append("closed")
+            await at.refuses(pointer)
+
+    tasks = [asyncio.ensure_future(writer("one")), asyncio.ensure_future(writer("two"))]
+    await turns()
+    tasks.append(asyncio.ensure_future(closer()))
+    await turns()
+    await at.refuses(pointer)
+    await use(at.pointers, other)
+    await turns()
+    assert events == [], "others who leave let nobody in"
+    leave.set()
+    await asyncio.gather(*tasks)
+    assert events == ["one", "two", "closed"]
 
 
-async def test_the_transaction_service_is_asked_once_and_again_when_the_pointer_was_forgotten() -> None:
-    async with place() as at:
-        pointer = await at.started()
-        for _ in range(3):
-            await use(at.pointers, pointer)
-        assert len(at.enlisted) == 1
-        at.pointers.forget(pointer)
-        at.pointers.forget(pointer)
+async def test_who_is_still_asking_the_transaction_service_when_it_closes_is_refused(at: There) -> None:
+    pointer = await at.started()
+    at.let_in.clear()
+    late = asyncio.ensure_future(use(at.pointers, pointer))
+    await turns()
+
+    async def close() -> None:
+        async with at.pointers.closed(pointer):
+            assert late.done()
+
+    closing = asyncio.ensure_future(close())
+    await turns()
+    assert not closing.done()
+    at.let_in.set()
+    await closing
+    await refused(late)
+
+
+async def test_a_use_or_a_closing_that_fails_or_is_cancelled_holds_nobody_up(at: There) -> None:
+    pointer = await at.started()
+
+    async def forever() -> None:
+        async with at.pointers.entered(pointer):
+            await asyncio.Event().wait()
+
+    cancelled = asyncio.ensure_future(forever())
+    await turns()
+    cancelled.cancel()
+    for using in (at.pointers.entered, at.pointers.closed):
+        with pytest.raises(ZeroDivisionError):
+            async with using(pointer):
+                raise ZeroDivisionError
+    async with at.pointers.closed(pointer):
+        assert not at.pointers.in_use
+    assert cancelled.cancelled()
+    await use(at.pointers, pointer)  # the transaction itself has not ended
+
+
+async def test_the_transaction_service_is_asked_once_and_again_when_the_pointer_was_forgotten(at: There) -> None:
+    pointer = await at.started()
+    for _ in range(3):
         await use(at.pointers, pointer)
-        assert at.enlisted == [(pointer, PARTICIPANT)] * 2
+    assert len(at.enlisted) == 1
+    at.pointers.forget(pointer)
+    at.pointers.forget(pointer)
+    await use(at.pointers, pointer)
+    assert at.enlisted == [(pointer, PARTICIPANT)] * 2
 
 
-async def test_a_pointer_is_changed_by_one_at_a_time_and_pointers_independently() -> None:
-    async with place() as at:
-        inside: list[int] = []
-        leave = asyncio.Event()
+async def test_a_pointer_is_changed_by_one_at_a_time_and_pointers_independently(at: There) -> None:
+    inside: list[int] = []
+    leave = asyncio.Event()
 
-        async def change(pointer: int) -> None:
-            async with at.pointers.changing(pointer):
-                inside.append(pointer)
-                await leave.wait()
-                inside.remove(pointer)
+    async def change(pointer: int) -> None:
+        async with at.pointers.changing(pointer):
+            inside.append(pointer)
+            await leave.wait()
+            inside.remove(pointer)
 
-        tasks = [asyncio.ensure_future(change(each)) for each in (1, 1, 2, 1)]
-        await turns()
-        assert sorted(inside) == [1, 2]
-        leave.set()
-        await asyncio.gather(*tasks)
-        assert inside == []
+    tasks = [asyncio.ensure_future(change(each)) for each in (1, 1, 2, 1)]
+    await turns()
+    assert sorted(inside) == [1, 2]
+    leave.set()
+    await asyncio.gather(*tasks)
+    assert inside == []
 
 
 # --- age
 
 
 @pytest.mark.parametrize("side", [-1, 1])
-async def test_a_foreign_pointer_is_taken_up_to_the_lifetime_of_a_transaction_and_not_beyond(side: int) -> None:
-    async with place() as at:
-        await use(at.foreign, (BEGIN + side * LIFETIME_MS) * POINTERS_PER_MS)
-        beyond = (BEGIN + side * (LIFETIME_MS + 1)) * POINTERS_PER_MS
-        await refused(use(at.foreign, beyond), "as its number says")
-        assert at.foreign.expired(beyond) == (side < 0)
-        assert not at.foreign.in_use
+async def test_a_foreign_pointer_is_taken_up_to_the_lifetime_of_a_transaction_and_not_beyond(at: There, side: int) -> None:
+    await use(at.foreign, (BEGIN + side * LIFETIME_MS) * POINTERS_PER_MS)
+    beyond = (BEGIN + side * (LIFETIME_MS + 1)) * POINTERS_PER_MS
+    await refused(use(at.foreign, beyond), "as its number says")
+    assert at.foreign.expired(beyond) == (side < 0)
+    assert not at.foreign.in_use
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -274,22 +266,21 @@ async def test_what_a_foreign_pointer_has_left_counts_for_good_a_millisecond_aft
 
 
 @pytest.mark.parametrize("step_ms", [-2 * LIFETIME_MS, 2 * LIFETIME_MS])
-async def test_our_own_pointers_are_taken_whatever_the_clock_says(step_ms: int) -> None:
-    async with place() as at:
-        before = await at.started()
-        at.clock.ms += step_ms
-        await use(at.pointers, before)
-        await use(at.pointers, await at.started())
-        at.clock.ms -= step_ms
-        after = await at.started()
-        assert after > before
-        await use(at.pointers, after)
+async def test_our_own_pointers_are_taken_whatever_the_clock_says(at: There, step_ms: int) -> None:
+    before = await at.started()
+    at.clock.ms += step_ms
+    await use(at.pointers, before)
+    await use(at.pointers, await at.started())
+    at.clock.ms -= step_ms
+    after = await at.started()
+    assert after > before
+    await use(at.pointers, after)
 
 
 async def test_a_message_that_waited_while_its_transaction_ended_is_not_written() -> None:
     disk = Disk()
     async with opened(disk) as house:
-        pointer = (await house.transactions.start(TransactionType.SHORT)).write_pointer
+        pointer = await house.start()
         disk.before_sync = gate = Gate()
         first, late = (
             asyncio.ensure_future(house.log.publish(PublishRequest([b"x"], "p", sequence_ids=[each], write_pointer=pointer)))
@@ -309,7 +300,7 @@ async def test_a_large_transaction_is_rolled_back_some_rows_at_a_time_and_whole(
     monkeypatch.setattr(settling, "_ROLLED_BACK_AT_ONCE", 4)
     disk = Disk()
     async with opened(disk) as house:
-        pointer = (await house.transactions.start(TransactionType.SHORT)).write_pointer
+        pointer = await house.start()
         for _ in range(5):
             await house.log.publish(PublishRequest([b"x"] * 3, write_pointer=pointer))
         await house.transactions.abort(pointer)

@@ -46,27 +46,26 @@ async def publish(house: House, names: list[str]) -> None:
     await asyncio.gather(*(house.log.publish(numbered([b"x"], name, 0)) for name in names))
 
 
-async def test_the_list_follows_who_comes_and_goes() -> None:
+async def test_the_list_follows_who_comes_and_goes(house: House) -> None:
     """Also one that comes when another one goes, so that they are as many as before."""
-    async with opened(Disk()) as house:
-        producers = house.log.producers
-        await publish(house, ["c", "a"])
-        assert await listed(house, 1) == ["a", "c"]
-        await producers.open("b", "nonce", "allow")
-        assert await listed(house, 1) == ["a", "b", "c"]
-        await producers.forget("a")
-        await publish(house, ["d"])
-        assert await listed(house, 1) == ["b", "c", "d"]
-        await producers.forget("b")
-        await producers.open("e", "nonce", "allow")
-        assert await listed(house, 1) == ["c", "d", "e"]
-        pointer = (await house.transactions.start(TransactionType.LONG)).write_pointer
-        answer = await house.log.publish(PublishRequest([b"x"], "f", sequence_ids=[0], write_pointer=pointer))
-        assert await listed(house, 1) == ["c", "d", "e", "f"]
-        place = answer.start_timestamp, answer.start_sequence_id
-        await house.log.roll_back(Rollback(pointer, place, place))
-        await publish(house, ["g"])
-        assert await listed(house, 1) == ["c", "d", "e", "g"]
+    producers = house.log.producers
+    await publish(house, ["c", "a"])
+    assert await listed(house, 1) == ["a", "c"]
+    await producers.open("b", "nonce", "allow")
+    assert await listed(house, 1) == ["a", "b", "c"]
+    await producers.forget("a")
+    await publish(house, ["d"])
+    assert await listed(house, 1) == ["b", "c", "d"]
+    await producers.forget("b")
+    await producers.open("e", "nonce", "allow")
+    assert await listed(house, 1) == ["c", "d", "e"]
+    pointer = await house.start(TransactionType.LONG)
+    answer = await house.log.publish(PublishRequest([b"x"], "f", sequence_ids=[0], write_pointer=pointer))
+    assert await listed(house, 1) == ["c", "d", "e", "f"]
+    place = answer.start_timestamp, answer.start_sequence_id
+    await house.log.roll_back(Rollback(pointer, place, place))
+    await publish(house, ["g"])
+    assert await listed(house, 1) == ["c", "d", "e", "g"]
 
 
 async def test_who_comes_and_goes_while_pages_are_read_costs_no_look_at_all_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +96,12 @@ async def test_who_comes_and_goes_while_pages_are_read_costs_no_look_at_all_the_
         assert everybody == sorted(set(house.log.producers.names_of_rows()) - {"p00500"} | set(fold.copy().producers()))
 
 
-async def test_names_that_were_opened_while_others_were_sorted_are_listed() -> None:
-    async with opened(Disk()) as house:
-        await publish(house, [f"p{number:05}" for number in range(300)])
-        pages = [asyncio.ensure_future(house.log.producers.names("", 1_000)) for _ in range(3)]
-        for number in range(5):
-            await house.log.producers.open(f"q{number}", "nonce", "allow")
-            pages.append(asyncio.ensure_future(house.log.producers.names("", 1_000)))
-        for page in await asyncio.gather(*pages):
-            assert page == sorted(page)
-        assert (await listed(house))[300:] == [f"q{number}" for number in range(5)]
+async def test_names_that_were_opened_while_others_were_sorted_are_listed(house: House) -> None:
+    await publish(house, [f"p{number:05}" for number in range(300)])
+    pages = [asyncio.ensure_future(house.log.producers.names("", 1_000)) for _ in range(3)]
+    for number in range(5):
+        await house.log.producers.open(f"q{number}", "nonce", "allow")
+        pages.append(asyncio.ensure_future(house.log.producers.names("", 1_000)))
+    for page in await asyncio.gather(*pages):
+        assert page == sorted(page)
+    assert (await listed(house))[300:] == [f"q{number}" for number in range(5)]

@@ -121,18 +121,17 @@ async def test_retention_looks_at_some_producers_in_one_turn_and_finds_all_that_
 
 @pytest.mark.parametrize(("limit", "encoding", "sizes"), [(420, AS_ONCELOG, [420, 80]), (1_000, SMALL, [120] * 4 + [20])])
 async def test_a_limit_is_filled_from_many_slices_and_what_ends_before_it_goes_on(
-    limit: int, encoding: Encoding, sizes: list[int], looked_at: list[int]
+    house: House, limit: int, encoding: Encoding, sizes: list[int], looked_at: list[int]
 ) -> None:
     """A page of JSON is short: it is printed in one go."""
-    async with opened(Disk()) as house:
-        await house.log.publish(PublishRequest([b"%d" % number for number in range(500)]))
-        found, start = list[list[bytes]](), None
-        while (page := await house.log.poll(ConsumeRequest(start_from=start, inclusive=False, limit=limit), encoding)).messages:
-            found.append(payloads(page))
-            start = page.last_id
-        assert [int(each) for part in found for each in part] == list(range(500))
-        assert list(map(len, found)) == sizes
-        assert max(looked_at) <= SLICE
+    await house.log.publish(PublishRequest([b"%d" % number for number in range(500)]))
+    found, start = list[list[bytes]](), None
+    while (page := await house.log.poll(ConsumeRequest(start_from=start, inclusive=False, limit=limit), encoding)).messages:
+        found.append(payloads(page))
+        start = page.last_id
+    assert [int(each) for part in found for each in part] == list(range(500))
+    assert list(map(len, found)) == sizes
+    assert max(looked_at) <= SLICE
 
 
 class CountingClock(ManualClock):

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -80,6 +80,11 @@ class Gate:
             self.writer.check()
 
 
+@pytest.fixture
+def gate() -> AbstractAsyncContextManager[Gate]:
+    return gated()
+
+
 @asynccontextmanager
 async def gated(*, opened: bool = False) -> AsyncIterator[Gate]:
     gate = Gate()
@@ -92,24 +97,23 @@ async def gated(*, opened: bool = False) -> AsyncIterator[Gate]:
         await gate.writer.close()
 
 
-async def test_requests_that_come_during_a_sync_share_the_next_one_in_their_order_and_are_answered_behind_it() -> None:
-    async with gated() as gate:
-        first = gate.submit("first")
-        await gate.busy()
-        names = [f"{number:03}" for number in range(100)]
-        futures = [gate.submit(name) for name in names]
-        await turns()
-        assert (gate.events, first.done(), gate.on_disk) == ([], False, set()), "nothing is answered before it is synced"
-        gate.let()
-        await first
-        gate.let()
-        await asyncio.gather(*futures)
-        await turns()
-        assert gate.groups == [[b"first"], [name.encode() for name in names]]
-        assert (gate.writer.groups, gate.writer.submissions) == (2, 101)
-        assert gate.events[:2] == ["first", "first answered"]
-        assert gate.events[2:102] == names, "all of a group is noted before anyone of it is answered"
-        assert gate.events[102:] == [f"{name} answered" for name in names]
+async def test_requests_that_come_during_a_sync_share_the_next_one_in_their_order_and_are_answered_behind_it(gate: Gate) -> None:
+    first = gate.submit("first")
+    await gate.busy()
+    names = [f"{number:03}" for number in range(100)]
+    futures = [gate.submit(name) for name in names]
+    await turns()
+    assert (gate.events, first.done(), gate.on_disk) == ([], False, set()), "nothing is answered before it is synced"
+    gate.let()
+    await first
+    gate.let()
+    await asyncio.gather(*futures)
+    await turns()
+    assert gate.groups == [[b"first"], [name.encode() for name in names]]
+    assert (gate.writer.groups, gate.writer.submissions) == (2, 101)
+    assert gate.events[:2] == ["first", "first answered"]
+    assert gate.events[2:102] == names, "all of a group is noted before anyone of it is answered"
+    assert gate.events[102:] == [f"{name} answered" for name in names]
 
 
 async def test_a_write_to_a_store_that_was_closed_is_definite() -> None:
@@ -135,37 +139,35 @@ async def test_a_lazy_submission_joins_the_next_write_ahead_of_it_and_makes_its_
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_drained_waits_for_everything_submitted_before_also_of_a_caller_who_gave_up(gone: bool) -> None:
+async def test_drained_waits_for_everything_submitted_before_also_of_a_caller_who_gave_up(gate: Gate, gone: bool) -> None:
     """A topic that is closed and read back must not be read before what it handed over is there."""
-    async with gated() as gate:
+    await gate.writer.drained()
+    gate.submit("a")
+    await gate.busy()
+    last = gate.submit("b")
+    if gone:
+        last.cancel()
+    drained = asyncio.ensure_future(gate.writer.drained())
+    gate.let()
+    await gate.busy()
+    await turns()
+    assert not drained.done()
+    gate.let(2)
+    await drained
+    assert gate.on_disk == {b"a", b"b"}
+    assert {"a", "b"} <= set(map(str, gate.events))
+
+
+async def test_drained_is_not_sure_at_a_stop_of_a_caller_who_gave_up(gate: Gate) -> None:
+    gate.submit("a")
+    await gate.busy()
+    gate.submit("b").cancel()
+    stop = asyncio.ensure_future(gate.writer.close())
+    await turns()
+    with pytest.raises(StorageFailed):
         await gate.writer.drained()
-        gate.submit("a")
-        await gate.busy()
-        last = gate.submit("b")
-        if gone:
-            last.cancel()
-        drained = asyncio.ensure_future(gate.writer.drained())
-        gate.let()
-        await gate.busy()
-        await turns()
-        assert not drained.done()
-        gate.let(2)
-        await drained
-        assert gate.on_disk == {b"a", b"b"}
-        assert {"a", "b"} <= set(map(str, gate.events))
-
-
-async def test_drained_is_not_sure_at_a_stop_of_a_caller_who_gave_up() -> None:
-    async with gated() as gate:
-        gate.submit("a")
-        await gate.busy()
-        gate.submit("b").cancel()
-        stop = asyncio.ensure_future(gate.writer.close())
-        await turns()
-        with pytest.raises(StorageFailed):
-            await gate.writer.drained()
-        gate.let(2)
-        await stop
+    gate.let(2)
+    await stop
 
 
 async def test_closing_writes_what_is_queued_lazily_too_and_takes_nothing_more() -> None:
@@ -177,20 +179,19 @@ async def test_closing_writes_what_is_queued_lazily_too_and_takes_nothing_more()
         await gate.refuses()
 
 
-async def test_what_memory_cannot_follow_is_a_failure_of_the_store_and_everybody_gets_an_answer() -> None:
+async def test_what_memory_cannot_follow_is_a_failure_of_the_store_and_everybody_gets_an_answer(gate: Gate) -> None:
     """One of a group raises when it is told that it is written: nobody behind it is left without an answer."""
-    async with gated() as gate:
-        first = gate.submit("first")
-        await gate.busy()
-        good, broken = gate.submit("good"), gate.submit("broken", note=lambda: next(iter(())))
-        others = [gate.submit("behind"), gate.submit("lazy", lazily=True)]
-        gate.let(10)
-        await first
-        answers = await asyncio.gather(good, broken, *others, return_exceptions=True)
-        assert [type(each) for each in answers] == [type(None), StorageFailed, StorageFailed, StorageUnavailable]
-        assert [type(each) for each in gate.events if isinstance(each, Exception)] == [StopIteration]
-        assert "behind" not in gate.events, "nothing is told to memory that is not believed"
-        await gate.refuses()
+    first = gate.submit("first")
+    await gate.busy()
+    good, broken = gate.submit("good"), gate.submit("broken", note=lambda: next(iter(())))
+    others = [gate.submit("behind"), gate.submit("lazy", lazily=True)]
+    gate.let(10)
+    await first
+    answers = await asyncio.gather(good, broken, *others, return_exceptions=True)
+    assert [type(each) for each in answers] == [type(None), StorageFailed, StorageFailed, StorageUnavailable]
+    assert [type(each) for each in gate.events if isinstance(each, Exception)] == [StopIteration]
+    assert "behind" not in gate.events, "nothing is told to memory that is not believed"
+    await gate.refuses()
 
 
 async def test_what_raises_while_memory_moves_is_a_failure_of_the_store_and_nothing_more_is_written() -> None:
@@ -202,14 +203,13 @@ async def test_what_raises_while_memory_moves_is_a_failure_of_the_store_and_noth
     assert gate.on_disk == set()
 
 
-async def test_whoever_asks_again_and_again_lets_the_others_have_a_turn() -> None:
-    async with gated() as gate:
-        turn = asyncio.ensure_future(turns(1))
-        asked = 0
-        while not turn.done():
-            await gate.writer.drained()
-            asked += 1
-            assert asked < 1_000, "it keeps the event loop for itself"
+async def test_whoever_asks_again_and_again_lets_the_others_have_a_turn(gate: Gate) -> None:
+    turn = asyncio.ensure_future(turns(1))
+    asked = 0
+    while not turn.done():
+        await gate.writer.drained()
+        asked += 1
+        assert asked < 1_000, "it keeps the event loop for itself"
 
 
 # --- what joins a submission that is still queued
@@ -232,74 +232,71 @@ class Growing:
         return done is not None
 
 
-async def test_what_joins_is_in_the_same_write_and_noted_once_and_whoever_gives_up_takes_nobody_with_him() -> None:
-    async with gated() as gate:
-        gate.submit("first")
-        await gate.busy()
-        growing = Growing(gate.writer)
-        assert all(growing.grow() for _ in range(9))
-        growing.futures[0].cancel()
-        growing.futures[4].cancel()
-        gate.let(2)
-        answers = await asyncio.gather(*growing.futures, return_exceptions=True)
-        assert [type(each) for each in answers].count(type(None)) == 8
-        assert (growing.noted, gate.groups[1]) == ([10], [b"%d" % each for each in range(10)])
-        assert gate.writer.submissions == 11
+async def test_what_joins_is_in_the_same_write_and_noted_once_and_whoever_gives_up_takes_nobody_with_him(gate: Gate) -> None:
+    gate.submit("first")
+    await gate.busy()
+    growing = Growing(gate.writer)
+    assert all(growing.grow() for _ in range(9))
+    growing.futures[0].cancel()
+    growing.futures[4].cancel()
+    gate.let(2)
+    answers = await asyncio.gather(*growing.futures, return_exceptions=True)
+    assert [type(each) for each in answers].count(type(None)) == 8
+    assert (growing.noted, gate.groups[1]) == ([10], [b"%d" % each for each in range(10)])
+    assert gate.writer.submissions == 11
 
 
-async def test_nothing_joins_what_is_being_written_or_is_not_the_newest_of_its_view() -> None:
-    async with gated() as gate:
-        writing = Growing(gate.writer)
-        await gate.busy()
-        assert not writing.grow(), "it is being written"
-        lease = Lease(None, lambda: True)
-        views = [gate.writer.under(lease) for _ in range(5)]
-        behind, lazily, elsewhere, alone, other = map(Growing, views)
-        assert all(each.grow() for each in (behind, lazily, elsewhere, alone, other))
-        views[0].submit(batch("behind"))
-        views[1].submit_lazily(batch("lazily"))
-        views[2].fence(batch("of another view"))
-        views[3].under(lease).submit(batch("alone"))
-        assert [each.grow() for each in (behind, lazily, elsewhere, alone)] == [False, False, False, True]
-        assert views[4].join(batch("another"), nothing) is None
-        gate.let(10)
-        await asyncio.gather(*writing.futures, *alone.futures)
-        assert not alone.grow(), "it is written"
+async def test_nothing_joins_what_is_being_written_or_is_not_the_newest_of_its_view(gate: Gate) -> None:
+    writing = Growing(gate.writer)
+    await gate.busy()
+    assert not writing.grow(), "it is being written"
+    lease = Lease(None, lambda: True)
+    views = [gate.writer.under(lease) for _ in range(5)]
+    behind, lazily, elsewhere, alone, other = map(Growing, views)
+    assert all(each.grow() for each in (behind, lazily, elsewhere, alone, other))
+    views[0].submit(batch("behind"))
+    views[1].submit_lazily(batch("lazily"))
+    views[2].fence(batch("of another view"))
+    views[3].under(lease).submit(batch("alone"))
+    assert [each.grow() for each in (behind, lazily, elsewhere, alone)] == [False, False, False, True]
+    assert views[4].join(batch("another"), nothing) is None
+    gate.let(10)
+    await asyncio.gather(*writing.futures, *alone.futures)
+    assert not alone.grow(), "it is written"
 
 
-async def test_a_failed_write_is_indefinite_for_its_group_and_definite_for_what_is_behind_it() -> None:
+async def test_a_failed_write_is_indefinite_for_its_group_and_definite_for_what_is_behind_it(gate: Gate) -> None:
     """Also for what had joined them; each caller gets an error of its own: raised twice, one would tell of both."""
-    async with gated() as gate:
-        gate.let()
-        await gate.submit("synced")
-        await gate.busy()
-        gate.submit("under way")
-        await gate.busy()
-        failing = Growing(gate.writer)
-        assert failing.grow()
-        gate.let()
-        await gate.busy()
-        drained = asyncio.ensure_future(gate.writer.drained())
-        behind = Growing(gate.writer)
-        assert behind.grow()
-        lazy = gate.submit("lazy", lazily=True)
-        for future in (*failing.futures, *behind.futures):
-            future.add_done_callback(lambda _: gate.events.append("answered"))
-        gate.fail = True
-        gate.let(10)
-        outcomes = await asyncio.gather(*failing.futures, drained, *behind.futures, lazy, return_exceptions=True)
-        assert [(type(each), each.definite) for each in outcomes] == [  # type: ignore[union-attr]
-            *((StorageFailed, False),) * 3,
-            *((StorageUnavailable, True),) * 3,
-        ]
-        assert len({*map(id, outcomes)}) == 6
-        told, *answered = gate.events[4:]
-        assert isinstance(told, StoreError), "once, and before any caller hears of it"
-        assert sorted(map(str, answered)) == [*["answered"] * 4, "lazy answered"]
-        assert (failing.noted, behind.noted, behind.grow()) == ([], [], False), "nothing joins behind a failure"
-        await gate.refuses()
-        assert gate.on_disk == {b"synced", b"under way"}
-        assert gate.groups == [[b"synced"], [b"under way"], [b"0", b"1"]], "nothing is tried behind a failed write"
+    gate.let()
+    await gate.submit("synced")
+    await gate.busy()
+    gate.submit("under way")
+    await gate.busy()
+    failing = Growing(gate.writer)
+    assert failing.grow()
+    gate.let()
+    await gate.busy()
+    drained = asyncio.ensure_future(gate.writer.drained())
+    behind = Growing(gate.writer)
+    assert behind.grow()
+    lazy = gate.submit("lazy", lazily=True)
+    for future in (*failing.futures, *behind.futures):
+        future.add_done_callback(lambda _: gate.events.append("answered"))
+    gate.fail = True
+    gate.let(10)
+    outcomes = await asyncio.gather(*failing.futures, drained, *behind.futures, lazy, return_exceptions=True)
+    assert [(type(each), each.definite) for each in outcomes] == [  # type: ignore[union-attr]
+        *((StorageFailed, False),) * 3,
+        *((StorageUnavailable, True),) * 3,
+    ]
+    assert len({*map(id, outcomes)}) == 6
+    told, *answered = gate.events[4:]
+    assert isinstance(told, StoreError), "once, and before any caller hears of it"
+    assert sorted(map(str, answered)) == [*["answered"] * 4, "lazy answered"]
+    assert (failing.noted, behind.noted, behind.grow()) == ([], [], False), "nothing joins behind a failure"
+    await gate.refuses()
+    assert gate.on_disk == {b"synced", b"under way"}
+    assert gate.groups == [[b"synced"], [b"under way"], [b"0", b"1"]], "nothing is tried behind a failed write"
 
 
 async def test_what_is_joining_when_the_writer_takes_the_queue_is_in_the_write_or_has_not_joined() -> None:

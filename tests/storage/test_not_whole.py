@@ -128,6 +128,8 @@ def test_writes_that_are_missing_within_a_log_are_damage(leveldb: Path) -> None:
     whole = list(records(data[:32_768]))
     gone = data[: whole[3].start] + bytes(whole[5].start - whole[3].start) + data[whole[5].start :]
     assert end_of_log(data, EndRow(201), 0)[0].number == 401, "half of the writes and the first one of all are in a table"
+    older = data[: whole[9].end] + data[whole[2].start : whole[4].end]  # of a file that lay there before
+    assert end_of_log(older, EndRow(201), 0) == (end_of_log(data[: whole[9].end], EndRow(201), 0)[0], whole[9].end)
     for log in (data[whole[1].start : whole[9].end], data[whole[5].start : whole[9].end], gone):
         with pytest.raises(StoreDamaged, match=r"missing|damaged"):
             end_of_log(log, EndRow(201), 0)
