@@ -41,11 +41,9 @@ def newest_of(keys: Iterable[bytes]) -> dict[bytes, bytes]:
     """Maps each log to its last key among these."""
     newest: dict[bytes, bytes] = {}
     for key in keys:
-        tail = TAIL.get(key[:1])
-        if tail is not None and len(key) > tail:
-            log = key[:-tail]
-            if newest.get(log, b"") < key:
-                newest[log] = key
+        log = log_of(key)
+        if log is not None and newest.get(log, b"") < key:
+            newest[log] = key
     return newest
 
 

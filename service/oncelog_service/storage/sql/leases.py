@@ -17,6 +17,9 @@ from oncelog_service.storage.sql.tables import INSTANCE, LEASE
 
 _NOW_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
+_INSTANCES = select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS)
+_ALIVE = _INSTANCES.where(INSTANCE.c.expires_ms > _NOW_MS)
+
 _IDLE = "SET LOCAL idle_in_transaction_session_timeout = '2s'"
 """A process that is stopped, or a machine that vanishes, while it has locked a row would hold the others off for good."""
 
@@ -87,11 +90,8 @@ class SqlLeaseTable:
 
     def holder(self, resource: bytes) -> Instance | None:
         with self._transaction() as connection:
-            row = connection.execute(
-                select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS)
-                .join(LEASE, LEASE.c.instance == INSTANCE.c.id)
-                .where(LEASE.c.resource == resource, INSTANCE.c.expires_ms > _NOW_MS)
-            ).one_or_none()
+            held = _ALIVE.join(LEASE, LEASE.c.instance == INSTANCE.c.id).where(LEASE.c.resource == resource)
+            row = connection.execute(held).one_or_none()
             return None if row is None else Instance(*row)
 
     def instances(self) -> Sequence[Instance]:
@@ -116,14 +116,9 @@ class SqlLeaseTable:
 
 
 def _instance(connection: Connection, id: str) -> Instance | None:  # noqa: A002
-    row = connection.execute(
-        select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS).where(INSTANCE.c.id == id).with_for_update()
-    ).one_or_none()
+    row = connection.execute(_INSTANCES.where(INSTANCE.c.id == id).with_for_update()).one_or_none()
     return None if row is None else Instance(*row)
 
 
 def _alive(connection: Connection) -> Sequence[Instance]:
-    rows = connection.execute(
-        select(INSTANCE.c.id, INSTANCE.c.url, INSTANCE.c.expires_ms - _NOW_MS).where(INSTANCE.c.expires_ms > _NOW_MS)
-    )
-    return [Instance(*row) for row in rows]
+    return [Instance(*row) for row in connection.execute(_ALIVE)]

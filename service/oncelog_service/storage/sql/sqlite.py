@@ -168,7 +168,7 @@ class SqliteDatabase:
                 keys = [key for (key,) in some if counted(key)]
                 if any(one >= other for one, other in pairwise([before, *keys])):
                     raise StoreDamaged(f"{self.where}: rows are not in the order of their keys")
-                found, before = found.with_(keys), keys[-1] if keys else before
+                found, before = found.changed(keys), keys[-1] if keys else before
         if kept is None or found != kept:
             known = "that row is damaged" if kept is None else f"{kept.rows} there should be"
             raise StoreDamaged(f"{self.where}: {found.rows} rows that are of no log are found, {known}, or their keys differ")
@@ -214,7 +214,7 @@ class SqliteDatabase:
         for at in range(0, len(both), _AT_ONCE):
             some = both[at : at + _AT_ONCE]
             present.update(key for (key,) in writer.exec_driver_sql(_PRESENT.format(",".join("?" * len(some))), tuple(some)))
-        keys = self._keys.with_(set(put) - present).without(present.intersection(gone))
+        keys = self._keys.changed(set(put) - present, present.intersection(gone))
         if len(self._known) > _KNOWN:
             self._known.clear()
         self._known.update(put)

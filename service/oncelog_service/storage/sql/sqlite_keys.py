@@ -30,15 +30,10 @@ class Keys(NamedTuple):
     total: int = 0
     """Of their checksums, modulo 2^64."""
 
-    def with_(self, keys: Iterable[bytes]) -> Keys:
-        """Adds keys, which were not there."""
-        sums = [crc32(key) for key in keys]
-        return Keys(self.rows + len(sums), (self.total + sum(sums)) % 2**64)
-
-    def without(self, keys: Iterable[bytes]) -> Keys:
-        """Takes keys away, which were there."""
-        sums = [crc32(key) for key in keys]
-        return Keys(self.rows - len(sums), (self.total - sum(sums)) % 2**64)
+    def changed(self, added: Iterable[bytes], gone: Iterable[bytes] = ()) -> Keys:
+        """Adds keys, which were not there, and takes others away, which were."""
+        more, less = ([crc32(key) for key in keys] for keys in (added, gone))
+        return Keys(self.rows + len(more) - len(less), (self.total + sum(more) - sum(less)) % 2**64)
 
     def to_bytes(self) -> bytes:
         return with_checksum(_LAYOUT.pack(self.rows, self.total))
