@@ -93,7 +93,11 @@ class AtomicCommits:
         """
         check_begin(id, group, timeout_ms, of, self._limits)
         if id is None:
-            return await self._begin_unnamed(group, timeout_ms, of)
+            await self._check_parent(of, group)
+            begun, written = self._begin_now(None, group, timeout_ms, of)
+            outcome = self.ledger.status(begun)
+            await written
+            return outcome
         async with self._changing(id):
             ended = await self.ledger.find_ended(id)
             if ended is not None:
@@ -107,13 +111,6 @@ class AtomicCommits:
             _check_same(outcome, group, of)
             await (self._writer.drained() if done is None else done)
             return outcome
-
-    async def _begin_unnamed(self, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:
-        await self._check_parent(of, group)
-        number, done = self._begin_now(None, group, timeout_ms, of)
-        outcome = self.ledger.status(number)
-        await done
-        return outcome
 
     def _begin_now(
         self,
@@ -347,28 +344,19 @@ class AtomicCommits:
     async def once(self) -> None:
         """Gives up everything that is due now, but for what a call commits or aborts just now."""
         async with self._stepping:
-            failed: set[int] = set()
-            for plan in self.ledger.plans:
-                while steps := [
-                    each
-                    for each in plan.due(self.ledger.running.now_ms())
-                    if each.number not in failed and not self._is_busy(plan.transactions[each.number])
-                ]:
-                    for step in steps:
-                        if not await self._give_up(step):
-                            failed.add(step.number)
-
-    def _is_busy(self, transaction: Transaction) -> bool:
-        """Returns whether a call that may end it is under way."""
-        lock = self._locks.get(transaction.id)
-        return lock is not None and lock.locked()
+            left: set[int] = set()
+            while steps := [each for each in self.ledger.due() if each.number not in left]:
+                for step in steps:
+                    if not await self._give_up(step):
+                        left.add(step.number)
 
     async def _give_up(self, step: GiveUp) -> bool:
-        """Returns whether it has ended."""
+        """Returns whether it has ended; a call that may end it can be under way."""
         if not self.ledger.is_open(step.number):
             return True
         transaction = self.ledger.find(step.number)
-        if self._is_busy(transaction):
+        lock = self._locks.get(transaction.id)
+        if lock is not None and lock.locked():
             return False
         try:
             async with self._changing(transaction.id):  # which nobody holds: nothing awaits here

@@ -18,7 +18,7 @@ from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcome, read_ended
-from oncelog_service.atomic.plan import Transaction
+from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import RECORDS, Begin, Record, TopicRef
 from oncelog_service.atomic.recovery import META_KEY, Found
 from oncelog_service.clock import Clock, RunningClock
@@ -172,6 +172,10 @@ class Ledger:
         if ended is not None:
             return not_in_progress(id, ended.outcome.state, ended.outcome.detail or "nothing was done", ended.outcome.reason)
         return TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
+
+    def due(self) -> list[GiveUp]:
+        """Returns everything that is to be given up now; that may lead to more."""
+        return [step for plan in self.plans for step in plan.due(self.running.now_ms())]
 
     def status(self, number: int) -> AtomicOutcome:
         """Returns the state of a transaction in progress."""

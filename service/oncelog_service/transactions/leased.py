@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncelog.errors import TransactionsUnavailable
-from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
-from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leader import Leader
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.port import Transactions
 from oncelog_service.transactions.remote import RemoteTransactions
-from oncelog_service.transactions.wanted import EVERYTHING, Wanted
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _asked(
+    method: Callable[Concatenate[Transactions, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[LeasedTransactions, P], Coroutine[Any, Any, T]]:
+    """Makes the method of the port that asks whoever serves the transactions at that moment."""
+
+    async def asked(self: LeasedTransactions, /, *args: P.args, **named: P.kwargs) -> T:
+        answer: T = await getattr(self._now(), method.__name__)(*args, **named)
+        return answer
+
+    return asked
 
 
 class LeasedTransactions:
@@ -62,38 +75,19 @@ class LeasedTransactions:
     async def run(self) -> None:
         """Who leads the transactions has something to run; see Leader."""
 
-    async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
-        return await self._now().start(kind, timeout_ms)
-
-    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
-        return await self._now().can_commit(pointer, changes, resource)
-
-    async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
-        await self._now().commit(pointer, changes)
-
-    async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
-        await self._now().abort(pointer, unless_prepared)
-
-    async def invalidate(self, pointer: int) -> None:
-        await self._now().invalidate(pointer)
-
-    async def checkpoint(self, pointer: int) -> Transaction:
-        return await self._now().checkpoint(pointer)
-
-    async def show(self, pointer: int) -> TransactionStatus:
-        return await self._now().show(pointer)
-
-    async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
-        return await self._now().list(state, after, limit)
-
-    async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
-        return await self._now().prune(pointers, before_ms)
-
-    async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
-        return await self._now().states(pointers)
-
-    async def root(self, pointer: int) -> int | None:
-        return await self._now().root(pointer)
+    start = _asked(Transactions.start)
+    can_commit = _asked(Transactions.can_commit)
+    commit = _asked(Transactions.commit)
+    abort = _asked(Transactions.abort)
+    invalidate = _asked(Transactions.invalidate)
+    checkpoint = _asked(Transactions.checkpoint)
+    show = _asked(Transactions.show)
+    list = _asked(Transactions.list)
+    prune = _asked(Transactions.prune)
+    states = _asked(Transactions.states)
+    root = _asked(Transactions.root)
+    unacknowledged = _asked(Transactions.unacknowledged)
+    acknowledge = _asked(Transactions.acknowledge)
 
     async def enlist(self, pointer: int, participant: str) -> bool:
         """Enlists a participant, durably: its lease is another one, so the order of writes says nothing."""
@@ -108,11 +102,3 @@ class LeasedTransactions:
         if manager is not None:
             return manager.ended(pointer)
         return self._remote is not None and self._remote[1].ended(pointer)
-
-    async def unacknowledged(
-        self, wait_seconds: float, store_id: str | None = None, wanted: Wanted = EVERYTHING
-    ) -> Sequence[Settlement]:
-        return await self._now().unacknowledged(wait_seconds, store_id, wanted)
-
-    async def acknowledge(self, pointer: int, participant: str) -> None:
-        await self._now().acknowledge(pointer, participant)

@@ -152,12 +152,10 @@ class TransactionManager:
         await self._move(pointer, Move.COMMIT, partial(decisions.commit, changes=self._keys(changes)))
 
     async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
-        """Aborts a transaction. See the port."""
         move = Move.ABORT_UNLESS_PREPARED if unless_prepared else Move.ABORT
         await self._move(pointer, move, partial(decisions.abort, move=move))
 
     async def invalidate(self, pointer: int) -> None:
-        """Invalidates a transaction. See the port."""
         await self._move(pointer, Move.INVALIDATE, decisions.invalidate)
 
     async def checkpoint(self, pointer: int) -> Transaction:
@@ -179,7 +177,6 @@ class TransactionManager:
     # --- asking -----------------------------------------------------------------------------------------------------------
 
     async def show(self, pointer: int) -> TransactionStatus:
-        """Returns a transaction, by any of its pointers. Raises TransactionNotFound."""
         self._check_open()
         status = self._status(pointer)
         if status is None:
@@ -201,10 +198,7 @@ class TransactionManager:
         return _open_status(transaction, self._clock.now_ms() + left_ms, self._store_id)
 
     async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
-        """Lists transactions in progress, or invalid ones, with ids above ``after``, rising.
-
-        Raises InvalidRequest for other states.
-        """
+        """Lists transactions. See the port; raises InvalidRequest for other states."""
         self._check_open()
         if state not in ("in_progress", "invalid"):
             raise InvalidRequest(f"transactions can be listed that are in_progress or invalid, not {state}")
@@ -218,10 +212,7 @@ class TransactionManager:
         return found
 
     async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
-        """Forget invalid transactions whose participants have acknowledged, by pointers or by age; how many it were.
-
-        Raises InvalidRequest unless exactly one of the two is given.
-        """
+        """Forgets invalid transactions. See the port; raises InvalidRequest unless exactly one of the two is given."""
         if (pointers is None) == (before_ms is None):
             raise InvalidRequest("name the write pointers to prune, or a time: one of the two")
         self._check_open()
@@ -238,7 +229,6 @@ class TransactionManager:
     # --- for those that hold messages of transactions -------------------------------------------------------------------------
 
     async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
-        """Returns the state of those that this service handed out and still knows."""
         self._check_open()
         found: dict[int, TransactionState] = {}
         stored: dict[int, Outcome] = {}
@@ -260,12 +250,7 @@ class TransactionManager:
         return found
 
     async def root(self, pointer: int) -> int | None:
-        """Returns the id of the transaction in progress that this pointer belongs to; None for one that was never handed
-        out here.
-
-        That it is in progress is durable no later than what is submitted to the same writer next. Raises
-        TransactionNotInProgress: it has ended.
-        """
+        """See the port. That it is in progress is durable no later than what is submitted to the same writer next."""
         return self.state.roots[pointer] if await self._in_progress(pointer) else None
 
     async def enlist(self, pointer: int, participant: str) -> bool:
@@ -291,20 +276,14 @@ class TransactionManager:
         return False
 
     def ended(self, pointer: int) -> bool:
-        """Returns whether it is known, at this very moment, to have ended.
-
-        Exact for participants that have not acknowledged the end.
-        """
+        """See the port. Exact for participants that have not acknowledged the end."""
         root = self.state.roots.get(pointer)
         return pointer in self._recent if root is None else root in self.state.ended
 
     async def unacknowledged(
         self, wait_seconds: float, store_id: str | None = None, wanted: Wanted = EVERYTHING
     ) -> Sequence[Settlement]:
-        """Returns ended transactions whose participants have not acknowledged it; waits for some.
-
-        ``store_id``: of this one, else of the service's own. At most 1,000; the same again until they are acknowledged.
-        """
+        """See the port. At most 1,000; the same again until they are acknowledged."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_seconds
         while True:
