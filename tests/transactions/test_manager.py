@@ -15,6 +15,7 @@ from oncelog.errors import (
     StorageUnavailable,
     TransactionNotFound,
     TransactionNotInProgress,
+    TransactionPrepared,
 )
 from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
@@ -97,6 +98,15 @@ async def test_a_pointer_that_was_never_handed_out_is_foreign(manager: Transacti
             with pytest.raises(TransactionNotFound) as unknown:
                 await move(foreign)
             assert unknown.value.write_pointer == foreign
+
+
+async def test_who_does_not_know_what_the_database_has_decided_ends_nothing_that_is_prepared(manager: TransactionManager) -> None:
+    prepared, begun = [(await manager.start(SHORT)).transaction_id for _ in range(2)]
+    await manager.can_commit(prepared, [b"key"], "db")
+    await manager.abort(begun, unless_prepared=True)
+    with pytest.raises(TransactionPrepared):
+        await manager.abort(prepared, unless_prepared=True)
+    assert await manager.states([prepared, begun]) == {prepared: "in_progress", begun: "aborted"}
 
 
 # --- time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
@@ -21,14 +21,14 @@ from oncelog.errors import (
 from oncelog.wire.models import TransactionState
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS, outcome_key
 from oncelog_service.storage.memory import Disk
-from oncelog_service.storage.port import Batch, StoreDamaged, Table
+from oncelog_service.storage.port import StoreDamaged, Table
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.snapshot import encode_snapshot
 from tests.patience import PATIENCE
 from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, found_on, opened, with_invalid
 from tests.world.clock import ManualClock
-from tests.world.disk import crashed
+from tests.world.disk import Gate, crashed, flip, no_space
 
 SMALL = TransactionLimits(snapshot_edits=7)
 """Snapshots all the time."""
@@ -82,7 +82,7 @@ async def test_after_a_failed_write_the_transaction_is_wholly_as_before_or_wholl
         begun = (await manager.start(SHORT)).transaction_id
         further = (await manager.checkpoint(begun)).write_pointer
         before = encode_snapshot(manager.state)
-        disk.before_sync, disk.fail_after_apply = fail, on_disk
+        disk.before_sync, disk.fail_after_apply = Gate(no_space(), opened=True), on_disk
         arguments = {"start": (SHORT,), "can_commit": (begun, [b"key"])}.get(move, (begun,))
         with pytest.raises(StorageFailed):
             await getattr(manager, move)(*arguments)
@@ -98,15 +98,11 @@ async def test_after_a_failed_write_the_transaction_is_wholly_as_before_or_wholl
         assert await house.manager.states([begun, further]) == {begun: state, further: state}
 
 
-def fail(_: Sequence[Batch]) -> None:
-    raise OSError("no space left on device")
-
-
 async def test_the_background_task_ends_when_the_store_fails() -> None:
     disk, clock = Disk(), ManualClock()
     async with opened(disk, clock, clean=False) as house:
         await house.manager.start(SHORT, 1)
-        disk.before_sync = fail
+        disk.before_sync = Gate(no_space(), opened=True)
         clock.advance(1)
         await asyncio.wait_for(house.manager.run(), PATIENCE)
 
@@ -150,7 +146,7 @@ async def test_one_damaged_snapshot_is_made_up_for_by_the_other_and_more_edits(l
     disk = Disk()
     await many(disk)
     whole = found_on(disk).state
-    damage(disk, Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[lost])
+    flip(disk, Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[lost])
     recovered = found_on(disk)
     assert recovered.snapshots[lost] is None
     assert encode_snapshot(recovered.state) == encode_snapshot(whole)
@@ -163,7 +159,7 @@ async def test_with_both_snapshots_damaged_nothing_is_made_up() -> None:
     disk = Disk()
     await many(disk)
     for slot in SNAPSHOT_SLOTS:
-        damage(disk, Table.TRANSACTION_SNAPSHOT, slot)
+        flip(disk, Table.TRANSACTION_SNAPSHOT, slot)
     with pytest.raises(StoreDamaged):
         found_on(disk)
     disk.tables[Table.TRANSACTION_EDIT].clear()
@@ -174,16 +170,10 @@ async def test_with_both_snapshots_damaged_nothing_is_made_up() -> None:
 async def test_a_damaged_outcome_is_refused() -> None:
     disk = Disk()
     begun = (await many(disk))[0]
-    damage(disk, Table.OUTCOME, outcome_key(begun))
+    flip(disk, Table.OUTCOME, outcome_key(begun))
     async with opened(disk) as house:
         with pytest.raises(OncelogError, match="damaged"):
             await house.manager.show(begun)
-
-
-def damage(disk: Disk, table: Table, key: bytes) -> None:
-    value = bytearray(disk.tables[table][key])
-    value[len(value) // 2] ^= 0x10
-    disk.tables[table][key] = bytes(value)
 
 
 async def test_large_snapshots_are_encoded_aside_and_hold_exactly_the_edits_up_to_their_number() -> None:
