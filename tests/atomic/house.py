@@ -5,20 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from oncelog.errors import OncelogError
-from oncelog.wire.codec import decode_polled, encode_consume_response
-from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import AtomicOutcome
-from oncelog.wire.requests import CommitRequest, ConsumeRequest, Part, PublishRequest, PublishResponse
+from oncelog.wire.requests import CommitRequest, Part, PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
 from oncelog_service.atomic import coordinator, ledger
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.config import Settings
-from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import verify_log
 from oncelog_service.service import Service
@@ -27,6 +24,7 @@ from oncelog_service.storage.port import Batch, Store, Table
 from tests.patience import PATIENCE
 from tests.world.clock import ManualClock
 from tests.world.disk import crashed
+from tests.world.polls import Delivered, read_all
 
 E = TypeVar("E", bound=OncelogError)
 
@@ -34,14 +32,6 @@ CHECKED = {"check_expected_offsets": "true"}
 """For :meth:`House.create`."""
 SEES_ALL = Transaction(2**62, 2**62, write_pointer=2**62)
 """That of a reader for whom every transaction has been committed."""
-
-
-class Message(NamedTuple):
-    """As a poll delivers it."""
-
-    offset: int
-    payload: bytes
-    message_id: bytes
 
 
 class BatchByBatch(MemoryStore):
@@ -134,18 +124,8 @@ class House:
     async def publish(self, topic: str, request: PublishRequest) -> PublishResponse:
         return await (await self.topic(topic)).publish(request)
 
-    async def read(self, topic: str, transaction: Transaction | None = None, limit: int = 100) -> list[Message]:
-        """Everything that polls deliver, page after page."""
-        log, found, position = await self.topic(topic), list[Message](), None
-        while True:
-            request = ConsumeRequest(position, inclusive=position is None, limit=limit)
-            request.transaction = None if transaction is None else transaction.to_bytes()
-            page = await log.poll(request, AS_ONCELOG)
-            delivered, last, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
-            found += [Message(each["offset"], each["payload"], each["id"]) for each in delivered]
-            if last is None:
-                return found
-            position = last
+    async def read(self, topic: str, transaction: Transaction | None = None) -> list[Delivered]:
+        return await read_all(await self.topic(topic), transaction=transaction)
 
     async def shown(self, topic: str) -> list[str]:
         """The payloads that every reader is given: one without a transaction, and one within; the offsets are dense."""

@@ -29,8 +29,6 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
-from oncelog.wire.codec import decode_polled, encode_consume_response
-from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import ConsumeRequest
 from oncelog_service.log.append.atomic import AtomicOnTopic, Staged
@@ -42,6 +40,7 @@ from tests.atomic.house import BatchByBatch, House, Stalling, living, messages, 
 from tests.patience import PATIENCE
 from tests.world.clock import ManualClock
 from tests.world.disk import crashed
+from tests.world.polls import decoded
 
 # --- all or nothing, and unseen until then
 
@@ -462,7 +461,7 @@ async def test_what_is_left_of_a_commit_says_everything_that_it_said_when_it_was
         await house.stage("t", "a", int(producer == "q"), messages("0", "1", "2", producer=producer, first=0, **said))
     await house.commit("t")
     page = await (await house.topic("a")).poll(ConsumeRequest(None), AS_ONCELOG)
-    found, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+    found, *_ = decoded(page)
     left = [("1", 1, None, {"a": "1"}, 8), ("2", 2, b"l", {"b": "2"}, None)]
     fields = ("producer", "sequenceId", "key", "properties", "ttl")
     told = [(each["payload"].decode(), *(each[name] for name in fields)) for each in found][2:]

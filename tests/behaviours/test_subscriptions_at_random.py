@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from oncelog.errors import ConsumerFenced, OffsetOutOfRange, SubscriptionNotFound
 from oncelog.message_id import MessageId
-from oncelog.wire.codec import decode_polled, encode_consume_response
-from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import Acknowledge, OpenSubscription, ReceiveMessages, SeekSubscription, StartPosition
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
@@ -22,6 +20,7 @@ from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, crashed, opened
 from tests.world.clock import ManualClock
+from tests.world.polls import decoded
 
 NAMES = ("a", "b")
 
@@ -162,7 +161,7 @@ class Run:
             await fenced(self._house.log.subscriptions.receive(consumer.name, asked, AS_ONCELOG))
             return
         page = await self._house.log.subscriptions.receive(consumer.name, asked, AS_ONCELOG)
-        records, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+        records, *_ = decoded(page)
         # After a restart nobody may have said yet how transactions ended: less is stable then than could be.
         stable = self._house.log.ranges.stable
         assert stable <= self.model.stable

@@ -8,11 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from oncelog.wire.codec import (
-    decode_polled,
-    encode_consume_response,
-)
-from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import OpenSubscription, ReceiveMessages, StartPosition
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog_dedup import Deduplicator
@@ -22,6 +17,7 @@ from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, Encoding, Page
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, opened
 from tests.world.clock import ManualClock
+from tests.world.polls import decoded
 
 SLICE = 50
 SMALL = AS_JSON._replace(max_messages=120)
@@ -55,7 +51,7 @@ async def poll(house: House, encoding: Encoding = AS_ONCELOG, **asked: object) -
 
 
 def payloads(page: Page) -> list[bytes]:
-    records, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+    records, *_ = decoded(page)
     return [each["payload"] for each in records]
 
 

@@ -8,11 +8,8 @@ from contextlib import suppress
 from random import Random
 
 from oncelog.errors import OncelogError
-from oncelog.wire.codec import decode_polled, encode_consume_response
 from oncelog.wire.columns import decode_message_columns, unpack
-from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import Acknowledge, OpenSubscription, ReceiveMessages, TransactionState
-from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.config import Settings
 from oncelog_service.log.read.pages import AS_ONCELOG
@@ -28,6 +25,7 @@ from tests.model.maps import NAMESPACE, Entry, check_map, check_snapshots, empty
 from tests.model.transactions import check_looks, check_opened, check_signs, settled, visible
 from tests.world.clock import ManualClock
 from tests.world.disk import Database, crashed, opened
+from tests.world.polls import Delivered, decoded, read_all
 
 TOPICS = ("orders", "payments")
 LIFETIME_MS = 90_000_000
@@ -93,19 +91,9 @@ class World:
         if log is not None:
             await log.close()
 
-    async def read_all(self, topic: str, limit: int, transaction: Transaction | None = None) -> list[tuple[bytes, int, bytes]]:
-        """(message id, offset, payload) of everything that polls deliver, page after page."""
-        log, found, position = await self.topic(topic), list[tuple[bytes, int, bytes]](), None
-        while True:
-            request = ConsumeRequest(position, inclusive=position is None, limit=limit)
-            request.transaction = None if transaction is None else transaction.to_bytes()
-            page = await log.poll(request, AS_ONCELOG)
-            messages, last, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))  # type: ignore[attr-defined]
-            found += [(each["id"], each["offset"], each["payload"]) for each in messages]
-            if last is None:
-                return found
-            assert position is None or position < last, f"{topic}: a poll after {position!r} answers {last!r}"
-            position = last
+    async def read_all(self, topic: str, limit: int, transaction: Transaction | None = None) -> list[Delivered]:
+        """Everything that polls of the topic deliver."""
+        return await read_all(await self.topic(topic), limit, transaction)
 
     # --- what must be so; nothing is under way meanwhile
 
@@ -176,7 +164,7 @@ class World:
         consumer = await opened.subscriptions.open(OpenSubscription(name="s", nonce="only"))
         asked = ReceiveMessages(epoch=consumer.epoch, limit=random.randint(1, 20))
         page = await opened.subscriptions.receive("s", asked, AS_ONCELOG)
-        records, *_ = decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))  # type: ignore[attr-defined]
+        records, *_ = decoded(page)
         given = [(each["id"], each["offset"], each["payload"]) for each in records]
         due = [each for each in expected if each[1] >= consumer.cursor]
         assert given == due[: len(given)], f"{topic}: a consumer at {consumer.cursor}"
