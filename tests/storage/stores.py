@@ -104,11 +104,9 @@ def place_of(kind: str, path: Path) -> Iterator[Place]:
 
 
 def put(*rows: tuple[Table, bytes, bytes], fence: Fence | None = None) -> Batch:
-    batch = Batch()
+    batch = Batch(fence)
     for row in rows:
         batch.put(*row)
-    if fence is not None:
-        batch.fences.add(fence)
     return batch
 
 

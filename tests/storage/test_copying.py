@@ -27,8 +27,8 @@ from oncelog_service.storage.copying import (
     copy_row_of,
     copy_rows,
     end_copy,
-    forget_copy,
     pieces,
+    set_copy_row,
 )
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Fence, Instance, LeaseTable, Store, StoreError, StoreFenced, Table
@@ -306,7 +306,7 @@ def test_of_two_copies_into_one_store_the_first_goes_on_and_a_killed_one_is_foll
         with pytest.raises(StoreFenced):
             store.write([put((Table.MESSAGE, b"k", b"killed"), fence=before)])
         begin_copy(store_of(dict([NAME])), store, "there", first.fence)
-        forget_copy(store, first.fence)
+        set_copy_row(store, None, first.fence)
     assert copy_row_of(store) is None
     with pytest.raises(StoreFenced):
-        forget_copy(store, before)
+        set_copy_row(store, None, before)

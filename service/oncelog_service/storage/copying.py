@@ -114,13 +114,6 @@ def begin_copy(source: Store, target: Store, shown: str, fence: Fence | None = N
     return False
 
 
-def forget_copy(target: Store, fence: Fence | None = None) -> None:
-    """Takes that row away again, before anything was copied. Raises StoreError."""
-    batch = _batch(fence)
-    batch.delete(Table.COPY, _KEY)
-    target.write([batch])
-
-
 def copy_rows(source: Store, target: Store, fence: Fence | None = None) -> Iterator[Copied]:
     """Makes the target's rows those of the source. Yields the same progress after each piece. Raises StoreError."""
     copied = Copied()
@@ -171,7 +164,7 @@ def differences(piece: Piece, other: Store) -> Iterator[Difference]:
 def _bring(piece: Piece, target: Store, copied: Copied, fence: Fence | None) -> None:
     """Writes a piece to the target at once; deletes rows that are not the source's, in several writes where they are many."""
     wanted = piece.rows
-    batch = _batch(fence)
+    batch = Batch(fence)
     with closing(target.scan(piece.table, piece.start, piece.stop)) as present:
         for key, value in present:
             expected = wanted.get(key)
@@ -180,7 +173,7 @@ def _bring(piece: Piece, target: Store, copied: Copied, fence: Fence | None) -> 
                 copied.deleted += 1
                 if len(batch.deletes) == PIECE_ROWS:
                     target.write([batch])
-                    batch = _batch(fence)
+                    batch = Batch(fence)
             elif expected == value:
                 del wanted[key]
     copied.written += len(wanted)
@@ -200,15 +193,11 @@ def _name_of(store: Store) -> str:
     return name.decode("ascii", "replace")
 
 
-def set_copy_row(target: Store, row: CopyRow, fence: Fence | None = None) -> None:
-    """Writes the row that says that a store is a copy. Raises StoreError."""
-    batch = _batch(fence)
-    batch.put(Table.COPY, _KEY, encode_record(row))
+def set_copy_row(target: Store, row: CopyRow | None, fence: Fence | None = None) -> None:
+    """Writes the row that says that a store is a copy; None takes it away, before anything was copied. Raises StoreError."""
+    batch = Batch(fence)
+    if row is None:
+        batch.delete(Table.COPY, _KEY)
+    else:
+        batch.put(Table.COPY, _KEY, encode_record(row))
     target.write([batch])
-
-
-def _batch(fence: Fence | None) -> Batch:
-    batch = Batch()
-    if fence is not None:
-        batch.fences.add(fence)
-    return batch

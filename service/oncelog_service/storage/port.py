@@ -152,8 +152,8 @@ class Batch:
 
     __slots__ = ("deletes", "fences", "puts", "runs")
 
-    def __init__(self) -> None:
-        self.fences: set[Fence] = set()
+    def __init__(self, fence: Fence | None = None) -> None:
+        self.fences: set[Fence] = set() if fence is None else {fence}
         """The leases that must be valid; a store that is one process's has none."""
         self.runs: list[tuple[Table, bytes, Sequence[bytes], Sequence[bytes]]] = []
         self.puts: list[tuple[Table, bytes, bytes]] = []

@@ -24,9 +24,7 @@ def store_id_of(store: Store, fence: Fence | None = None) -> str:
     name = find_store_id(store)
     if name is None:
         name = uuid4().hex
-        batch = Batch()
-        if fence is not None:
-            batch.fences.add(fence)
+        batch = Batch(fence)
         batch.put(Table.STORE_ID, _KEY, name.encode())
         store.write([batch])
     return name

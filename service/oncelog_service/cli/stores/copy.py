@@ -13,7 +13,7 @@ from oncelog_service.cli.output import Output, progress_bar
 from oncelog_service.cli.session import INTERRUPTED
 from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, served_named, show, size_of
 from oncelog_service.cluster.unserved import Kept, Served, Unserved
-from oncelog_service.storage.copying import Copied, begin_copy, copy_rows, end_copy, forget_copy
+from oncelog_service.storage.copying import Copied, begin_copy, copy_rows, end_copy, set_copy_row
 from oncelog_service.storage.open import shown
 
 GO_ON = "; the same command again goes on from there"
@@ -60,7 +60,7 @@ def _copied(source_url: str, target_url: str, as_json: bool) -> tuple[Copied, bo
                 kept.check()
             except Served:
                 if not again:
-                    forget_copy(target, kept.fence)
+                    set_copy_row(target, None, kept.fence)
                 raise
         with progress_bar(as_json, TELLING_ROWS) as bar:
             task = bar.add_task("copying", total=size_of(source, bar), rows=0, size="", rate=0.0)

@@ -11,17 +11,20 @@ from pathlib import Path
 from oncelog_service.storage.port import StoreError
 
 
+def sync_file(path: Path, flags: int) -> None:
+    """Makes what is in a file, opened with these flags, survive a power cut."""
+    with _opened(path, flags) as handle:
+        os.fsync(handle)
+
+
 def sync_directory(path: Path) -> None:
     """Makes what was created in ``path`` survive a power cut."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_file(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def sync_name(path: Path) -> None:
-    """Makes the name of a directory, which is there, survive a power cut."""
+def sync_with_name(path: Path) -> None:
+    """Makes what was created in ``path`` survive a power cut, and the name of that directory."""
+    sync_directory(path)
     # A parent that may not be read is somebody else's, as /var/lib/private of systemd is, and so is the name in it.
     with suppress(PermissionError):
         sync_directory(path.parent)
@@ -64,7 +67,7 @@ def locked(store: Path, path: Path, flags: int) -> int:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
-    handle = os.open(path, flags | os.O_CLOEXEC)
+    handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield handle
     finally:

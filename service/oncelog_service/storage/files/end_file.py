@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from oncelog_service.storage.checksum import SIZE, matches, with_checksum
-from oncelog_service.storage.files.directory import sync_directory, sync_name
+from oncelog_service.storage.files.directory import sync_directory, sync_file, sync_with_name
 from oncelog_service.storage.port import StoreDamaged, StoreError
 
 _MAGIC = b"OLEN"
@@ -113,13 +113,8 @@ class Making:
 
     def begin(self) -> None:
         """Puts the marker there, durably. Raises OSError."""
-        handle = os.open(self._marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        sync_directory(self._marker.parent)
-        sync_name(self._marker.parent)
+        sync_file(self._marker, os.O_WRONLY | os.O_CREAT)
+        sync_with_name(self._marker.parent)
 
     def end(self) -> None:
         """Takes the marker away: the store is made. Raises OSError."""

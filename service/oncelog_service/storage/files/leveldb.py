@@ -23,7 +23,7 @@ from typing import Any
 
 import plyvel
 
-from oncelog_service.storage.files.directory import locked_directory, make_directory, sync_directory, sync_name
+from oncelog_service.storage.files.directory import locked_directory, make_directory, sync_with_name
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
     TOKEN_SIZE,
@@ -72,8 +72,7 @@ class LevelDBStore:
                 begin_making(path)
             with cut_off([] if new else check_directory(path, reached)):
                 self._db = _opened(path, new)
-            sync_directory(path)
-            sync_name(path)
+            sync_with_name(path)
             self.number, self._token = self._read_end_row()
             if new:
                 self._write([])

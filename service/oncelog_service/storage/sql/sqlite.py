@@ -25,7 +25,7 @@ from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from oncelog_service.storage.files.directory import locked, make_directory, sync_directory, sync_name
+from oncelog_service.storage.files.directory import locked, make_directory, sync_file, sync_with_name
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
     EndFile,
@@ -117,8 +117,7 @@ class SqliteDatabase:
             raise StoreError(
                 f"{self.where}: SQLite keeps no write-ahead log there (journal_mode {mode}, synchronous {synchronous})"
             )
-        sync_directory(self._path.parent)
-        sync_name(self._path.parent)
+        sync_with_name(self._path.parent)
 
     def ready(self, writer: Connection) -> None:
         row = writer.exec_driver_sql(_GET, (ROW_KEY,)).scalar()
@@ -146,11 +145,7 @@ class SqliteDatabase:
         """
         log = _wal(self._path)
         if log.exists():
-            handle = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync_file(log, os.O_RDONLY)
         writer.exec_driver_sql("PRAGMA busy_timeout = 0")
         try:
             writer.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
