@@ -6,7 +6,7 @@ import pytest
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
-from oncelog_dedup import START, LastEntry, Position, SequenceMap, Snapshot
+from oncelog_dedup import LastEntry, Position, SequenceMap, Snapshot
 from oncelog_service.log.keep.recovery import last_timestamp, recover
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.open_topic import Recovered
@@ -53,11 +53,6 @@ async def written(messages: int = 47, trimmed: int = 0) -> Disk:
 def slots(disk: Disk) -> list[int]:
     """The upcoming offset of the snapshot in each slot."""
     return [Snapshot.from_bytes(disk.tables[Table.SNAPSHOT][key]).position.upcoming_offset for key in SLOTS]
-
-
-def test_a_topic_that_was_never_written_to_is_empty() -> None:
-    found = recovered(Disk())
-    assert (last_entries(found), found.fold.position, found.replayed, found.snapshots) == (SequenceMap(), START, 0, [None, None])
 
 
 @pytest.mark.parametrize("damaged", ["none", "newest", "both", "gone"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +38,11 @@ from tests.world.service import running_service
 
 NAME = (Table.STORE_ID, b""), b"0123456789abcdef0123456789abcdef"
 Contents = dict[tuple[Table, bytes], bytes]
+T = (Table.TRIM, b"default:t:\x00\x00\x00\x01")
+ROWS: Contents = dict([NAME]) | {
+    T: encode_record(TrimRow(1)),
+    (Table.TRIM, b"default:u:\x00\x00\x00\x02"): encode_record(TrimRow(2)),
+}
 
 
 def store_of(contents: Contents, store: Store | None = None) -> Store:
@@ -66,35 +69,20 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "PIECE_BYTES", 5_000)
 
 
-def random_contents(seed: int) -> Contents:
-    """Rows in all tables; runs whose keys share a beginning, keys at the edges, empty and large values."""
-    chosen = random.Random(seed)
-    edges = (b"", b"\x00", b"\x00\x00", b"\xff", b"\xff" * 12)
-    contents: Contents = dict([NAME])
-    for table in TABLES:
-        if table is not Table.STORE_ID:
-            keys = {chosen.randbytes(chosen.randrange(5)) for _ in range(chosen.randrange(20))} | set(chosen.sample(edges, 2))
-            keys |= {bytes(each) for length in range(4) for each in product((0, 1), repeat=length)}
-            start = b"default:t:\x00\x00\x00\x01" + chosen.randbytes(2)
-            keys |= {start + number.to_bytes(4, "big") for number in range(chosen.randrange(30))}
-            contents.update({(table, key): chosen.randbytes(chosen.choice((0, 1, 100, 100, 3_000))) for key in keys})
-    contents[Table.MESSAGE, b"large"] = chosen.randbytes(2 * 2**20)
-    return contents
+VALUES = st.sampled_from([b"", b"v", bytes(100), bytes(3_000), bytes(5_000), bytes(100_000)])
 
 
-def test_pieces_are_bounded_and_leave_no_gap() -> None:
-    contents = random_contents(1)
-    for table in TABLES:
-        found = list(pieces(store_of(contents), table))
-        assert found[0].start == b""
-        assert [piece.stop for piece in found[:-1]] == [piece.start for piece in found[1:]]
-        assert {(table, key): value for piece in found for key, value in piece.rows.items()} == {
-            each: value for each, value in contents.items() if each[0] is table
-        }
-        for piece in found:
-            assert len(piece.rows) <= 7
-            assert sum(len(key) + len(value) for key, value in list(piece.rows.items())[:-1]) < 5_000
-            assert all(piece.start <= key < piece.stop for key in piece.rows)
+@given(st.dictionaries(st.binary(max_size=3), VALUES, max_size=40), st.sampled_from(TABLES))
+def test_pieces_are_bounded_and_leave_no_gap(rows: dict[bytes, bytes], table: Table) -> None:
+    contents: Contents = {(table, key): value for key, value in rows.items()}
+    found = list(pieces(store_of(contents), table))
+    assert (found[0].start, found[-1].stop > b"\xff" * 12) == (b"", True)
+    assert [piece.stop for piece in found[:-1]] == [piece.start for piece in found[1:]]
+    assert [row for piece in found for row in piece.rows.items()] == sorted(rows.items())
+    for piece in found:
+        assert len(piece.rows) <= 7
+        assert sum(len(key) + len(value) for key, value in list(piece.rows.items())[:-1]) < 5_000
+        assert all(piece.start <= key < piece.stop for key in piece.rows)
 
 
 # --- broken off
@@ -149,7 +137,7 @@ def half_copy(source: Store, target: Store) -> Store:
 
 
 def test_no_store_is_overwritten_and_no_half_one_copied() -> None:
-    source, finished = store_of(random_contents(5)), MemoryStore()
+    source, finished = store_of(ROWS), MemoryStore()
     half = half_copy(source, MemoryStore())
     copy_whole(source, finished)
     other = store_of({NAME[0]: NAME[1][::-1]})
@@ -184,12 +172,6 @@ def test_no_service_opens_half_a_copy_nor_stays_behind(kind: str, tmp_path: Path
 
 
 # --- compared
-
-T = (Table.TRIM, b"default:t:\x00\x00\x00\x01")
-ROWS: Contents = dict([NAME]) | {
-    T: encode_record(TrimRow(1)),
-    (Table.TRIM, b"default:u:\x00\x00\x00\x02"): encode_record(TrimRow(2)),
-}
 
 
 def compared(left: Store, right: Store) -> list[str]:
