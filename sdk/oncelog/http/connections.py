@@ -54,7 +54,8 @@ class Connection:
 class Response:
     """An answer: its head, and its body as it comes. :meth:`let_go` of it, whatever happens."""
 
-    def __init__(self, url: str, connection: Connection, home: Connections, deadline: Deadline) -> None:
+    def __init__(self, url: str, connection: Connection, home: Connections, deadline: Deadline, begun: list[bytes]) -> None:
+        """``begun``: what of the body came with the head."""
         self.url = url
         self.status = connection.incoming.status
         self.headers: Mapping[str, str] = connection.incoming.headers
@@ -62,14 +63,7 @@ class Response:
         self._connection = connection
         self._home = home
         self._deadline = deadline
-        self._begun: list[bytes] = []
-
-    async def read_head(self) -> None:
-        """Wait for the head; :attr:`status` and :attr:`headers` are known from then on. Raises OSError."""
-        incoming = self._connection.incoming
-        while not incoming.has_head:
-            self._begun += incoming.feed(await self._connection.stream.receive(_HEAD_BYTES, self._deadline))
-        self.status, self.headers = incoming.status, incoming.headers
+        self._begun = begun
 
     async def more(self) -> list[bytes] | None:
         """What comes next of the body, as soon as there is any; None at its end. Raises OSError."""
@@ -127,16 +121,17 @@ class Connections:
             connection = self._idle(parts) or Connection(await self._opened(parts, deadline))
         except (OSError, ValueError) as error:
             raise NotSent(f"{parts.hostname}: {error}") from error
-        response = Response(url, connection, self, deadline)
+        incoming, begun = connection.incoming, list[bytes]()
         try:
-            connection.incoming.begin()
+            incoming.begin()
             with suppress(BrokenPipeError):  # who refuses a body unread may have answered; urllib3 goes on so, too
                 await _send(connection.stream, head, body, deadline)
-            await response.read_head()
+            while not incoming.has_head:
+                begun += incoming.feed(await connection.stream.receive(_HEAD_BYTES, deadline))
         except BaseException:
             connection.close()
             raise
-        return response
+        return Response(url, connection, self, deadline, begun)
 
     def keep(self, url: str, connection: Connection) -> None:
         """Have it ready for the next request to the same host."""
