@@ -107,8 +107,9 @@ async def test_a_closed_client_stays_closed(house: RunningService) -> None:
     await client.close()
 
 
-async def test_a_host_that_nobody_knows_is_looked_up_without_holding_up_the_loop() -> None:
-    async with AsyncClient("http://no-such-host.invalid", retry=0, timeout=20) as client:
+@pytest.mark.parametrize("host", ["no-such-host.invalid", f"{'a' * 70}.example"])
+async def test_a_host_that_nobody_knows_or_that_is_no_name_cannot_be_reached(host: str) -> None:
+    async with AsyncClient(f"http://{host}", retry=0, timeout=20) as client:
         with pytest.raises(ConnectionFailed):
             await client.topics()
 

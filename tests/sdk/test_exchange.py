@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,8 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import ConnectionFailed, InvalidResponse
+from oncelog.http.connections import Connections
 from oncelog.http.exchange import MAX_HEAD_BYTES, BadAnswer, Incoming, basic, request_bytes, target_of
+from oncelog.http.sockets import Deadline
 from oncelog.http.transport import Transport
+from oncelog.http.trust import Trust
+from oncelog.process.procedures import drive
 from tests.patience import PATIENCE
 from tests.sdk.fakes import listening
 
@@ -213,3 +218,25 @@ def test_an_answer_that_comes_unasked_is_nobodys() -> None:
         assert sent.wait(PATIENCE)
         assert transport.call("GET", "/") == b"one"
         transport.close()
+
+
+class Deaf:
+    """A network with one host, which has answered and takes nothing."""
+
+    async def addresses(self, host: str, port: int, deadline: Deadline) -> list[Any]:
+        raise AssertionError("it is no name")
+
+    async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Any:
+        opened.close()
+        return self
+
+    async def send(self, data: bytes, deadline: Deadline) -> None:
+        raise BrokenPipeError
+
+    async def receive(self, most: int, deadline: Deadline) -> bytes:
+        return ONE
+
+
+def test_who_refuses_a_body_unread_may_have_answered() -> None:
+    response = drive(Connections(Trust(), Deaf()).ask("POST", "http://127.0.0.1:1", b"body", {}, Deadline(PATIENCE)))
+    assert (response.status, drive(response.content())) == (200, b"one")
