@@ -109,10 +109,7 @@ class Endings:
 
         ``refusal``: known before, of what it brings; it still may be a duplicate, or have ended.
         """
-        overtaken = await self._overtaken(transaction, request)
-        if overtaken is not None:
-            return overtaken
-        if transaction.expires <= self._ledger.running.now_ms():
+        if self._ledger.is_open(transaction.number) and transaction.expires <= self._ledger.running.now_ms():
             await self.abort(transaction, TIMED_OUT, "it was not committed in time")
             return again(self._ledger.ended[transaction.id], request)
         work: dict[TopicRef, _Work] = {}
@@ -254,7 +251,17 @@ class Endings:
         with self._writer.moving():
             transaction = begin(batch)
             copied = {topic: each.log.atomic.copy(batch, each.ready.staged) for topic, each in work.items()}
-            became = _committed(transaction, request, branches, copied)
+            became = outcome(
+                transaction,
+                "committed",
+                copied,
+                branches=[each.id for each in branches],
+                messages=sum(each.messages for each in copied.values()),
+                producer=request.producer,
+                sequence_id=request.sequence_id,
+                incarnation=request.incarnation,
+                checksum=request.checksum,
+            )
             self._ledger.append(batch, Commit(transaction.number, tuple(each.number for each in branches)))
             self._ledger.end(batch, transaction, Ended(became, asked=asked))
             for branch in branches:
@@ -374,22 +381,6 @@ def _holders(transaction: Transaction, carried: Iterable[TopicRef], branches: Se
 def _concerned(transaction: Transaction, brought: Sequence[Brought]) -> dict[TopicRef, Copied | None]:
     """Returns the topics that it would have put messages on."""
     return dict.fromkeys((*transaction.topics, *(each.topic for each in brought)))
-
-
-def _committed(
-    transaction: Transaction, request: CommitRequest, branches: Sequence[Transaction], copied: Mapping[TopicRef, Copied]
-) -> AtomicOutcome:
-    return outcome(
-        transaction,
-        "committed",
-        copied,
-        branches=[each.id for each in branches],
-        messages=sum(each.messages for each in copied.values()),
-        producer=request.producer,
-        sequence_id=request.sequence_id,
-        incarnation=request.incarnation,
-        checksum=request.checksum,
-    )
 
 
 def _chunks(staged: Iterable[Staged]) -> int:

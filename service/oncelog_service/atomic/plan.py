@@ -15,7 +15,7 @@ meets records of transactions whose Begin is gone. All these have ended; what co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -105,7 +105,7 @@ class Plan:
 
     def _commit(self, record: Commit) -> None:
         transaction = self._find(record)
-        branches = self._named(record.branches)
+        branches = [self.transactions[number] for number in record.branches if number in self.transactions]
         _check(len({record.number, *record.branches}) == 1 + len(record.branches), record, "it names a branch twice, or itself")
         _check(not self._whole or len(branches) == len(record.branches), record, "it names a branch that has ended")
         groups = {each.group for each in (transaction, *branches) if each is not None}
@@ -126,10 +126,6 @@ class Plan:
         if transaction is None and self._whole:
             raise PlanError(f"{record} cannot follow: this transaction is not in progress")
         return transaction
-
-    def _named(self, numbers: Iterable[int]) -> list[Transaction]:
-        """Returns those of them that are in progress."""
-        return [self.transactions[number] for number in numbers if number in self.transactions]
 
     def _end(self, transaction: Transaction, how: str) -> None:
         number, key = transaction.number, (transaction.group, transaction.id)
