@@ -195,6 +195,19 @@ async def test_unacknowledged_waits_for_an_end_and_knows_whose_participants_they
         assert (await manager.show(begun)).participants == ["there:default/orders/1"]
 
 
+async def test_who_waits_for_the_next_end_looks_only_when_there_is_one(
+    manager: TransactionManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = (await manager.start(SHORT)).transaction_id
+    await manager.enlist(begun, ORDERS)
+    await manager.commit(begun)
+    await manager.acknowledge(begun, ORDERS)
+    looked, look = list[int](), manager._settlements
+    monkeypatch.setattr(manager, "_settlements", lambda *asked: looked.append(1) or look(*asked))
+    assert await manager.unacknowledged(0.05) == []
+    assert len(looked) <= 3
+
+
 # --- listing and pruning
 
 
