@@ -17,7 +17,7 @@ from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.keep.recovery import recover
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.scan import Expired
+from oncelog_service.log.scan import Expired, expired_rows
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.reading import Scans
 from oncelog_service.storage.fields import Columns
@@ -135,3 +135,8 @@ def fill(disk: Disk, requests: Sequence[Columns], prefix: bytes = PREFIX, step_m
 def single_rows(row_ids: Iterable[bytes], first_offset: int = 0) -> list[Expired]:
     """What retention is told of rows that hold one message each."""
     return [Expired(each, first_offset + number + 1, message_id_of(each)) for number, each in enumerate(row_ids)]
+
+
+def oldest(disk: Disk, count: int = 10_000) -> list[Expired]:
+    """So many messages of the log on disk, the oldest first, as retention is told of those that have expired."""
+    return expired_rows(MemoryStore(disk), PREFIX, 2**62, 0, count)

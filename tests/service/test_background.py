@@ -14,13 +14,10 @@ from oncelog.wire.models import Settlement
 from oncelog_service import background as background_module
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import RECENT_SECONDS, Background
-from oncelog_service.log.keep import snapshots as snapshots_module
 from oncelog_service.retention import Retention
-from oncelog_service.service import Service
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.transactions.manager import TransactionManager
 from tests.patience import until
-from tests.rest.talk import Topic
 from tests.world.clock import ManualClock
 from tests.world.service import running_service
 
@@ -118,29 +115,3 @@ def test_the_same_error_is_told_once_with_its_traceback_and_forgotten_when_it_is
     assert (background.failures, background.failing) == (3, ["some work"])
     clock.advance(int(RECENT_SECONDS * 1000))
     assert background.failing == []
-
-
-def test_a_snapshot_that_fails_is_told_and_the_topic_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    real, failures = snapshots_module._encoded, [MemoryError("too large")]
-
-    def encoded(snapshots: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return real(snapshots)
-
-    monkeypatch.setattr(snapshots_module, "_ENCODED_AT_ONCE", -1)
-    monkeypatch.setattr(snapshots_module, "_encoded", encoded)
-
-    async def newest(inside: Service) -> int | None:
-        return (await inside.topics.open("default", "t")).snapshots.newest
-
-    with running_service(snapshot_messages=1) as service:
-        topic = Topic(service.url, "t")
-        for number in range(100):
-            assert topic.publish(f"{number}").status_code == 200
-            if service.on_loop(newest) is not None:
-                break
-        assert service.on_loop(newest) is not None
-    assert "a snapshot failed" in caplog.text

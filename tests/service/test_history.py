@@ -20,7 +20,7 @@ from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Rows, Table
-from oncelog_service.storage.rows import message_id_of, rolled_back
+from oncelog_service.storage.rows import message_id_of
 from tests.service.house import PREFIX, flip
 from tests.service.written import Message, Request, WrittenLog, requests, written
 
@@ -179,15 +179,16 @@ NAMED = [b"%d" % each * (1 + each * 30 % 97) for each in range(12)]
 """Payloads of several lengths, and lengths of lengths."""
 
 
-def side_by_side(pointer: int | None = None) -> WrittenLog:
+def side_by_side(pointer: int | None = None, rolled: bool = False) -> WrittenLog:
     """A producer's messages 5 to 16 at offsets 1 to 12: of several requests, in one millisecond and in others, with and without
     keys, ttls and a write pointer."""
     log = WrittenLog()
     log.publish(Columns([b"before"], "b", [5]))
-    kinds: list[dict[str, Any]] = [{}, {"keys": [b"k", None, b""]}, {"ttls": [10**6] * 3}, {"write_pointer": pointer}]
+    kinds: list[dict[str, Any]] = [{}, {"write_pointer": pointer}, {"keys": [b"k", None, b""]}, {"ttls": [10**6] * 3}]
     for number, kind in enumerate(kinds):
         at = 3 * number
-        log.publish(Columns(NAMED[at : at + 3], "a", range(at + 5, at + 8), **kind), step_ms=number % 2)
+        columns = Columns(NAMED[at : at + 3], "a", range(at + 5, at + 8), **kind)
+        log.publish(columns, rolled=rolled and number == 1, step_ms=number % 2)
     log.publish(Columns([b"behind"], "b", [6]))
     return log
 
@@ -248,11 +249,7 @@ def test_what_is_no_run_is_looked_at_message_by_message(at: int) -> None:
 
 
 def test_of_what_was_rolled_back_between_them_nothing_is_an_original() -> None:
-    log = side_by_side(7)
-    messages = log.disk.tables[Table.MESSAGE]
-    key = PREFIX + log.row_ids[11]
-    messages[key] = rolled_back(messages[key])
-    assert found_in(log, 5, 17).keys() == {*range(5, 17)} - {15}
+    assert found_in(side_by_side(7, rolled=True), 5, 17).keys() == {*range(5, 17)} - {8, 9, 10}
 
 
 @pytest.mark.parametrize("step", [1, 2], ids=["side by side", "with gaps"])

@@ -16,14 +16,13 @@ from oncelog_service import group_commit as writer
 from oncelog_service.log.keep.recovery import recover
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.scan import Expired, expired_rows
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.log.verify import Findings, verify_log
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
 from tests.patience import PATIENCE
-from tests.service.house import PREFIX, House, crashed, flip, opened
+from tests.service.house import PREFIX, House, crashed, flip, oldest, opened
 
 FEW = Limits(snapshot_messages=7, snapshot_seconds=1_000.0)
 
@@ -48,10 +47,6 @@ def recovered_keys(disk: Disk) -> KeyIndex:
     keys = recover(MemoryStore(disk), PREFIX, True).keys
     assert keys is not None
     return keys
-
-
-def oldest(disk: Disk, count: int) -> list[Expired]:
-    return expired_rows(MemoryStore(disk), PREFIX, 2**62, 0, count)
 
 
 def found_by_verify(house: House) -> Findings:

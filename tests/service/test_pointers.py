@@ -18,9 +18,8 @@ from oncelog_service.log.groups.pointers import WritePointers
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
-from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import write_pointer_of
 from oncelog_service.transactions.manager import TransactionManager
+from tests.model.maps import entries
 from tests.patience import PATIENCE
 from tests.service.house import BEGIN, PARTICIPANT, opened, turns
 from tests.world.clock import ManualClock
@@ -308,7 +307,7 @@ async def test_a_large_transaction_is_rolled_back_some_rows_at_a_time_and_whole(
         await house.log.settle(pointer, committed=False)
         assert disk.writes == before + 3
         assert not house.log.dedup.fold.unsettled
-        assert {write_pointer_of(row) for row in disk.tables[Table.MESSAGE].values()} == {-pointer}
+        assert {each.pointer for each in entries(disk.tables, "orders")} == {-pointer}
 
 
 async def test_a_topic_that_may_be_served_elsewhere_answers_nothing_from_memory() -> None:

@@ -15,12 +15,10 @@ from oncelog_dedup import Snapshot
 from oncelog_service.log.keep import snapshots as snapshots_module
 from oncelog_service.log.keep.recovery import recover
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.scan import Expired, expired_rows
-from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from tests.patience import PATIENCE
-from tests.service.house import PREFIX, crashed, numbered, opened, single_rows
+from tests.service.house import PREFIX, crashed, numbered, oldest, opened
 from tests.world.clock import ManualClock
 
 FEW = Limits(snapshot_messages=10, snapshot_seconds=5.0)
@@ -106,6 +104,25 @@ async def test_a_large_one_is_encoded_aside_and_holds_what_was_stable_when_it_be
     assert snapshot.last_entries.get("p").sequence_id == 0
 
 
+async def test_one_that_fails_is_told_and_the_next_one_is_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoded, failures = snapshots_module._encoded, [MemoryError("too large")]
+
+    def fails_once(snapshots: Sequence[Snapshot]) -> list[bytes]:
+        if failures:
+            raise failures.pop()
+        return encoded(snapshots)
+
+    monkeypatch.setattr(snapshots_module, "_ENCODED_AT_ONCE", -1)
+    monkeypatch.setattr(snapshots_module, "_encoded", fails_once)
+    async with opened(Disk(), limits=Limits(snapshot_messages=1)) as house:
+        while house.log.snapshots.newest is None:
+            await house.log.publish(PublishRequest([b"x"]))
+        assert house.log.position.upcoming_offset < 100
+    assert "a snapshot failed" in caplog.text
+
+
 async def test_after_a_clean_stop_nothing_is_replayed_and_without_news_nothing_is_written() -> None:
     disk = Disk()
     async with opened(disk) as house:
@@ -121,19 +138,13 @@ async def test_retention_deletes_nothing_that_is_not_in_both_snapshots() -> None
     async with opened(watched.disk, clean=False) as house:
         for number in range(8):
             await house.log.publish(numbered([b"x"], "p", number))
-        ids = [key[-ROW_ID_SIZE:] for key in sorted(watched.disk.tables[Table.MESSAGE])]
-        assert await house.log.trim(single_rows(ids[:5])) == 5
+        assert await house.log.trim(oldest(watched.disk, 5)) == 5
         assert house.log.snapshots.covered_by_both >= 5
     for moment in [*watched.moments, watched.disk]:
         assert recover(MemoryStore(moment), PREFIX).fold.position.upcoming_offset in range(9)
         if moment.tables[Table.TRIM]:
             assert [each.position.upcoming_offset for each in snapshots_of(moment)] == [8, 8]
-            assert len(moment.tables[Table.MESSAGE]) == 3
-
-
-def begins(disk: Disk) -> list[Expired]:
-    """What lies on disk, oldest first, as if all of it had expired."""
-    return expired_rows(MemoryStore(disk), PREFIX, 2**62, 0, 1_000)
+            assert len(oldest(moment)) == 3
 
 
 @pytest.mark.parametrize("idle", [False, True])
@@ -145,18 +156,18 @@ async def test_retention_writes_no_more_entries_than_it_frees_messages_and_an_id
         await house.log.snapshots.take()
         for number in range(100):
             await house.log.publish(numbered([b"x"], "p0", number + 1))
-            await house.log.trim(begins(watched.disk)[:1])
+            await house.log.trim(oldest(watched.disk, 1))
         assert len(watched.snapshots) == 1, "two would hold 400 entries, and free less"
-        assert len(watched.disk.tables[Table.MESSAGE]) == producers + 100, "both cover nothing yet"
-        assert await house.log.trim(begins(watched.disk)[:200]) == 200, "one is there already: 200 entries free 200 messages"
+        assert len(oldest(watched.disk)) == producers + 100, "both cover nothing yet"
+        assert await house.log.trim(oldest(watched.disk, 200)) == 200, "one is there already: 200 entries free 200 messages"
         assert len(watched.snapshots) == 2
     disk = watched.disk
     async with opened(disk, clock, clean=False) as house:
         await house.log.publish(numbered([b"x"], "p0", 101))
         clock.advance(24 * 3_600_000 - (0 if idle else 1))
         for _ in range(3):
-            await house.log.trim(begins(disk))
-        assert len(disk.tables[Table.MESSAGE]) == (0 if idle else 101)
+            await house.log.trim(oldest(disk))
+        assert len(oldest(disk)) == (0 if idle else 101)
         assert len(watched.snapshots) == (4 if idle else 2)
     fold = recover(MemoryStore(disk), PREFIX).fold
     assert (len(fold), fold.position.upcoming_offset) == (producers, producers + 101)
@@ -171,7 +182,7 @@ async def test_an_idle_topic_is_freed_up_to_what_is_undecided_and_no_snapshot_is
         await house.log.publish(PublishRequest([b"undecided"], write_pointer=begun.transaction_id))
         await house.log.publish(numbered([b"x"], "p", 1))
         clock.advance(24 * 3_600_000)
-        assert await house.log.trim(begins(watched.disk)) == 1
+        assert await house.log.trim(oldest(watched.disk)) == 1
         assert len(watched.snapshots) == 2
         assert house.log.earliest_offset == 1
 
@@ -183,12 +194,12 @@ async def test_a_busy_topic_is_freed_by_the_snapshots_of_its_schedule() -> None:
         for number in range(700):
             await house.log.publish(numbered([b"x"], f"p{number % producers}", number))
             if number >= producers:
-                await house.log.trim(begins(watched.disk)[:5])
+                await house.log.trim(oldest(watched.disk, 5))
         messages = house.log.position.upcoming_offset
         assert sum(len(each.last_entries) for each in watched.snapshots) <= messages
         await house.writer.synced()
         assert house.log.snapshots.covered_by_both >= messages - 3 * producers
-        assert house.log.earliest_offset == messages - len(watched.disk.tables[Table.MESSAGE]) >= messages - 4 * producers
+        assert house.log.earliest_offset == messages - len(oldest(watched.disk)) >= messages - 4 * producers
 
 
 @pytest.mark.parametrize("on_disk_all_the_same", [False, True])
