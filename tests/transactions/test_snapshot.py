@@ -76,6 +76,11 @@ def test_a_snapshot_of_another_layout_is_refused_although_its_checksum_holds(at:
         decode_snapshot(with_checksum(bytes(body)))
 
 
+def test_a_snapshot_with_something_left_over_is_refused_although_its_checksum_holds() -> None:
+    with pytest.raises(EventDamaged, match="left over"):
+        decode_snapshot(with_checksum(encode_snapshot(lived())[:-4] + bytes(1)))
+
+
 def test_no_flipped_bit_and_no_cut_of_a_snapshot_goes_unnoticed() -> None:
     data = encode_snapshot(lived())
     for bit in range(0, len(data) * 8, 7):
