@@ -8,8 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from oncelog import AsyncConsumer, AsyncReader, Client, Message, Producer
-from oncelog.errors import ConsumerClosed, ReaderClosed
+from oncelog import AsyncClient, AsyncConsumer, AsyncReader, Client, Message, Producer
+from oncelog.errors import ConsumerClosed, MessagesExpired, ReaderClosed
+from oncelog.wire.requests import ConsumeRequest, Polled
+from tests.sdk.test_position import page
 from tests.world.awaits import Moment, at_each_await, cancelled
 from tests.world.service import RunningService
 
@@ -88,6 +90,43 @@ async def test_it_is_opened_first(topic: str, house: RunningService) -> None:
     for stream in (AsyncReader(topic, url=house.url), AsyncConsumer(topic, "s", url=house.url)):
         with pytest.raises(RuntimeError, match="not open"):
             await anext(aiter(stream))
+
+
+async def test_what_has_expired_where_it_was_before_a_seek_is_no_matter() -> None:
+    asked, may = asyncio.Event(), asyncio.Event()
+
+    class Overtaken(AsyncClient):
+        async def poll(self, topic: str, request: ConsumeRequest, namespace: str = "default") -> Polled:
+            if request.start_offset is not None:
+                return page(7)
+            asked.set()
+            await may.wait()
+            raise MessagesExpired(first=0, earliest=5, upcoming=9)
+
+    async with Overtaken("http://127.0.0.1:9") as client, AsyncReader("t", client=client) as reader:
+        reading = asyncio.ensure_future(reader.read(1))
+        await asked.wait()
+        await reader.seek(7)
+        may.set()
+        assert [message.offset for message in await reading] == [7]
+
+
+async def test_an_answer_from_before_a_seek_that_comes_behind_it_is_not_delivered(filled: str, house: RunningService) -> None:
+    came, may = asyncio.Event(), asyncio.Event()
+
+    class Late(AsyncClient):
+        async def receive(self, *given: Any) -> Polled:
+            polled = await super().receive(*given)
+            came.set()
+            await may.wait()
+            return polled
+
+    async with Late(house.url) as client, AsyncConsumer(filled, "s", client=client) as consumer:
+        receiving = asyncio.ensure_future(consumer.receive(1))
+        await came.wait()
+        await consumer.seek(8)
+        may.set()
+        assert [message.offset for message in await receiving] == [8]
 
 
 @pytest.mark.parametrize("kind", [AsyncReader, AsyncConsumer])

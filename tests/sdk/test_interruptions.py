@@ -14,7 +14,7 @@ from linecache import getline
 from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from sqlalchemy import NullPool, create_engine, event, text
@@ -23,19 +23,18 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 import oncelog
-from oncelog import AtomicBatch, Client, Message, Producer, Reader, SqlParticipant, errors
+from oncelog import AtomicBatch, Client, Consumer, Message, Producer, Reader, SqlParticipant, errors
 from oncelog.errors import ProducerStopped, TransactionClosed, TransactionInDoubt
-from oncelog.process.procedures import drive
 from oncelog.process.turns import Turn
 from oncelog.producing.outcome import LOCK, Outcome, Outcomes
-from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
+from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition
 from oncelog.reading.stream import Stream
 from oncelog.values.receipt import Receipts
 from oncelog.wire.requests import ConsumeRequest
 from tests.sdk.databases import change, effects, with_effects
 from tests.sdk.memory_service import MemoryClient
 from tests.sdk.signals import ctrl_c
-from tests.sdk.test_position import Log, id_of
+from tests.sdk.test_position import Log
 
 PACKAGE = Path(oncelog.__file__).parent
 ENDING = ("transactions/transaction.py", "transactions/ending.py", "sql/participant.py", "sql/markers.py")
@@ -266,17 +265,18 @@ def test_wherever_reading_is_interrupted_it_goes_on_with_the_next_message(positi
     assert at > 40, "there are that many places"
 
 
-def test_wherever_a_consumer_is_interrupted_what_is_acknowledged_is_passed_over() -> None:
+def test_wherever_a_consumer_is_interrupted_what_is_acknowledged_is_passed_over(client: Client, filled: str) -> None:
+    with Consumer(filled, "other", client=client) as other:
+        fifth = other.receive(5, timeout=0)[4]
     wrong = set()
     for at in count(1):
-        stream = Reading(ConsumerPosition())
-        position = cast(ConsumerPosition, stream._at)
-        drive(stream._fetch(0))
-        position.acknowledged(Upto(id_of(3), None))
-        place = ctrl_c(at, position.pass_over, MODULES)
-        position.pass_over()
-        if [message.offset for message in stream] != list(range(4, 12)):
-            wrong.add(place)
+        with Consumer(filled, f"s{at}", client=client, timeout=0) as consumer:
+            got = consumer.receive(1, timeout=0)
+            consumer.ack(fifth)
+            place = ctrl_c(at, lambda consumer=consumer, got=got: got.extend(consumer.receive(1, 0)), MODULES)  # type: ignore[misc]
+            if [message.offset for message in (*got, *consumer)] != [0, *range(5, 10)]:
+                wrong.add(place)
         if place is None:
             break
     assert not wrong
+    assert at > 20, "there are that many places"

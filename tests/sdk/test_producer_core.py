@@ -229,6 +229,15 @@ def test_an_id_that_was_passed_over_is_refused_and_a_repeated_one_is_sent_again(
     assert [list(request.sequence_ids or ()) for _, request in shell.requests] == [[5, 9], [1, 2, 5, 9]]
 
 
+def test_the_oldest_of_many_gaps_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog.producing.numbering.Numbers.MAX_RANGES", 3)
+    shell = Shell()
+    for number in range(0, 20, 2):
+        shell.put(sequence_id=number)
+    assert shell.core.numbers.ranges == [(14, 14), (16, 16), (18, 18)]
+    shell.put(sequence_id=2)
+
+
 def test_a_whole_batch_takes_all_its_numbers_or_none() -> None:
     shell = Shell()
     shell.whole([b"1", b"5"], 0, [1, 5])
