@@ -196,6 +196,22 @@ def test_a_fenced_consumer_hears_of_it_in_the_background(client: Client, filled:
     assert client.subscription(filled, "s").cursor == 0
 
 
+def test_what_is_acknowledged_while_it_hears_that_it_is_fenced_is_given_up_too(
+    watched: Watched, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Consumer(filled, "s", client=watched, ack_interval=LONG) as consumer:
+        messages = consumer.receive(timeout=0)
+
+        def fenced(*_: object, **__: object) -> int:
+            consumer.ack_async(messages[5])
+            raise ConsumerFenced
+
+        monkeypatch.setattr(watched, "acknowledge", fenced)
+        consumer.ack_async(messages[1])
+        with pytest.raises(ConsumerFenced):
+            consumer.flush()
+
+
 # --- seek and close
 
 

@@ -354,7 +354,9 @@ def test_at_the_end_of_the_process_nothing_is_tried_beyond_the_last_moment() -> 
     assert shell.now <= 2.0
 
 
-SENT = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 12), min_size=1, max_size=6)), max_size=6)
+IDS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+DENSE = st.builds(lambda first, count: [*range(first, first + count)], st.integers(0, 12), st.integers(1, 6))
+SENT = st.lists(st.tuples(st.booleans(), IDS | DENSE), max_size=6)
 
 
 @given(SENT, st.booleans(), st.none() | st.integers(0, 9))
@@ -383,6 +385,7 @@ def test_messages_of_a_batch_are_numbered_sent_and_answered_as_if_they_came_one_
         assert not refused
     assert together.core.numbers.next == apart.core.numbers.next
     assert together.core.numbers.ranges == apart.core.numbers.ranges
+    assert together.core.numbers.highest == apart.core.numbers.highest
     assert [(each.status, each.sequence_id) for each in together.run()] == [
         (each.status, each.sequence_id) for each in apart.run()
     ]

@@ -85,7 +85,7 @@ async def at_each_await(once: Callable[[Moment], Awaitable[object]]) -> int:
     most = 0
     for late in (False, True):
         at = missed = 0
-        while missed < 2:
+        while missed < (2 if at else 10):  # on a busy machine the first answers may all be there at once
             moment = Moment(at, late)
             await once(moment)
             at, missed = (at + 1, 0) if moment.reached else (at, missed + 1)
