@@ -158,6 +158,17 @@ async def test_a_transaction_has_its_whole_time_anew_when_the_service_is_back_wh
         assert await house.shown("a") == []
 
 
+async def test_a_round_leaves_alone_what_a_call_is_ending_and_gives_up_the_others(house: House) -> None:
+    for name in ("t", "u"):
+        await house.begin(name, timeout_ms=1_000)
+        await house.stage(name, "a", 0, messages(name))
+    async with _waiting(AtomicOnTopic, "ready", house.commit("t")) as waiting:
+        house.clock.advance(1_000)
+        await asyncio.wait_for(house.atomic.once(), 5)
+        assert [await house.state(name) for name in ("t", "u")] == ["in_progress", "timed_out"]
+    assert waiting.result().state == "committed"
+
+
 # --- chunks
 
 
@@ -485,6 +496,15 @@ async def test_what_is_left_of_a_commit_holds_what_was_still_being_staged() -> N
         store.goes.set()
         await asyncio.gather(*calls)
         assert await house.shown("a") == ["0", "1"]
+
+
+async def test_what_is_staged_while_the_rest_is_held_in_memory_is_in_the_commit(house: House) -> None:
+    await house.begin("t")
+    await _published(house, "0")
+    await house.stage("t", "a", 0, messages("0", "1", producer="p", first=0))
+    async with _waiting(AtomicOnTopic, "ready", house.commit("t")):
+        await house.stage("t", "a", 1, messages("2"))
+    assert await house.shown("a") == ["0", "1", "2"]
 
 
 async def test_the_same_message_published_and_committed_at_once_is_in_the_log_once(house: House) -> None:
