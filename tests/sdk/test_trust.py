@@ -118,11 +118,15 @@ def test_a_service_that_is_not_trusted_is_sent_nothing(certificates: Certificate
 def test_certificates_are_checked_and_their_files_are_read_at_once(certificates: Certificates, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("nothing")
     pair = (certificates.path("client.pem"), certificates.path("server.key"))
+    locked = (pair[0], str(tmp_path / "locked.key"))
+    words = ["pkcs8", "-topk8", "-in", certificates.path("client.key"), "-out", locked[1], "-passout", "pass:x"]
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
     for wrong, says in (
         ({"verify": False}, "always checked"),
         ({"verify": tmp_path / "missing.pem"}, "cannot be read"),
         ({"verify": tmp_path / "empty.pem"}, "cannot be read"),
         ({"cert": pair}, "client's certificate"),
+        ({"cert": locked}, "the key is encrypted"),  # nobody is asked at a terminal
     ):
         with pytest.raises(ValueError, match=says):
             Client("https://x", **wrong)  # type: ignore[arg-type]
