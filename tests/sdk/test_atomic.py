@@ -13,6 +13,7 @@ import pytest
 
 from oncelog import AtomicBatch, Client, MessageId, Producer
 from oncelog.errors import (
+    ConnectionFailed,
     InternalError,
     InvalidRequest,
     OffsetMismatch,
@@ -128,6 +129,14 @@ def test_the_blocks_error_gets_out_even_if_the_service_cannot_be_told(house: Run
         other.send(topics[0], b"never")
         with pytest.raises(OncelogError):
             other.abort()
+
+
+def test_one_whose_begin_was_lost_can_be_aborted(house: RunningService, topics: list[str]) -> None:
+    with meeting(house.url, lambda each: "request" if each.path.endswith("/atomic") else None, retry=0) as (client, _):
+        batch = client.atomic("g", buffer_bytes=0)
+        with pytest.raises(ConnectionFailed):
+            batch.send(topics[0], b"never")
+        batch.abort()
 
 
 def test_it_can_be_committed_and_aborted_by_hand_and_ends_once(client: Client, topics: list[str]) -> None:
