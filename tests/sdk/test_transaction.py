@@ -273,11 +273,14 @@ def test_an_abort_that_did_not_get_through_is_repeated_by_the_next_transaction(
     assert memory.calls.count("client.abort") == 3
 
 
-def test_an_abort_of_what_has_ended_already_is_not_repeated(memory: MemoryClient) -> None:
-    ended = TransactionNotInProgress(write_pointer=1, state="invalid")
-    run(context_of(memory, faults := {"block": BOOM, "client.abort": ended}), faults)
-    assert run(memory.transaction(), {}) is None
-    assert memory.calls.count("client.abort") == 1
+@pytest.mark.parametrize(
+    "answers", [[TransactionNotInProgress(write_pointer=1, state="invalid")], [UNAVAILABLE[0], TransactionNotFound()]]
+)
+def test_an_abort_of_what_has_ended_already_is_not_repeated(memory: MemoryClient, answers: list[BaseException]) -> None:
+    run(context_of(memory, faults := {"block": BOOM, "client.abort": answers}), faults)
+    for _ in range(2):
+        assert run(memory.transaction(), {}) is None
+    assert memory.calls.count("client.abort") == len(answers)
 
 
 def test_ctrl_c_while_older_ones_are_ended_leaves_no_transaction_behind(memory: MemoryClient) -> None:
