@@ -194,7 +194,6 @@ class MessagePublisher:
             if error.definite:
                 raise
             # An earlier try got through and its answer was lost.
-        topic.is_spilled = False
 
     async def _send(self, topic: _Topic, request: PublishRequest, send: _Send) -> None:
         response = await tried(self._client, lambda: send(topic.name, request, topic.namespace))
