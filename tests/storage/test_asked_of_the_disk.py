@@ -7,6 +7,7 @@ system, and are found again. Here each call is noted instead.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -76,6 +77,10 @@ def test_a_new_store_is_found_after_a_power_cut_however_deep_it_lies(kind: str, 
     with closing(opened(kind, place)):
         synced = {path for called, path in noted.take() if called == "sync"}
         assert {tmp_path, place, *place.parents[:2]} <= synced
+    there = tmp_path / "there"
+    there.mkdir()  # by somebody else, a moment ago
+    with closing(opened(kind, there)):
+        assert {tmp_path, there} <= {path for called, path in noted.take() if called == "sync"}
 
 
 @KINDS
@@ -97,6 +102,16 @@ def test_how_far_a_store_has_come_is_noted_beside_it_after_the_write_and_synced_
     store.close()
     assert ("sync", beside) in noted.take()
     assert rows == [{"transaction": True, "sync": True}] * (3 if kind == "leveldb" else 0), "the first one makes the store"
+
+
+def test_what_a_process_that_was_killed_has_left_in_sqlites_log_is_synced_when_it_is_read(noted: Noted, tmp_path: Path) -> None:
+    live, killed = tmp_path / "live", tmp_path / "killed"
+    with closing(opened("sqlite", live)) as store:
+        write(store, S, b"k")
+        shutil.copytree(live, killed)
+    noted.take()
+    with closing(opened("sqlite", killed)):
+        assert ("sync", killed / "data-wal") in noted.take()
 
 
 def test_sqlite_syncs_its_log_before_a_commit_returns_on_each_of_its_connections(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_every_log_has_an_end_of_its_own(on_sql: Place) -> None:
 # --- SQLite's rows of no log
 
 
-def test_a_row_of_no_log_that_is_not_found_is_noticed_at_the_next_open(tmp_path: Path) -> None:
+def test_a_row_of_no_log_that_is_not_found_or_under_another_key_is_noticed_at_the_next_open(tmp_path: Path) -> None:
     """A producer's epochs would begin anew, and fence nobody."""
     keys = [A + name for name in (b"loader", b"other", b"third")]
     with place_of("sqlite", tmp_path) as place:
@@ -91,6 +91,12 @@ def test_a_row_of_no_log_that_is_not_found_is_noticed_at_the_next_open(tmp_path:
         delete(store, Table.PRODUCER, keys[2], A + b"never there")
         assert keys_of(place.reopen(), Table.PRODUCER) == keys[:2]
         place.close()
+        there, elsewhere = (Table.PRODUCER.value + each for each in (keys[0], keys[0] + b"x"))
+        move = "UPDATE oncelog_row SET key = ? WHERE key = ?"
+        place.execute(move, (elsewhere, there))  # as many rows, and in the same order
+        with pytest.raises(StoreDamaged, match="their keys differ"):
+            place.open()
+        place.execute(move, (there, elsewhere))
         for key in keys[:2]:
             place.hide(Table.PRODUCER, key)
             with pytest.raises(StoreDamaged, match="of no log"):
