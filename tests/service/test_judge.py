@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,3 +112,27 @@ async def test_a_request_that_waited_for_the_disk_while_its_producer_was_opened_
         with pytest.raises(ProducerFenced):
             await again
         assert (await opening).last_sequence_id == house.log.producers.show("p").last_pushed == 0
+
+
+async def test_a_request_that_waited_for_a_settlement_while_its_producer_was_opened_anew_is_fenced(house: House) -> None:
+    log, goes = house.log, asyncio.Event()
+    epoch = (await log.producers.open("p", "n", "allow")).epoch
+    pointer = await house.start()
+    await log.publish(replace(under(pointer, 0), epoch=epoch))
+    await house.transactions.commit(pointer)
+    settle_ended = log.settling.settle_ended
+
+    async def held_up(*asked: Any, **how: Any) -> Any:
+        log.settling.settle_ended = settle_ended
+        found = await settle_ended(*asked, **how)
+        await goes.wait()
+        return found
+
+    log.settling.settle_ended = held_up
+    late = asyncio.ensure_future(log.publish(replace(numbered([b"1"], "p", 1), epoch=epoch)))
+    await turns()
+    await log.producers.open("p", "m", "allow")
+    goes.set()
+    with pytest.raises(ProducerFenced):
+        await late
+    assert log.position.upcoming_offset == 1
