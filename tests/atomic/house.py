@@ -44,7 +44,7 @@ class BatchByBatch(MemoryStore):
     def write(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             super().write([batch])
-            if batch.puts or batch.deletes or batch.runs:
+            if batch.puts or batch.deletes or batch.laid:
                 self.disks.append(crashed(self.disk))
 
 

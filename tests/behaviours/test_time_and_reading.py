@@ -54,7 +54,7 @@ def test_after_everything_was_deleted_ids_offsets_and_maps_go_on(house: House, h
     house.clock.advance(5 * SECOND - 1)
     assert house.retain() == 0
     house.clock.advance(1)
-    assert house.retain() == 10
+    assert house.retain() == 1, "a request is a row"
     assert house.rows(Table.MESSAGE) == (0,)
     house.clock.ms -= HOUR
     house.comes_back(how)
@@ -112,7 +112,7 @@ def test_every_generation_is_the_next_and_the_old_ones_are_cleaned(house: House)
         assert topic.read() == topic.request("GET", "/producers").json() == []
         assert assert_problem(topic.poll(startFrom=last), 400, "stale_message_id")["generation"] == generation + 1
     topic.send("p", 0)
-    assert house.retain() >= 3_600
+    assert house.retain() >= 9, "a row of each 32 KiB"
     assert house.rows(Table.MESSAGE, Table.PRODUCER) == (1, 3), "an open that the network holds up is known for some minutes"
     house.retain()
     house.clock.seconds += 600

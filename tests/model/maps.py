@@ -10,9 +10,10 @@ from typing import TypeAlias
 from oncelog_dedup import LastEntry, Snapshot
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import SNAPSHOT_SLOTS, generation_key, pointer_key, topic_key
-from oncelog_service.storage.payload_rows import decode_payload_row
+from oncelog_service.storage.payload_rows import decode_payloads
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import decode_row
+from oncelog_service.storage.rows import Row, decode_rows
+from oncelog_service.storage.runs import StoredRun, decode_run
 
 Tables: TypeAlias = Mapping[Table, Mapping[bytes, bytes]]
 NAMESPACE = "default"
@@ -61,8 +62,7 @@ def entries(tables: Tables, topic: str) -> list[Entry]:
     """Every message in log order; the offsets are dense, the ids rise, and each group has as many payloads as its row says."""
     prefix, found = prefix_of(topic), list[Entry]()
     upcoming = 0
-    for key in sorted(key for key in tables[Table.MESSAGE] if key.startswith(prefix)):
-        row = decode_row(key[len(prefix) :], tables[Table.MESSAGE][key])
+    for row in _rows(tables, prefix):
         assert row.offset == upcoming, f"{topic}: offset {row.offset} follows where {upcoming} must"
         messages = _of_group(tables, prefix, row.row_id, row.offset, row.write_pointer) if row.group is not None else None
         if messages is None:
@@ -81,20 +81,26 @@ def entries(tables: Tables, topic: str) -> list[Entry]:
 
 def empty_groups(tables: Tables, topic: str) -> list[Entry]:
     """The rows of stored groups without messages: a reader stops before one that is undecided all the same."""
-    prefix = prefix_of(topic)
-    rows = [decode_row(key[len(prefix) :], row) for key, row in tables[Table.MESSAGE].items() if key.startswith(prefix)]
     return [
         Entry(row.row_id, row.message_id, row.offset, None, None, b"", row.write_pointer)
-        for row in rows
+        for row in _rows(tables, prefix_of(topic))
         if row.group is not None and not row.messages
     ]
 
 
+def _rows(tables: Tables, prefix: bytes) -> list[Row]:
+    return [row for run in _runs(tables[Table.MESSAGE], prefix) for row in decode_rows(run)]
+
+
+def _runs(table: Mapping[bytes, bytes], prefix: bytes) -> list[StoredRun]:
+    keys = sorted(key for key in table if key.startswith(prefix))
+    return [decode_run(key[:-10], key[-10:], table[key]) for key in keys]
+
+
 def _of_group(tables: Tables, prefix: bytes, row_id: bytes, offset: int, pointer: int | None) -> list[Entry]:
     assert pointer is not None
-    base = pointer_key(prefix, abs(pointer))
-    keys = sorted(key for key in tables[Table.PAYLOAD] if key.startswith(base))
-    payloads = [decode_payload_row(key[len(base) :], tables[Table.PAYLOAD][key]) for key in keys]
+    runs = _runs(tables[Table.PAYLOAD], pointer_key(prefix, abs(pointer)))
+    payloads = [payload for run in runs for payload in decode_payloads(run)]
     return [
         Entry(row_id, row_id + each.payload_id, offset + place, each.producer, each.sequence_id, each.payload, pointer, each.key)
         for place, each in enumerate(payloads)
@@ -103,10 +109,8 @@ def _of_group(tables: Tables, prefix: bytes, row_id: bytes, offset: int, pointer
 
 def stored(tables: Tables, topic: str) -> set[bytes]:
     """Every payload in the Payload Table."""
-    prefix = prefix_of(topic)
-    cut = len(prefix) + 8
-    rows = ((key, row) for key, row in tables[Table.PAYLOAD].items() if key.startswith(prefix))
-    return {decode_payload_row(key[cut:], row).payload for key, row in rows}
+    runs = _runs(tables[Table.PAYLOAD], prefix_of(topic))
+    return {payload.payload for run in runs for payload in decode_payloads(run)}
 
 
 def fold(log: Iterable[Entry]) -> dict[str, LastEntry]:

@@ -144,7 +144,7 @@ class DamagedStore(MemoryStore):
     """Every write of a message fails, as LevelDB's do once it has met a damaged table while merging."""
 
     def write(self, batches: Sequence[Batch]) -> None:
-        if any(batch.runs for batch in batches):
+        if any(batch.laid for batch in batches):
             raise StoreDamaged("a table is damaged")
         super().write(batches)
 

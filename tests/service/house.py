@@ -25,7 +25,8 @@ from oncelog_service.storage.keys import generation_key, row_id, topic_key
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import TopicRow
-from oncelog_service.storage.rows import encode_rows, message_id_of
+from oncelog_service.storage.rows import chain_of, encode_messages, message_id_of
+from oncelog_service.storage.runs import Laying
 from oncelog_service.transactions.manager import TransactionManager
 from tests.world.clock import ManualClock
 from tests.world.disk import crashed as crashed
@@ -120,12 +121,14 @@ def numbered(payloads: Iterable[bytes], producer: str, first: int) -> PublishReq
 
 
 def fill(disk: Disk, requests: Sequence[Columns], prefix: bytes = PREFIX, step_ms: int = 1) -> list[bytes]:
-    """Write the requests as a log would, ``step_ms`` apart; returns the row ids."""
+    """Write the requests as a log would, a run for each, ``step_ms`` apart; returns the row ids of the messages."""
     store, offset, ids = MemoryStore(disk), 0, []
     for number, columns in enumerate(requests):
         run = [row_id(BEGIN + number * step_ms, each) for each in range(len(columns.payloads))]
         batch = Batch()
-        batch.put_run(Table.MESSAGE, prefix, run, encode_rows(columns, run, offset))
+        laying = Laying(Table.MESSAGE, prefix, offset, columns.write_pointer)
+        laying.add(run, encode_messages(columns, run, offset), chain_of(columns))
+        batch.put_laid(laying)
         store.write([batch])
         offset += len(run)
         ids += run

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from oncelog.errors import TopicDamaged
 from oncelog.wire.columns import MessageColumns, decode_message_columns, encode_message_columns, unpack
 from oncelog_service.log.read.columns import Range, end_within, foretold, read_columns
-from oncelog_service.log.scan import end_of, rows_from, stored_in
-from oncelog_service.storage.fields import GROUP, Columns, T
+from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_ROW_ID, pointer_key, split_row_id, timestamp_prefix
-from oncelog_service.storage.payload_rows import stored_message_of
+from oncelog_service.storage.payload_rows import stored_messages_of
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import message_of, messages_of, write_pointer_of
+from oncelog_service.storage.rows import payloads_under
+from oncelog_service.storage.runs import GROUP, RUN_BYTES
 from tests.service.house import BEGIN, PREFIX, flip
-from tests.service.test_rows import ONCELOG_MESSAGE
-from tests.service.written import POINTER, WrittenLog
+from tests.service.written import POINTER, WrittenLog, bounds
+from tests.storage.test_runs import ONCELOG_MESSAGE
 
 EVERYTHING = Range(0, 0, FIRST_ROW_ID, 0, 10**6, 10**9, True)
 
@@ -57,24 +57,25 @@ def spread(columns: MessageColumns) -> list[Read]:
 
 def one_by_one(log: WrittenLog, now_ms: int = 0) -> Iterator[Read]:
     """Every message that counts, decoded by fastavro from the bytes that a poll answers."""
-    store = log.store
-    for row_id, row in rows_from(store, log.prefix, FIRST_ROW_ID):
-        if row[1] & T and write_pointer_of(row) < 0:
+    for run in log.runs:
+        if run.is_rolled_back:
             continue
-        if row[1] & GROUP:
-            messages = [stored_message_of(row_id, each.offset, each.row) for each in stored_in(store, log.prefix, row)]
-        else:
-            messages = [message_of(row)]
+        messages = run.bodies()
+        if run.flags & GROUP:
+            messages = [
+                data
+                for each in log.stored_runs(payloads_under(run))
+                for data in stored_messages_of(run.id, run.first + each.first, each, 0, len(each))
+            ]
         for data in messages:
             record: dict = fastavro.schemaless_reader(BytesIO(data), ONCELOG_MESSAGE, None)  # type: ignore[assignment,type-arg]
-            if record["ttl"] is None or split_row_id(row_id)[0] + record["ttl"] * 1000 > now_ms:
+            if record["ttl"] is None or split_row_id(run.id)[0] + record["ttl"] * 1000 > now_ms:
                 names = ("id", "offset", "producer", "sequenceId", "key", "properties", "payload")
                 yield Read(*(record[name] for name in names))
 
 
 def end(log: WrittenLog) -> int:
-    rows = [row for _, row in rows_from(log.store, log.prefix, FIRST_ROW_ID)]
-    return end_of(rows[-1]) if rows else 0
+    return log.runs[-1].end if log.runs else 0
 
 
 def paged(log: WrittenLog, wanted: Range) -> list[Read]:
@@ -130,21 +131,33 @@ def _sums(steps: list[int]) -> Iterator[list[int]]:
 
 
 happenings = st.lists(
-    st.tuples(st.just("publish"), columns_of(), st.sampled_from(["plain", "committed", "rolled"]))
+    st.tuples(st.just("publish"), columns_of(), st.sampled_from(["plain", "waits", "committed", "rolled"]))
     | st.tuples(st.sampled_from(["group", "rolled_group", "branch"]), st.lists(columns_of(), max_size=3), small),
     max_size=6,
 )
 
 
-def written(happened: list) -> WrittenLog:  # type: ignore[type-arg]
-    log = WrittenLog()
+def written(happened: list, run_bytes: int = RUN_BYTES) -> WrittenLog:  # type: ignore[type-arg]
+    log = WrittenLog(run_bytes=run_bytes)
     numbers = count(1)
+    waiting: list[Columns] = []
+
+    def write() -> None:
+        if waiting:
+            log.publish(*waiting)
+            waiting.clear()
+
     for kind, what, how in happened:
         pointer = POINTER + next(numbers)
+        if how != "waits":
+            write()
         if kind == "publish":
             what = Columns(what.payloads, what.producer, what.sequence_ids, what.keys, what.properties, what.ttls)
-            what.write_pointer = None if how == "plain" else pointer
-            log.publish(what, rolled=how == "rolled")
+            if how in ("plain", "waits"):
+                waiting.append(what)
+            else:
+                what.write_pointer = pointer
+                log.publish(what, rolled=how == "rolled")
             continue
         if kind == "branch":
             pointer = -pointer
@@ -152,21 +165,28 @@ def written(happened: list) -> WrittenLog:  # type: ignore[type-arg]
             log.put(pointer, columns)
         if what or kind != "branch":
             log.publish_stored(pointer, rolled=kind == "rolled_group", step_ms=how)
+    write()
     return log
 
 
 @settings(max_examples=30, deadline=None)
 @given(
-    happenings, st.integers(1, 20), st.sampled_from([1, 100, 300, 10_000, 10**9]), st.sampled_from([0, BEGIN + 63_000]), st.data()
+    happenings,
+    bounds,
+    st.integers(1, 20),
+    st.sampled_from([1, 100, 300, 10_000, 10**9]),
+    st.sampled_from([0, BEGIN + 63_000]),
+    st.data(),
 )
 def test_columns_say_what_the_rows_say_one_by_one(
     happened: list,  # type: ignore[type-arg]
+    run_bytes: int,
     limit: int,
     max_bytes: int,
     now_ms: int,
     data: st.DataObject,
 ) -> None:
-    log = written(happened)
+    log = written(happened, run_bytes)
     upto = data.draw(st.integers(0, end(log)), "upto")
     first = data.draw(st.integers(0, upto), "first")
     expected = [each for each in one_by_one(log, now_ms) if first <= each.offset < upto]
@@ -178,17 +198,21 @@ def test_columns_say_what_the_rows_say_one_by_one(
 
 
 @settings(max_examples=20, deadline=None)
-@given(happenings, st.data())
-def test_a_damaged_or_missing_row_is_never_passed_over(happened: list, data: st.DataObject) -> None:  # type: ignore[type-arg]
-    log = written(happened)
+@given(happenings, bounds, st.data())
+def test_a_damaged_or_missing_row_is_never_passed_over(
+    happened: list,  # type: ignore[type-arg]
+    run_bytes: int,
+    data: st.DataObject,
+) -> None:
+    log = written(happened, run_bytes)
     # The row of an empty group takes no offset: nobody misses it.
-    keys = [(Table.MESSAGE, key) for key, row in log.disk.tables[Table.MESSAGE].items() if messages_of(row)]
+    keys = [(Table.MESSAGE, PREFIX + run.id) for run in log.runs if run.count]
     read = {message.offset for message in one_by_one(log)}
     assume(read)
     payload_keys = [
-        (Table.PAYLOAD, pointer_key(PREFIX, pointer) + each.payload_id)
+        (Table.PAYLOAD, pointer_key(PREFIX, pointer) + each.id)
         for pointer in {pointer for pointer in log.pointers if pointer is not None and pointer > 0}
-        for each in log.stored(pointer)
+        for each in log.stored_runs(pointer)
     ]
     table, key = data.draw(st.sampled_from(keys + payload_keys))
     upto = end(log)
@@ -201,10 +225,12 @@ def test_a_damaged_or_missing_row_is_never_passed_over(happened: list, data: st.
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(columns_of(), min_size=1, max_size=5), st.data())
-def test_what_fits_into_a_size_is_at_least_one_message_and_never_more(requests: list[Columns], data: st.DataObject) -> None:
-    log = written([("publish", each, "plain") for each in requests])
-    sizes = [len(row) for _, row in rows_from(log.store, log.prefix, FIRST_ROW_ID)]
+@given(st.lists(columns_of(), min_size=1, max_size=5), bounds, st.data())
+def test_what_fits_into_a_size_is_at_least_one_message_and_never_more(
+    requests: list[Columns], run_bytes: int, data: st.DataObject
+) -> None:
+    log = written([("publish", each, "waits") for each in requests], run_bytes)
+    sizes = [len(body) for run in log.runs for body in run.bodies()]
     first = data.draw(st.integers(0, len(sizes) - 1))
     upto = data.draw(st.integers(first + 1, len(sizes)))
     room = data.draw(st.integers(1, 3 * max(sizes)))
@@ -218,7 +244,7 @@ def test_what_fits_into_a_size_is_at_least_one_message_and_never_more(requests: 
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_runs_go_on_over_blocks_requests_and_growing_numbers(keyed: bool) -> None:
+def test_runs_go_on_over_rows_requests_and_growing_numbers(keyed: bool) -> None:
     log = WrittenLog()
     for begin in range(0, 2_700, 900):
         keys = [b"%d" % number for number in range(900)] if keyed else None
@@ -230,7 +256,7 @@ def test_runs_go_on_over_blocks_requests_and_growing_numbers(keyed: bool) -> Non
 
 
 def test_a_large_group_is_paged_from_any_place() -> None:
-    log = WrittenLog()
+    log = WrittenLog(run_bytes=2_000)
     log.publish(Columns([b"before"]))
     for begin in range(0, 1_000, 500):
         log.put(-POINTER, Columns([b"%d" % number for number in range(begin, begin + 500)], "p", range(begin, begin + 500)))

@@ -26,8 +26,9 @@ from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.records import GroupRow, encode_record
 from oncelog_service.storage.rows import GroupProducer, GroupSummary, message_id_of
+from oncelog_service.storage.runs import RUN_BYTES
 from tests.service.house import OTHER, PREFIX, flip
-from tests.service.written import WrittenLog
+from tests.service.written import WrittenLog, bounds
 
 KEY = pointer_key(PREFIX, 100)
 histories = st.lists(
@@ -35,9 +36,11 @@ histories = st.lists(
 )
 
 
-def stored(history: list[tuple[str | None, int, int, int]], pointer: int = 100) -> tuple[WrittenLog, StoredGroup]:
+def stored(
+    history: list[tuple[str | None, int, int, int]], pointer: int = 100, run_bytes: int = RUN_BYTES
+) -> tuple[WrittenLog, StoredGroup]:
     """What such requests store, on disk, and the group as the service that stored it knows it."""
-    log = WrittenLog()
+    log = WrittenLog(run_bytes=run_bytes)
     live = load_group(log.store, PREFIX, pointer)
     upcoming: dict[str | None, int] = {}
     for producer, count, step, pause in history:
@@ -55,9 +58,11 @@ def stored(history: list[tuple[str | None, int, int, int]], pointer: int = 100) 
 SOME = [("a", 3, 1, 0), ("b", 2, 2, 1), (None, 2, 1, 0), ("a", 2, 1, 1)]
 
 
-@given(histories)
-def test_a_group_is_known_after_a_restart_as_it_was_before(history: list[tuple[str | None, int, int, int]]) -> None:
-    log, live = stored(history)
+@given(histories, bounds)
+def test_a_group_is_known_after_a_restart_as_it_was_before(
+    history: list[tuple[str | None, int, int, int]], run_bytes: int
+) -> None:
+    log, live = stored(history, run_bytes=run_bytes)
     loaded = load_group(log.store, PREFIX, 100)
     assert (loaded.messages, loaded.drained, loaded.row, loaded.key) == (live.messages, True, None, KEY)
     assert loaded.first_payload_id == live.first_payload_id
@@ -74,7 +79,7 @@ def test_a_group_is_known_after_a_restart_as_it_was_before(history: list[tuple[s
         other.last_payload_id,
         set(other.producers),
     )
-    found = list(payloads(log.store, KEY))
+    found = list(payloads(log.store, PREFIX, 100))
     assert [each.group_index for each in found] == list(range(sum(each[1] for each in history)))
     assert all(before.payload_id < behind.payload_id for before, behind in pairwise(found))
     last = log.stored(100)[-1].payload_id if log.stored(100) else FIRST_PAYLOAD_ID
@@ -124,10 +129,11 @@ def test_nothing_is_added_to_a_published_group_also_after_a_restart() -> None:
 # --- damage
 
 
-@pytest.mark.parametrize("number", [0, 4, 7])
-def test_a_damaged_or_missing_payload_keeps_the_group_closed(number: int) -> None:
-    log, _ = stored(SOME)
-    key = KEY + log.stored(100)[number].payload_id
+@pytest.mark.parametrize(("run_bytes", "number"), [(1, 0), (1, 4), (1, 7), (RUN_BYTES, 0), (RUN_BYTES, 1), (RUN_BYTES, 2)])
+def test_a_damaged_or_missing_payload_keeps_the_group_closed(run_bytes: int, number: int) -> None:
+    log, _ = stored(SOME, run_bytes=run_bytes)
+    run = log.stored_runs(100)[number]
+    key = KEY + run.id
     for at in range(len(log.disk.tables[Table.PAYLOAD][key])):
         flip(log.disk, Table.PAYLOAD, key, at)
         with pytest.raises(TopicDamaged):
@@ -135,7 +141,7 @@ def test_a_damaged_or_missing_payload_keeps_the_group_closed(number: int) -> Non
         flip(log.disk, Table.PAYLOAD, key, at)
     assert load_group(log.store, PREFIX, 100).messages == 9
     del log.disk.tables[Table.PAYLOAD][key]
-    with pytest.raises(TopicDamaged, match=f"payload {number} stored under write pointer 100 is missing"):
+    with pytest.raises(TopicDamaged, match=f"payload {run.first} stored under write pointer 100 is damaged or missing"):
         load_group(log.store, PREFIX, 100)
 
 
@@ -169,7 +175,7 @@ def test_the_stored_messages_of_a_producer_are_found_newest_first() -> None:
         10: (10, 7),
     }
     assert [each.group_index for each in latest_stored(log.store, KEY, 4)] == [8, 7, 6, 5]
-    flip(log.disk, Table.PAYLOAD, KEY + log.stored(100)[8].payload_id)
+    flip(log.disk, Table.PAYLOAD, KEY + log.stored_runs(100)[-1].id)
     with pytest.raises(TopicDamaged):
         find_stored(log.store, KEY, "a", [8])
 

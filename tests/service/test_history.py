@@ -21,15 +21,20 @@ from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Rows, Table
 from oncelog_service.storage.rows import message_id_of
+from oncelog_service.storage.runs import RUN_BYTES
 from tests.service.house import PREFIX, flip
-from tests.service.written import Message, Request, WrittenLog, requests, written
+from tests.service.written import Message, Request, WrittenLog, bounds, requests, written
+
+EACH, SOME = 1, 100
+"""Of messages of some bytes: a run of each, and one of about three."""
 
 
-def chained(*published: tuple[str | None, list[int]]) -> WrittenLog:
-    """A log of such requests: producer and sequence ids."""
-    log = WrittenLog()
-    for producer, ids in published:
-        log.publish(Columns([b"%d" % each for each in ids], producer, None if producer is None else ids))
+def chained(*published: tuple[str | None, list[int]], run_bytes: int = RUN_BYTES, together: bool = False) -> WrittenLog:
+    """A log of such requests, producer and sequence ids: each for itself, or as plain ones that waited together."""
+    log = WrittenLog(run_bytes=run_bytes)
+    columns = [Columns([b"%d" % each for each in ids], name, None if name is None else ids) for name, ids in published]
+    for waiting in [columns] if together else [[each] for each in columns]:
+        log.publish(*waiting)
     return log
 
 
@@ -62,23 +67,29 @@ def test_how_far_the_walk_goes_beyond_it_is_bounded() -> None:
         assert (wanted in walk(log.store, PREFIX, "a", log.newest["a"], [wanted], Further(*further)).found) == found
 
 
-@pytest.mark.parametrize("trimmed", range(1, 13))
-def test_what_retention_deleted_is_not_found_and_is_no_error(trimmed: int) -> None:
-    log = chained(*TWO)
-    for each in log.row_ids[:trimmed]:
-        del log.disk.tables[Table.MESSAGE][PREFIX + each]
-    for producer, messages in messages_of(log).items():
-        found = walk(log.store, PREFIX, producer, log.newest[producer], list(range(10))).found
-        assert found == originals(each for each in messages.values() if each.row_id in log.row_ids[trimmed:])
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("run_bytes", [EACH, SOME, RUN_BYTES])
+def test_what_retention_deleted_is_not_found_and_is_no_error(run_bytes: int, together: bool) -> None:
+    log = chained(*TWO, run_bytes=run_bytes, together=together)
+    for trimmed, gone in enumerate(log.runs, 1):
+        log = chained(*TWO, run_bytes=run_bytes, together=together)
+        log.trim(trimmed)
+        for producer, messages in messages_of(log).items():
+            found = walk(log.store, PREFIX, producer, log.newest[producer], list(range(10))).found
+            assert found == originals(each for each in messages.values() if each.row_id > gone.id)
 
 
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("run_bytes", [EACH, SOME])
 @pytest.mark.parametrize("missing", [2, 3, 5, 9, 12])
-def test_a_message_damaged_or_missing_on_the_way_is_refused_and_never_answered_from_others(missing: int) -> None:
+def test_a_message_damaged_or_missing_on_the_way_is_refused_and_never_answered_from_others(
+    missing: int, run_bytes: int, together: bool
+) -> None:
     """With the first row of a request gone, the walk would go on in the request before it: another producer's."""
-    log = chained(("c", [0, 1]), *TWO)
-    producer = log.messages[missing].producer or ""
+    log = chained(("c", [0, 1]), *TWO, run_bytes=run_bytes, together=together)
+    producer, key = log.messages[missing].producer or "", log.key_of(log.row_ids[missing])
     for damage in (lambda key: flip(log.disk, Table.MESSAGE, key), log.disk.tables[Table.MESSAGE].pop):
-        damage(PREFIX + log.row_ids[missing])
+        damage(key)
         with pytest.raises(TopicDamaged):
             walk(log.store, PREFIX, producer, log.newest[producer], list(range(10)))
 
@@ -131,10 +142,12 @@ class CountingStore(MemoryStore):
                 yield row
 
 
-@given(requests, st.sets(st.integers(0, 40), min_size=1, max_size=12))
-def test_what_is_found_is_true_and_what_was_rolled_back_never_found(history: list[Request], wanted: set[int]) -> None:
+@given(requests, bounds, st.sets(st.integers(0, 40), min_size=1, max_size=12))
+def test_what_is_found_is_true_and_what_was_rolled_back_never_found(
+    history: list[Request], run_bytes: int, wanted: set[int]
+) -> None:
     """A walk to the end finds every living original, in rows and groups; a look-up all of those of the newest request."""
-    log = written(history)
+    log = written(history, run_bytes)
     for producer, messages in messages_of(log).items():
         newest, living = messages[max(messages)], originals(messages.values())
         found = walk(log.store, PREFIX, producer, log.newest[producer], sorted(wanted)).found
@@ -149,10 +162,14 @@ def test_what_is_found_is_true_and_what_was_rolled_back_never_found(history: lis
             assert looked_up.originals(producer, last_entry, sorted(request), 0) == {each: living[each] for each in request}
 
 
+@pytest.mark.parametrize("run_bytes", [EACH, RUN_BYTES])
 @pytest.mark.parametrize("producers", [1, 2])
-def test_repeating_everything_reads_little_more_than_what_is_repeated(producers: int) -> None:
+def test_repeating_everything_reads_little_more_than_what_is_repeated(producers: int, run_bytes: int) -> None:
     count, size = 300, 10
-    log = chained(*((name, list(range(at * size, at * size + size))) for at in range(count) for name in "ab"[:producers]))
+    log = chained(
+        *((name, list(range(at * size, at * size + size))) for at in range(count) for name in "ab"[:producers]),
+        run_bytes=run_bytes,
+    )
     store = CountingStore(log.disk)
     looked_up = History(store, PREFIX)
     newest = messages_of(log)["a"][count * size - 1]
@@ -160,7 +177,7 @@ def test_repeating_everything_reads_little_more_than_what_is_repeated(producers:
     for at in range(count):
         found += len(looked_up.originals("a", last_entry, range(at * size, at * size + size), 0))
     assert producers > 1 or found == count * size, "however old they are"
-    assert store.rows_read <= count * 2 * size + 1_000
+    assert store.rows_read <= (count * 2 * size + 1_000 if run_bytes == EACH else 5 * count + 1_000)
 
 
 def test_messages_from_before_a_producer_was_forgotten_are_no_originals() -> None:
@@ -179,16 +196,15 @@ NAMED = [b"%d" % each * (1 + each * 30 % 97) for each in range(12)]
 """Payloads of several lengths, and lengths of lengths."""
 
 
-def side_by_side(pointer: int | None = None, rolled: bool = False) -> WrittenLog:
-    """A producer's messages 5 to 16 at offsets 1 to 12: of several requests, in one millisecond and in others, with and without
-    keys, ttls and a write pointer."""
-    log = WrittenLog()
+def side_by_side(pointer: int | None = None, run_bytes: int = RUN_BYTES, rolled: bool = False) -> WrittenLog:
+    """A producer's messages 5 to 16 at offsets 1 to 12: of several requests, in one millisecond and in others, in rows of their
+    own and together, with and without keys, ttls and a write pointer."""
+    log = WrittenLog(run_bytes=run_bytes)
     log.publish(Columns([b"before"], "b", [5]))
     kinds: list[dict[str, Any]] = [{}, {"write_pointer": pointer}, {"keys": [b"k", None, b""]}, {"ttls": [10**6] * 3}]
-    for number, kind in enumerate(kinds):
-        at = 3 * number
-        columns = Columns(NAMED[at : at + 3], "a", range(at + 5, at + 8), **kind)
-        log.publish(columns, rolled=rolled and number == 1, step_ms=number % 2)
+    columns = [Columns(NAMED[at : at + 3], "a", range(at + 5, at + 8), **kinds[at // 3]) for at in range(0, 12, 3)]
+    for number, waiting in enumerate((columns[:1], columns[1:2], columns[2:])):
+        log.publish(*waiting, rolled=rolled and number == 1, step_ms=number % 2)
     log.publish(Columns([b"behind"], "b", [6]))
     return log
 
@@ -197,9 +213,10 @@ def found_in(log: WrittenLog, first: int, upto: int) -> Mapping[int, Original]:
     return read_where_expected(log.store, PREFIX, "a", range(first, upto), range(first - 4, upto - 4))
 
 
+@pytest.mark.parametrize("run_bytes", [EACH, SOME, RUN_BYTES])
 @pytest.mark.parametrize("pointer", [None, 7])
-def test_messages_side_by_side_are_one_run_whatever_requests_they_came_with(pointer: int | None) -> None:
-    log = side_by_side(pointer)
+def test_messages_side_by_side_are_one_run_whatever_requests_they_came_with(pointer: int | None, run_bytes: int) -> None:
+    log = side_by_side(pointer, run_bytes)
     living = originals(messages_of(log)["a"].values())
     for first in range(5, 17):
         for upto in range(first + 1, 18):
@@ -223,23 +240,24 @@ def test_a_run_with_another_payload_anywhere_is_none_of_the_request() -> None:
     assert not found.has_payloads(NAMED[:-1])
 
 
+@pytest.mark.parametrize("run_bytes", [EACH, SOME, RUN_BYTES])
 @pytest.mark.parametrize("at", [1, 5, 12])
-def test_what_is_no_run_is_looked_at_message_by_message(at: int) -> None:
-    log = side_by_side(7)
+def test_what_is_no_run_is_looked_at_message_by_message(at: int, run_bytes: int) -> None:
+    log = side_by_side(7, run_bytes)
     living = originals(messages_of(log)["a"].values())
     assert 17 not in found_in(log, 5, 18), "another producer's message lies there"
     assert found_in(log, 4, 17) == living, "and there"
     assert not found_in(log, 105, 117), "of other numbers"
     messages = log.disk.tables[Table.MESSAGE]
-    key = PREFIX + log.row_ids[at]
+    key = log.key_of(log.row_ids[at])
     whole = messages[key]
     flip(log.disk, Table.MESSAGE, key)
     with pytest.raises(TopicDamaged, match="checksum"):
         found_in(log, 5, 17)
-    messages[key] = messages[PREFIX + log.row_ids[at - 1]]
-    with pytest.raises(TopicDamaged, match="follows on"):
+    messages[key] = messages[PREFIX + log.row_ids[0]]
+    with pytest.raises(TopicDamaged, match="checksum"):
         found_in(log, 5, 17)
-    messages[key] = with_checksum(b"\x02" + whole[1:-4])
+    messages[key] = with_checksum(b"\x02" + whole[1:-4], key)
     with pytest.raises(TopicDamaged, match="version"):
         found_in(log, 5, 17)
     del messages[key]

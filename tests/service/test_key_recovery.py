@@ -104,7 +104,7 @@ async def test_keys_whose_messages_are_deleted_are_known_or_the_topic_is_refused
     assert recover(MemoryStore(disk), PREFIX).keys is None, "with the check off it is not looked at"
 
 
-@pytest.mark.parametrize("trimmed", [0, 4, 6])
+@pytest.mark.parametrize("trimmed", [0, 2, 3])
 async def test_switched_off_and_on_again_it_claims_nothing_about_what_it_missed(trimmed: int) -> None:
     disk = Disk()
     async with opened(disk, limits=FEW, keyed=True) as house:
@@ -116,7 +116,7 @@ async def test_switched_off_and_on_again_it_claims_nothing_about_what_it_missed(
         await house.log.trim(oldest(disk, trimmed))
         # Once something is deleted they would miss the message with the key a at offset 2.
         assert bool(disk.tables[Table.KEY_SNAPSHOT]) == (not trimmed)
-    known = {0: {"a": 2, "b": 1, "c": 4, "d": 5}, 4: {"c": 4, "d": 5}, 6: {}}[trimmed]
+    known = {0: {"a": 2, "b": 1, "c": 4, "d": 5}, 2: {"c": 4, "d": 5}, 3: {}}[trimmed]
     async with opened(disk, limits=FEW, keyed=True) as house:
         assert {key: last_entry.offset for key, last_entry in keys_of(house.log).copy().items()} == known
         assert keys_of(house.log).state()[:2] == (6, last)

@@ -20,13 +20,14 @@ from oncelog_service.log.read.columns import Range, read_columns
 from oncelog_service.log.read.pages import AS_ONCELOG, AS_TMS, Bounds, Page, Sight, collect, read_page, sight
 from oncelog_service.log.scan import after, find_offset
 from oncelog_service.log.verify import verify
-from oncelog_service.storage.fields import GROUP, Columns
+from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_ROW_ID, split_row_id, timestamp_prefix
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Rows, Table
+from oncelog_service.storage.runs import GROUP, RUN_BYTES
 from tests.service.house import PREFIX, flip, opened
-from tests.service.test_rows import ONCELOG_MESSAGE, TMS_MESSAGE
-from tests.service.written import Message, WrittenLog
+from tests.service.written import Message, WrittenLog, bounds
+from tests.storage.test_runs import ONCELOG_MESSAGE, TMS_MESSAGE
 from tests.world.clock import ManualClock
 
 ALL = Bounds(10**6, 10**9, 0)
@@ -80,29 +81,44 @@ def test_a_transaction_sees_what_tephra_shows_and_stops_at_what_is_undecided(tra
 # --- pages against a naive reader
 
 ttls = st.none() | st.integers(1, 3)
-plain = st.tuples(st.just("plain"), st.none(), st.just(False), st.lists(ttls, min_size=1, max_size=3))
+plain = st.tuples(st.sampled_from(["plain", "waits"]), st.none(), st.just(False), st.lists(ttls, min_size=1, max_size=3))
 direct = st.tuples(st.just("direct"), few, st.booleans(), st.lists(ttls, min_size=1, max_size=3))
 group = st.tuples(st.just("group"), few, st.booleans(), st.lists(ttls, max_size=4))
 histories = st.lists(plain | direct | group, max_size=10)
 
 
-def written(history: list[tuple[str, int | None, bool, list[int | None]]]) -> WrittenLog:
-    """Each pointer has one stored group at most; a second one becomes a direct publish."""
-    log = WrittenLog()
+def written(history: list[tuple[str, int | None, bool, list[int | None]]], run_bytes: int = RUN_BYTES) -> WrittenLog:
+    """Each pointer has one stored group at most; a second one becomes a direct publish. What waits lies in one run with what is
+    plain before it, if there is."""
+    log = WrittenLog(run_bytes=run_bytes)
     stored: set[int | None] = set()
+    waiting: list[Columns] = []
+
+    def write() -> None:
+        if waiting:
+            log.publish(*waiting, step_ms=700)
+            waiting.clear()
+
     number = 0
     for kind, pointer, rolled, lifetimes in history:
         bodies = [b"%d" % (number + each) for each in range(len(lifetimes))]
         number += len(lifetimes)
-        columns = Columns(bodies, ttls=lifetimes, write_pointer=pointer)
+        ttls = lifetimes if any(lifetimes) else None
+        columns = Columns(bodies, ttls=ttls, write_pointer=pointer)
+        if kind != "waits":
+            write()
         if kind == "group" and pointer is not None and pointer not in stored:
             stored.add(pointer)
             if bodies:
                 columns.write_pointer = None
                 log.put(pointer, columns, now_ms=log.now_ms - 10)
             log.publish_stored(pointer, rolled=rolled, step_ms=700)
-        elif bodies:
-            log.publish(columns, rolled=rolled, step_ms=700)
+        elif kind == "direct" or pointer is not None:
+            if bodies:
+                log.publish(columns, rolled=rolled, step_ms=700)
+        else:
+            waiting.append(columns)
+    write()
     return log
 
 
@@ -135,18 +151,24 @@ def paged(log: WrittenLog, transaction: Transaction | None, start: bytes, bounds
         if page.undecided or page.last_id is None:
             return pages, page.undecided
         if after(page.last_id) == start:  # behind the group that ends the log
-            assert not page.messages
+            assert not page.delivered
             return pages, False
         assert after(page.last_id) > start, "a reader that goes on from there comes forward"
         start = after(page.last_id)
 
 
-def decoded(messages: list[bytes], schema: Any = ONCELOG_MESSAGE) -> list[dict[str, Any]]:
-    return [fastavro.schemaless_reader(BytesIO(each), schema, None) for each in messages]
+def decoded(page: Page, schema: Any = ONCELOG_MESSAGE) -> list[dict[str, Any]]:
+    """Its messages, several of which may lie in one piece."""
+    text = BytesIO(b"".join(page.messages))
+    found: list[Any] = []
+    while text.tell() < len(text.getvalue()):
+        found.append(fastavro.schemaless_reader(text, schema, None))
+    return found
 
 
 @given(
     histories,
+    bounds,
     st.none() | transactions,
     st.integers(1, 5) | st.just(10**6),
     st.integers(1, 150) | st.just(10**9),
@@ -155,50 +177,54 @@ def decoded(messages: list[bytes], schema: Any = ONCELOG_MESSAGE) -> list[dict[s
     st.data(),
 )
 def test_paging_delivers_each_visible_message_once_whatever_the_limits(
-    history: list[Any], transaction: Transaction | None, limit: int, max_bytes: int, rows: int, age_ms: int, data: st.DataObject
+    history: list[Any],
+    run_bytes: int,
+    transaction: Transaction | None,
+    limit: int,
+    max_bytes: int,
+    rows: int,
+    age_ms: int,
+    data: st.DataObject,
 ) -> None:
-    log = written(history)
+    log = written(history, run_bytes)
     places = [FIRST_ROW_ID, *log.row_ids, *(each.message_id for each in log.messages)]
     start = data.draw(st.sampled_from(places))
     if len(start) == 20 and data.draw(st.booleans()):
         start = after(start)
-    bounds = Bounds(limit, max_bytes, log.now_ms - 3_000 + age_ms, rows)
-    expected, stops = naive(log, transaction, start, bounds.now_ms)
-    pages, undecided = paged(log, transaction, start, bounds)
-    found = decoded([each for page in pages for each in page.messages])
+    most = Bounds(limit, max_bytes, log.now_ms - 3_000 + age_ms, rows)
+    expected, stops = naive(log, transaction, start, most.now_ms)
+    pages, undecided = paged(log, transaction, start, most)
+    found = [each for page in pages for each in decoded(page)]
     assert [(each["id"], each["offset"], each["payload"], each["ttl"]) for each in found] == [
         (each.message_id, each.offset, each.payload, each.ttl) for each in expected
     ]
     assert undecided == stops
     for page in pages:
-        assert len(page.messages) <= limit
-        assert max_bytes > 1 or len(page.messages) <= 1
+        assert page.delivered == len(decoded(page)) <= limit
+        assert max_bytes > 1 or page.delivered <= 1
         assert page.last_id is None or len(page.last_id) == 20
 
 
-@given(histories, st.none() | transactions, st.integers(1, 5))
+@given(histories, bounds, st.none() | transactions, st.integers(1, 5))
 def test_both_encodings_and_both_ways_to_the_rows_show_the_same(
-    history: list[Any], transaction: Transaction | None, limit: int
+    history: list[Any], run_bytes: int, transaction: Transaction | None, limit: int
 ) -> None:
-    log = written([each for each in history if each[0] != "group"])
-    bounds = Bounds(limit, 10**9, log.now_ms)
-    rows = [(each, log.disk.tables[Table.MESSAGE][PREFIX + each]) for each in log.row_ids]
+    log = written([each for each in history if each[0] != "group"], run_bytes)
+    most, runs = Bounds(limit, 10**9, log.now_ms), log.runs
     for start in (FIRST_ROW_ID, *log.row_ids, *(after(each.message_id) for each in log.messages)):
-        fast = collect(rows[sum(each < start[:10] for each in log.row_ids) :], start, bounds, AS_TMS, transaction)
-        slow = read_page(log.store, PREFIX, start, bounds, AS_ONCELOG, transaction)
+        fast = collect(runs[sum(run.id < start[:10] for run in runs) :], start, most, AS_TMS, transaction)
+        slow = read_page(log.store, PREFIX, start, most, AS_ONCELOG, transaction)
         assert fast[1:] == slow[1:]
-        assert decoded(fast.messages, TMS_MESSAGE) == [
-            {"id": each["id"], "payload": each["payload"]} for each in decoded(slow.messages)
-        ]
+        assert decoded(fast, TMS_MESSAGE) == [{"id": each["id"], "payload": each["payload"]} for each in decoded(slow)]
 
 
 @settings(max_examples=30)
-@given(histories, st.none() | transactions, st.booleans(), st.integers(-3_000, 3_000))
+@given(histories, bounds, st.none() | transactions, st.booleans(), st.integers(-3_000, 3_000))
 def test_a_poll_begins_at_every_id_offset_and_time_in_both_modes(
-    history: list[Any], transaction: Transaction | None, inclusive: bool, age_ms: int
+    history: list[Any], run_bytes: int, transaction: Transaction | None, inclusive: bool, age_ms: int
 ) -> None:
     """Messages that are hidden or have expired are places to begin as well, and so is every place inside a stored group."""
-    log = written(history)
+    log = written(history, run_bytes)
     clock, messages = ManualClock(log.now_ms + age_ms), log.messages
 
     async def scenario() -> None:
@@ -208,7 +234,7 @@ def test_a_poll_begins_at_every_id_offset_and_time_in_both_modes(
                 request = ConsumeRequest(
                     **start, inclusive=inclusive, limit=3, transaction=transaction and transaction.to_bytes()
                 )
-                found = decoded((await house.log.poll(request, AS_ONCELOG)).messages)
+                found = decoded(await house.log.poll(request, AS_ONCELOG))
                 # What was published at a time was there at that time: no clock says that it is earlier.
                 expected, _ = naive(log, transaction, begin, max(clock.ms, log.now_ms))
                 assert [each["id"] for each in found] == [each.message_id for each in expected[:3]], start
@@ -228,9 +254,9 @@ def test_a_poll_begins_at_every_id_offset_and_time_in_both_modes(
 # --- one by one
 
 
-def three_and_a_group() -> WrittenLog:
+def three_and_a_group(run_bytes: int = RUN_BYTES) -> WrittenLog:
     """Offsets 0 to 2 plain, 3 to 7 a group under pointer 5, 8 plain."""
-    log = WrittenLog()
+    log = WrittenLog(run_bytes=run_bytes)
     log.publish(Columns([b"a", b"b", b"c"]))
     log.put(5, Columns([b"0", b"1"]))
     log.put(5, Columns([b"2", b"3", b"4"]))
@@ -240,12 +266,13 @@ def three_and_a_group() -> WrittenLog:
 
 
 def bodies(page: Page) -> bytes:
-    return b"".join(each["payload"] for each in decoded(page.messages))
+    return b"".join(each["payload"] for each in decoded(page))
 
 
-def test_a_page_ends_inside_a_group_behind_the_message_that_fills_it() -> None:
-    log = three_and_a_group()
-    size = len(next(iter(log.disk.tables[Table.PAYLOAD].values())))
+@pytest.mark.parametrize("run_bytes", [1, RUN_BYTES])
+def test_a_page_ends_inside_a_group_behind_the_message_that_fills_it(run_bytes: int) -> None:
+    log = three_and_a_group(run_bytes)
+    size = len(log.stored_runs(5)[0].bodies()[0])
     inside = after(log.messages[3].message_id)
     for max_bytes, expected in ((1, b"1"), (size, b"1"), (size + 1, b"12"), (3 * size, b"123")):
         page = read_page(log.store, PREFIX, inside, ALL._replace(max_bytes=max_bytes), AS_ONCELOG, None)
@@ -253,7 +280,7 @@ def test_a_page_ends_inside_a_group_behind_the_message_that_fills_it() -> None:
 
 
 def test_a_damaged_payload_is_refused_and_never_passed_over() -> None:
-    log = three_and_a_group()
+    log = three_and_a_group(1)
     flip(log.disk, Table.PAYLOAD, sorted(log.disk.tables[Table.PAYLOAD])[2])
     for start in (FIRST_ROW_ID, log.row_ids[3], log.messages[5].message_id, after(log.messages[5].message_id)):
         with pytest.raises(TopicDamaged):
@@ -282,11 +309,11 @@ class Trimming(MemoryStore):
 
 
 def test_a_group_that_retention_deletes_while_it_is_read_is_left_out_and_no_damage() -> None:
-    page = read_page(Trimming(three_and_a_group().disk), PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, None)
+    page = read_page(Trimming(three_and_a_group(1).disk), PREFIX, FIRST_ROW_ID, ALL, AS_ONCELOG, None)
     assert bodies(page) == b"abcz"
     whole = Range(0, 9, FIRST_ROW_ID, 0, 10**6, 10**9)
-    columns = read_columns(Trimming(three_and_a_group().disk), PREFIX, whole)
+    columns = read_columns(Trimming(three_and_a_group(1).disk), PREFIX, whole)
     assert (unpack(columns.values), columns.next) == ([b"a", b"b", b"c", b"z"], 9)
-    assert find_offset(Trimming(three_and_a_group().disk, 5), PREFIX, 5) == three_and_a_group().row_ids[-1]
-    *_, findings = verify(Trimming(three_and_a_group().disk), PREFIX, Position(9, None), SequenceMap(), lambda _: 0, True)
+    assert find_offset(Trimming(three_and_a_group(1).disk, 5), PREFIX, 5) == three_and_a_group(1).row_ids[-1]
+    *_, findings = verify(Trimming(three_and_a_group(1).disk), PREFIX, Position(9, None), SequenceMap(), lambda _: 0, True)
     assert findings.problems == []

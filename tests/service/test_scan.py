@@ -14,44 +14,44 @@ from oncelog_service.log.read.pages import AS_TMS, Bounds, read_page
 from oncelog_service.log.scan import (
     Expired,
     after,
-    end_of,
-    expired,
     expired_rows,
     find_offset,
     following,
-    last_payload,
+    last_payloads,
+    offset_behind,
     row_at,
-    row_before,
-    rows_from,
+    run_before,
+    runs_from,
     stored_in,
-    stored_under,
+    stored_payloads,
 )
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, pointer_key, row_id, split_row_id
 from oncelog_service.storage.memory import MemoryStore
-from oncelog_service.storage.payload_rows import encode_payload_rows
+from oncelog_service.storage.payload_rows import encode_payloads
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.records import TrimRow, encode_record
+from oncelog_service.storage.rows import encode_messages
+from oncelog_service.storage.runs import RUN_BYTES, Bodies, Laying, StoredRun
 from tests.service.house import BEGIN, OTHER, PREFIX, fill, flip, single_rows
-from tests.service.written import Request, WrittenLog, requests, written
+from tests.service.written import Message, Request, WrittenLog, bounds, requests, written
 
 
-def beside_others(history: Sequence[Request]) -> WrittenLog:
+def beside_others(history: Sequence[Request], run_bytes: int) -> WrittenLog:
     """The log of these requests, in the key space between two other ones."""
-    log = written(history)
+    log = written(history, run_bytes)
     fill(log.disk, [Columns([b"other"])] * 3, OTHER)
     fill(log.disk, [Columns([b"other"])] * 3, PREFIX[:-1] + b"\x00")
     return log
 
 
-PLAIN: list[Request] = [("plain", 3, False, 1, None)] * 4
+PLAIN: list[Request] = [("plain", 3, False, 1, None), ("waits", 1, False, 1, "a")] * 4
 
 ONE: Request = ("plain", 1, False, 1, None)
 
 
-def one_group(count: int = 7, rolled: bool = False) -> WrittenLog:
+def one_group(count: int = 7, rolled: bool = False, run_bytes: int = RUN_BYTES) -> WrittenLog:
     """Two plain messages, a group that two requests stored (others' payloads on both sides of it), one plain message."""
-    log = WrittenLog()
+    log = WrittenLog(run_bytes=run_bytes)
     log.publish(Columns([b"a", b"b"]))
     for pointer in (99, 101):
         log.put(pointer, Columns([b"other"]))
@@ -66,8 +66,8 @@ def rows_of(log: WrittenLog) -> dict[bytes, bytes]:
     return log.disk.tables[Table.MESSAGE]
 
 
-def group_row(log: WrittenLog) -> bytes:
-    return rows_of(log)[PREFIX + log.row_ids[2]]
+def group_run(log: WrittenLog) -> StoredRun:
+    return next(run for run in log.runs if run.id == log.row_ids[2])
 
 
 def payload_keys(log: WrittenLog, pointer: int = 100) -> list[bytes]:
@@ -76,7 +76,20 @@ def payload_keys(log: WrittenLog, pointer: int = 100) -> list[bytes]:
 
 
 def scanned(log: WrittenLog, start: bytes = FIRST_ROW_ID) -> list[bytes]:
-    return [each for each, _ in rows_from(log.store, PREFIX, start)]
+    """How the keys of the rows end."""
+    return [run.id for run in runs_from(log.store, PREFIX, start)]
+
+
+def lay(log: WrittenLog, table: Table, base: bytes, ids: Sequence[bytes], bodies: Bodies, first: int) -> None:
+    """Put one intact row there that no log has written."""
+    laying = Laying(table, base, first)
+    laying.add(ids, bodies)
+    ((end, row),) = laying.rows()
+    log.disk.tables[table][base + end] = row
+
+
+def lay_messages(log: WrittenLog, ids: Sequence[bytes], first: int) -> None:
+    lay(log, Table.MESSAGE, PREFIX, ids, encode_messages(Columns([b"forged"] * len(ids)), ids, first), first)
 
 
 def refused(log: WrittenLog, *starts: bytes, match: str | None = None) -> None:
@@ -88,72 +101,105 @@ def refused(log: WrittenLog, *starts: bytes, match: str | None = None) -> None:
 # --- rows
 
 
-@given(requests)
-def test_a_scan_returns_every_row_of_its_topic_with_offsets_dense_over_groups_from_any_place(history: list[Request]) -> None:
-    log = beside_others(history)
-    assert scanned(log) == log.row_ids
-    for number, each in enumerate(log.row_ids):
-        assert scanned(log, each) == log.row_ids[number:]
-        assert scanned(log, following(each)) == scanned(log, after(each)) == log.row_ids[number + 1 :]
-        before = row_before(log.store, PREFIX, each)
-        assert (None if before is None else before[0]) == ([None, *log.row_ids][number])
-    if log.row_ids:
-        assert end_of(rows_of(log)[PREFIX + log.row_ids[-1]]) == len(log.messages)
+@given(requests, bounds)
+def test_a_scan_returns_every_run_of_its_topic_with_offsets_dense_over_groups_from_any_place(
+    history: list[Request], run_bytes: int
+) -> None:
+    log = beside_others(history, run_bytes)
+    ids = [run.id for run in log.runs]
+    assert scanned(log) == ids
+    assert [each for run in runs_from(log.store, PREFIX, FIRST_ROW_ID) for each in run.ids()] == log.row_ids
+    for each in log.row_ids:
+        assert scanned(log, each) == [at for at in ids if at >= each]
+        assert scanned(log, following(each)) == scanned(log, after(each)) == [at for at in ids if at > each]
+        before = run_before(log.store, PREFIX, each)
+        assert (None if before is None else before.id) == max((at for at in ids if at < each), default=None)
+    if ids:
+        assert log.runs[-1].end == len(log.messages)
 
 
-@given(requests, st.data())
-def test_a_missing_row_with_messages_is_noticed_wherever_the_scan_begins(history: list[Request], data: st.DataObject) -> None:
-    log = beside_others([ONE, *history, ONE])
-    gone = data.draw(st.sampled_from(sorted({each.row_id for each in log.messages} - {log.row_ids[-1]})))
-    del rows_of(log)[PREFIX + gone]
-    refused(log, FIRST_ROW_ID, gone, following(gone), match="is missing")
+@given(requests, bounds)
+def test_every_message_is_found_under_its_id_wherever_in_a_run_it_lies(history: list[Request], run_bytes: int) -> None:
+    log = beside_others(history, run_bytes)
+    groups = {run.id for run in log.runs if not run.count or log.stored_runs(abs(run.write_pointer or 0))}
+    for each in log.messages:
+        if each.row_id not in groups:
+            row = row_at(log.store, PREFIX, each.row_id)
+            assert row is not None
+            said = (row.offset, row.payload, row.producer, row.sequence_id, row.ttl, row.write_pointer)
+            assert Message(row.message_id, *said) == each
+    assert row_at(log.store, PREFIX, b"\xff" * 10) is row_at(log.store, PREFIX, row_id(BEGIN, 0)) is None
+
+
+@given(requests, bounds, st.data())
+def test_a_missing_row_with_messages_is_noticed_wherever_the_scan_begins(
+    history: list[Request], run_bytes: int, data: st.DataObject
+) -> None:
+    log = beside_others([ONE, *history, ONE], run_bytes)
+    gone = data.draw(st.sampled_from([run for run in log.runs[:-1] if run.count]))
+    del rows_of(log)[PREFIX + gone.id]
+    refused(log, FIRST_ROW_ID, gone.first_id, gone.id, following(gone.id), match="is missing")
     with pytest.raises(TopicDamaged, match="is missing"):
         expired_rows(log.store, PREFIX, 2**62, 0, 100)
 
 
-DAMAGES = {
-    **{f"flags ^ {flags}": lambda row, flags=flags: row[:1] + bytes([row[1] ^ flags]) + row[2:] for flags in (1, 4, 15, 32, 255)},
-    **{f"rubbish {at}": lambda _, row=row: row for at, row in enumerate((b"", b"\x01\x00", b"\xff" * 40, bytes(60)))},
-    **{f"byte {at}": lambda row, at=at: row[:at] + bytes([row[at] ^ 16]) + row[at + 1 :] for at in (2, 6, 16, -5, -1)},
-}
+RUBBISH = (b"", b"\x01\x00", b"\xff" * 40, bytes(60))
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_row_is_refused_wherever_the_scan_begins(damage: str) -> None:
-    for log, number in ((written(PLAIN), 0), (written(PLAIN), 7), (written(PLAIN), 11), (one_group(), 2)):
-        key = PREFIX + log.row_ids[number]
-        rows_of(log)[key] = DAMAGES[damage](rows_of(log)[key])
-        refused(log, FIRST_ROW_ID, log.row_ids[number], after(log.row_ids[number]))
-        with pytest.raises(TopicDamaged):
-            row_at(log.store, PREFIX, log.row_ids[number])
+@pytest.mark.parametrize("run_bytes", [1, 100, RUN_BYTES])
+def test_a_damaged_row_is_refused_wherever_the_scan_begins_and_whatever_is_damaged(run_bytes: int) -> None:
+    for log, number in ((written(PLAIN, run_bytes), 0), (written(PLAIN, run_bytes), -1), (one_group(run_bytes=run_bytes), -2)):
+        run = log.runs[number]
+        flipped = [run.data[:at] + bytes([run.data[at] ^ 16]) + run.data[at + 1 :] for at in range(len(run.data))]
+        flags = [run.data[:1] + bytes([run.data[1] ^ each]) + run.data[2:] for each in (1, 2, 4, 8, 15, 255)]
+        for damaged in (*RUBBISH, *flags, *flipped):
+            rows_of(log)[PREFIX + run.id] = damaged
+            refused(log, FIRST_ROW_ID, run.first_id, run.id, after(run.id))
+            for each in (run.first_id, run.id):
+                with pytest.raises(TopicDamaged):
+                    row_at(log.store, PREFIX, each)
 
 
 def test_intact_rows_that_are_not_in_their_places_are_damage() -> None:
     log = written(PLAIN)
-    rows, one, other = rows_of(log), PREFIX + log.row_ids[3], PREFIX + log.row_ids[4]
+    rows, one, other = rows_of(log), PREFIX + log.runs[1].id, PREFIX + log.runs[2].id
     rows[one], rows[other] = rows[other], rows[one]
-    refused(log)
+    refused(log, match="checksum")
+    for step in (-1, 1):
+        log = written(PLAIN)
+        rows, last = rows_of(log), log.runs[-1].id
+        timestamp, seq_id = split_row_id(last)
+        rows[PREFIX + row_id(timestamp, seq_id + step)] = rows.pop(PREFIX + last)
+        refused(log, match="checksum")
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_row_whose_offset_does_not_follow_is_damage(step: int) -> None:
     log = written(PLAIN)
-    rows, (timestamp, seq_id) = rows_of(log), split_row_id(log.row_ids[-1])
-    rows[PREFIX + row_id(timestamp, seq_id + 1)] = rows.pop(PREFIX + log.row_ids[-1])
-    refused(log, match="belongs somewhere else")
+    run = log.runs[1]
+    lay_messages(log, run.ids(), run.first + step)
+    refused(log, FIRST_ROW_ID, run.first_id, run.id, after(run.id), match="is missing")
 
 
-def trim(log: WrittenLog, count: int) -> None:
-    """Retention has deleted so many rows."""
-    left = log.row_ids[count:]
-    for each in log.row_ids[:count]:
-        del rows_of(log)[PREFIX + each]
-    earliest = sum(each.row_id not in left for each in log.messages)
-    log.disk.tables[Table.TRIM][PREFIX] = encode_record(TrimRow(earliest))
+def test_rows_that_overlap_are_damage_although_their_offsets_follow() -> None:
+    log = WrittenLog()
+    for step_ms in (1, 0, 1):
+        log.publish(Columns([b"a", b"b", b"c"]), step_ms=step_ms)
+    run = log.runs[1]
+    timestamp, seq_id = split_row_id(run.first_id)
+    for overlapping in (1, 2):
+        ids = [row_id(timestamp, seq_id + each) for each in range(-overlapping, 3)]
+        lay_messages(log, ids, run.first)
+        refused(log, FIRST_ROW_ID, log.runs[0].id, run.first_id, run.id, match="reaches over")
 
 
 def test_a_log_that_retention_cut_begins_where_it_was_cut() -> None:
     log = written(PLAIN)
-    trim(log, 4)
-    assert scanned(log) == scanned(log, log.row_ids[2]) == log.row_ids[4:]
-    del rows_of(log)[PREFIX + log.row_ids[4]]
-    refused(log, match="offset 4 is missing")
+    ids = [run.id for run in log.runs]
+    log.trim(2)
+    assert scanned(log) == scanned(log, ids[0]) == ids[2:]
+    del rows_of(log)[PREFIX + ids[2]]
+    refused(log, match="offset 8 is missing")
     log.disk.tables[Table.TRIM][PREFIX] = b"{"
     refused(log)
 
@@ -161,39 +207,45 @@ def test_a_log_that_retention_cut_begins_where_it_was_cut() -> None:
 # --- payloads
 
 
+@pytest.mark.parametrize("run_bytes", [1, 20, RUN_BYTES])
 @pytest.mark.parametrize("rolled", [False, True])
-def test_a_group_is_read_from_any_payload_id(rolled: bool) -> None:
-    log = one_group(rolled=rolled)
+def test_a_group_is_read_from_any_payload_id(rolled: bool, run_bytes: int) -> None:
+    log = one_group(rolled=rolled, run_bytes=run_bytes)
     everything = [(each.message_id[10:], each.offset) for each in log.messages[2:-1]]
     row = row_at(log.store, PREFIX, log.row_ids[2])
     assert row is not None
-    assert list(stored_under(log.store, PREFIX, row)) == list(stored_in(log.store, PREFIX, group_row(log)))
+    assert list(stored_payloads(log.store, PREFIX, row)) == log.stored(100)
     between = [row_id(split_row_id(each)[0], split_row_id(each)[1] + 1) for each, _ in everything]
     for start in (b"", bytes(10), row_id(0, 1), b"\xff" * 10, *between, *(each for each, _ in everything)):
         for within in (start, after(start)):
-            found = [(each.payload_id, each.offset) for each in stored_in(log.store, PREFIX, group_row(log), within)]
+            found = [
+                (run.id_at(index), row.offset + run.first + index)
+                for run in stored_in(log.store, PREFIX, group_run(log), within)
+                for index in range(run.index_from(within), len(run))
+            ]
             assert found == [each for each in everything if each[0] >= within]
 
 
 def payloads_refused(log: WrittenLog, *places: bytes, match: str | None = None) -> None:
     for within in places or (b"",):
         with pytest.raises(TopicDamaged, match=match):
-            list(stored_in(log.store, PREFIX, group_row(log), within))
+            list(stored_in(log.store, PREFIX, group_run(log), within))
 
 
-@pytest.mark.parametrize("number", [0, 3, 6])
-def test_a_damaged_or_missing_payload_is_refused_at_and_right_behind_its_place(number: int) -> None:
-    key = payload_keys(one_group())[number]
-    for at in (None, *range(len(one_group().disk.tables[Table.PAYLOAD][key]))):
-        log = one_group()
+@pytest.mark.parametrize(("run_bytes", "number"), [(1, 0), (1, 3), (1, -1), (RUN_BYTES, 0), (RUN_BYTES, -1)])
+def test_a_damaged_or_missing_payload_is_refused_at_and_right_behind_its_place(run_bytes: int, number: int) -> None:
+    whole = one_group(run_bytes=run_bytes).stored_runs(100)[number]
+    key = pointer_key(PREFIX, 100) + whole.id
+    for at in (None, *range(len(whole.data))):
+        log = one_group(run_bytes=run_bytes)
         if at is None:
             del log.disk.tables[Table.PAYLOAD][key]
         else:
             flip(log.disk, Table.PAYLOAD, key, at)
-        payloads_refused(log, b"", key[-10:], after(key[-10:]))
-        if number == 6 and at is not None:
+        payloads_refused(log, b"", whole.first_id, whole.id, after(whole.id))
+        if number == -1 and at is not None:
             with pytest.raises(TopicDamaged):
-                last_payload(log.store, PREFIX, 100)
+                last_payloads(log.store, PREFIX, 100)
             with pytest.raises(TopicDamaged):
                 find_offset(log.store, PREFIX, 5)
 
@@ -202,11 +254,15 @@ def test_payloads_that_are_too_few_too_many_or_not_in_their_places_are_refused()
     log = one_group()
     log.put(100, Columns([b"late"]))
     payloads_refused(log, match="7 payloads were stored under write pointer 100, 8 are there")
-    log = one_group()
-    keys, rows = payload_keys(log), log.disk.tables[Table.PAYLOAD]
+    log = one_group(run_bytes=1)
+    base, keys, rows = pointer_key(PREFIX, 100), payload_keys(log), log.disk.tables[Table.PAYLOAD]
     rows[keys[2]], rows[keys[3]] = rows[keys[3]], rows[keys[2]]
     payloads_refused(log)
-    (rows[keys[3]],) = encode_payload_rows(Columns([b"3"]), [keys[3][-10:]], 4)
+    log = one_group(run_bytes=1)
+    rows = log.disk.tables[Table.PAYLOAD]
+    lay(log, Table.PAYLOAD, base, [keys[3][-10:]], encode_payloads(Columns([b"3"])), 4)
+    payloads_refused(log)
+    lay(log, Table.PAYLOAD, base, [each[-10:] for each in keys[2:4]], encode_payloads(Columns([b"2", b"3"])), 3)
     payloads_refused(log)
     for key in keys[3:]:
         del rows[key]
@@ -218,20 +274,24 @@ def test_payloads_that_are_too_few_too_many_or_not_in_their_places_are_refused()
     payloads_refused(log, b"", b"\x00" * 10, b"\x00\x00\x01", b"\xff" * 10, match=match)
 
 
-def test_the_last_payload_of_a_pointer_is_its_own_or_none() -> None:
+def test_the_last_payloads_of_a_pointer_are_its_own_or_none() -> None:
     log = one_group()
-    assert last_payload(log.store, PREFIX, 100) == log.disk.tables[Table.PAYLOAD][payload_keys(log)[-1]]
-    assert last_payload(log.store, PREFIX, 98) is last_payload(log.store, PREFIX, 102) is None
+    last = last_payloads(log.store, PREFIX, 100)
+    assert last is not None
+    assert last.data == log.disk.tables[Table.PAYLOAD][payload_keys(log)[-1]]
+    assert last_payloads(log.store, PREFIX, 98) is last_payloads(log.store, PREFIX, 102) is None
 
 
 # --- by offset
 
 
-@given(requests, st.integers(0, 12), st.integers(0, 45))
-def test_an_offset_is_found_as_by_looking_through_all_of_the_log(history: list[Request], trimmed: int, offset: int) -> None:
-    log = beside_others(history)
-    left = log.row_ids[trimmed:]
-    trim(log, trimmed)
+@given(requests, bounds, st.integers(0, 12), st.integers(0, 45))
+def test_an_offset_is_found_as_by_looking_through_all_of_the_log(
+    history: list[Request], run_bytes: int, trimmed: int, offset: int
+) -> None:
+    log = beside_others(history, run_bytes)
+    left = [each for run in log.runs[trimmed:] for each in run.ids()]
+    log.trim(trimmed)
     earliest = len([each for each in log.messages if each.row_id not in left])
     naive = [each for each in log.messages if each.row_id in left and each.offset >= offset]
     found = find_offset(log.store, PREFIX, offset)
@@ -242,12 +302,22 @@ def test_an_offset_is_found_as_by_looking_through_all_of_the_log(history: list[R
         assert found == (first.row_id if begins else first.message_id)
 
 
+@given(requests, bounds)
+def test_the_offset_behind_an_id_is_known_wherever_in_a_run_or_a_group_it_lies(history: list[Request], run_bytes: int) -> None:
+    log = beside_others(history, run_bytes)
+    assert offset_behind(log.store, PREFIX, row_id(BEGIN, 0) + bytes(10)) == (0, False)
+    ids = [each.message_id for each in log.messages]
+    for each in ids:
+        for at in (each, each[:19] + b"\xff"):
+            assert offset_behind(log.store, PREFIX, at) == (sum(each <= at for each in ids), at in ids)
+
+
 def test_a_damaged_row_met_while_looking_for_an_offset_is_refused() -> None:
     log = written(PLAIN)
-    flip(log.disk, Table.MESSAGE, PREFIX + log.row_ids[-1])
-    with pytest.raises(TopicDamaged):
-        find_offset(log.store, PREFIX, 8)
-    assert row_before(log.store, PREFIX, AFTER_ANY) is not None
+    flip(log.disk, Table.MESSAGE, PREFIX + log.runs[-1].id)
+    for read in (lambda: find_offset(log.store, PREFIX, 8), lambda: run_before(log.store, PREFIX, AFTER_ANY)):
+        with pytest.raises(TopicDamaged):
+            read()
 
 
 # --- what has expired
@@ -255,13 +325,12 @@ def test_a_damaged_row_met_while_looking_for_an_offset_is_refused() -> None:
 
 def test_a_message_expires_with_the_first_millisecond_of_its_age_and_its_own_ttl_only_shortens_the_topics() -> None:
     log = WrittenLog()
-    (at,) = log.publish(Columns([b"x"], ttls=[2]), step_ms=0)
-    row = rows_of(log)[PREFIX + at]
+    log.publish(Columns([b"x"], ttls=[2]), step_ms=0)
     for live_from, age_ms, gone in ((0, 1_999, False), (0, 2_000, True), (BEGIN, 999, False), (BEGIN + 1, 1_000, True)):
-        assert expired(at, row, live_from, BEGIN + age_ms) == gone
+        assert bool(expired_rows(log.store, PREFIX, live_from, BEGIN + age_ms, 1)) == gone
     for age_ms, count in ((1_999, 1), (2_000, 0)):
         bounds = Bounds(10**6, 10**9, BEGIN + age_ms)
-        assert len(read_page(log.store, PREFIX, FIRST_ROW_ID, bounds, AS_TMS, None).messages) == count
+        assert read_page(log.store, PREFIX, FIRST_ROW_ID, bounds, AS_TMS, None).delivered == count
 
 
 def test_only_the_beginning_of_a_log_is_given_to_retention() -> None:
@@ -272,13 +341,24 @@ def test_only_the_beginning_of_a_log_is_given_to_retention() -> None:
         assert expired_rows(store, PREFIX, live_from, now_ms, limit) == single_rows(ids[:count])
 
 
+@pytest.mark.parametrize("ttls", [[1, 3, 2], [3, 1, 2], [1, None, 1], [None, 1, 1], [1, 1, None]])
+def test_a_run_is_given_to_retention_with_the_last_of_its_messages(ttls: list[int | None]) -> None:
+    log = WrittenLog()
+    log.publish(Columns([b"x"] * len(ttls), ttls=ttls), step_ms=0)
+    last = max(2**40 if each is None else each for each in ttls) * 1_000
+    (run,) = log.runs
+    assert expired_rows(log.store, PREFIX, 0, BEGIN + last - 1, 9) == []
+    assert expired_rows(log.store, PREFIX, 0, BEGIN + last, 9) == ([] if None in ttls else single_rows([run.id], 2))
+    assert expired_rows(log.store, PREFIX, BEGIN + 1, 0, 9) == single_rows([run.id], 2)
+
+
 @pytest.mark.parametrize("rolled", [False, True])
 def test_a_group_is_given_to_retention_as_a_whole_and_lives_as_long_as_the_topic_allows(rolled: bool) -> None:
     log = one_group(rolled=rolled)
     live_from = split_row_id(log.row_ids[2])[0] + 1
-    first, second, third, _ = log.row_ids
+    _, second, third, _ = log.row_ids
     last = [message.message_id for message in log.messages if message.row_id == third][-1]
-    plain = [Expired(first, 1, first + bytes(10)), Expired(second, 2, second + bytes(10))]
+    plain = [Expired(second, 2, second + bytes(10))]
     assert expired_rows(log.store, PREFIX, live_from, live_from, 100) == [*plain, Expired(third, 9, last)]
     assert expired_rows(log.store, PREFIX, live_from - 1, live_from, 100) == plain
     log = WrittenLog()

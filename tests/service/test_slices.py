@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -32,17 +31,15 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each slice has looked at."""
+    """How many messages each slice has looked at."""
     found: list[int] = []
-    islice = pages.islice  # type: ignore[attr-defined]
+    ended = pages._Collected.ended
 
-    def counted(rows: Iterable[tuple[bytes, bytes]], most: int) -> Iterator[tuple[bytes, bytes]]:
-        found.append(0)
-        for row in islice(rows, most):
-            found[-1] += 1
-            yield row
+    def counted(page: pages._Collected, undecided: bool = False) -> Page:
+        found.append(page._bounds.rows - page.rows)
+        return ended(page, undecided)
 
-    monkeypatch.setattr(pages, "islice", counted)
+    monkeypatch.setattr(pages._Collected, "ended", counted)
     return found
 
 
@@ -64,7 +61,7 @@ async def with_expired(house: House, clock: ManualClock, expired: int) -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["in the cache", "in the store"])
-async def test_expired_rows_hold_up_nobody_and_hide_nothing(cached: bool, looked_at: list[int]) -> None:
+async def test_expired_messages_hold_up_nobody_and_hide_nothing(cached: bool, looked_at: list[int]) -> None:
     clock, disk = ManualClock(), Disk()
     async with opened(disk, clock) as house:
         await with_expired(house, clock, 1_000)

@@ -21,10 +21,14 @@ from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.limits import Limits
+from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.payload_rows import decode_payloads
 from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.rows import decode_rows
+from oncelog_service.storage.runs import StoredRun, decode_run
 from tests.patience import PATIENCE
-from tests.service.house import BEGIN, PREFIX, House, InPlace, numbered, opened, turns
+from tests.service.house import BEGIN, House, InPlace, numbered, opened, turns
 from tests.world.clock import ManualClock
 
 
@@ -113,10 +117,17 @@ async def ran(kind: type[Writer], drive: Callable[[Run], Any], **settings: Any) 
         fold, keys, topic = house.log.dedup.fold, house.log.topic.keys, house.log.topic
         memory = (sorted(fold.items()), fold.position, dict(fold.unsettled), house.log.stored, house.log.refused)
         by_key = None if keys is None else (sorted(keys.fold.items()), keys.upcoming_offset, keys.last_message_id)
-        at_hand = list(topic.cache.rows(b"")) if topic.cache.messages else []
-        on_disk = {table: dict(disk.tables[table]) for table in (Table.MESSAGE, Table.PAYLOAD, Table.GROUP, Table.PRODUCER)}
+        # Message by message: what waits together is laid together.
+        at_hand = [row for each in topic.cache.runs(b"") for row in decode_rows(each)] if topic.cache.messages else []
+        on_disk: dict[Table, object] = {table: dict(disk.tables[table]) for table in (Table.GROUP, Table.PRODUCER)}
+        on_disk[Table.MESSAGE] = [row for each in _runs(disk, Table.MESSAGE) for row in decode_rows(each)]
+        on_disk[Table.PAYLOAD] = [payload for each in _runs(disk, Table.PAYLOAD) for payload in decode_payloads(each)]
         assert not any(map(house.log.dedup.in_flight, "pqr"))
     return outcomes, memory, by_key, at_hand, on_disk
+
+
+def _runs(disk: Disk, table: Table) -> list[StoredRun]:
+    return [decode_run(key[:-ROW_ID_SIZE], key[-ROW_ID_SIZE:], row) for key, row in sorted(disk.tables[table].items())]
 
 
 # --- the property
@@ -246,9 +257,10 @@ async def test_all_that_wait_are_one_batch_and_one_block_in_order_and_awake_toge
         assert [each.receipts[0].offset for each in answers] == [*range(64)]
         assert [each.start_sequence_id for each in answers] == [each.end_sequence_id for each in answers] == [*range(64)]
         assert run.house.writer.submissions >= 64, "what joined is counted"
+        assert len(run.store.disk.tables[Table.MESSAGE]) == 1, "laid together"
 
     *_, at_hand, on_disk = await ran(Writer, meet)
-    assert {PREFIX + row_id: row for row_id, row in at_hand} == on_disk[Table.MESSAGE]  # type: ignore[attr-defined,index]
+    assert at_hand == on_disk[Table.MESSAGE]  # type: ignore[index]
 
 
 async def test_a_topic_that_is_closed_answers_what_was_handed_over_and_refuses_the_rest() -> None:

@@ -1,30 +1,34 @@
-"""A log written row by row, as publishing would, with stored groups and roll-backs; and a naive list of what is in it."""
+"""A log written run by run, as publishing would, with stored groups and roll-backs; and a naive list of what is in it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from unittest import mock
 
 from hypothesis import strategies as st
 
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.log.stamps import Stamps
+from oncelog_service.storage import runs
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.payload_rows import Payload, decode_payload_row, encode_payload_rows
+from oncelog_service.storage.payload_rows import Payload, decode_payloads, encode_payloads
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.records import GroupRow, encode_record
-from oncelog_service.storage.rows import GroupProducer, GroupSummary, encode_group_row, encode_rows, message_id_of, rolled_back
+from oncelog_service.storage.records import GroupRow, TrimRow, encode_record
+from oncelog_service.storage.rows import GroupProducer, GroupSummary, chain_of, encode_group, encode_messages, message_id_of
+from oncelog_service.storage.runs import RUN_BYTES, Laying, StoredRun, decode_run, rolled_back
 from tests.service.house import BEGIN, PREFIX
 
 POINTER = BEGIN * POINTERS_PER_MS
 
 Request = tuple[str, int, bool, int, str | None]
-"""Its kind, how many messages, whether it is rolled back later, so many ms after the one before, and its producer."""
+"""Its kind, how many messages, whether it is rolled back later, so many ms after the one before, and its producer. One that
+*waits* is a plain one that is laid together with the one before it, if that is plain too."""
 requests = st.lists(
     st.tuples(
-        st.sampled_from(["plain", "direct", "group"]),
+        st.sampled_from(["plain", "waits", "direct", "group"]),
         st.integers(0, 5),
         st.booleans(),
         st.integers(1, 10**6),
@@ -33,6 +37,8 @@ requests = st.lists(
     min_size=1,
     max_size=10,
 )
+bounds = st.sampled_from([1, 100, 150, RUN_BYTES])
+"""Of a run: each message by itself, some of a request's, all of it."""
 
 
 class Message(NamedTuple):
@@ -53,13 +59,16 @@ class Message(NamedTuple):
 class WrittenLog:
     """Grows by requests, a millisecond apart unless told otherwise."""
 
-    def __init__(self, disk: Disk | None = None, prefix: bytes = PREFIX) -> None:
+    def __init__(self, disk: Disk | None = None, prefix: bytes = PREFIX, run_bytes: int = RUN_BYTES) -> None:
+        """``run_bytes``: of bodies, in a run of more than one."""
         self.disk = Disk() if disk is None else disk
         self.prefix = prefix
+        self.run_bytes = run_bytes
         self.now_ms = BEGIN
         self.row_ids: list[bytes] = []
+        """Of each message, and of what stands for a group."""
         self.pointers: list[int | None] = []
-        """Of each row."""
+        """Of the same."""
         self.messages: list[Message] = []
         self.newest: dict[str, bytes] = {}
         """Row id of each producer's newest message that was not rolled back."""
@@ -71,34 +80,57 @@ class WrittenLog:
         """A fresh opening of the disk."""
         return MemoryStore(self.disk)
 
-    def publish(self, columns: Columns, *, rolled: bool = False, step_ms: int = 1) -> list[bytes]:
-        """One request; returns its row ids."""
+    def trim(self, count: int) -> None:
+        """Retention deletes so many rows."""
+        gone = self.runs[:count]
+        for run in gone:
+            del self.disk.tables[Table.MESSAGE][self.prefix + run.id]
+        self.disk.tables[Table.TRIM][self.prefix] = encode_record(TrimRow(gone[-1].end if gone else 0))
+
+    @property
+    def runs(self) -> list[StoredRun]:
+        """The rows of the Message Table, in their order."""
+        return self._runs(Table.MESSAGE, self.prefix)
+
+    def key_of(self, row_id: bytes) -> bytes:
+        """The key of the row that a message is in."""
+        return self.prefix + next(run.id for run in self.runs if run.first_id <= row_id <= run.id)
+
+    def publish(self, *requests: Columns, rolled: bool = False, step_ms: int = 1) -> list[bytes]:
+        """A request, or plain ones that wait for the same write; returns the row ids."""
         self.now_ms += step_ms
-        if columns.producer is not None and columns.previous is None:
-            columns.previous = self.newest.get(columns.producer)
-        row_ids, offset = self._stamps.take(len(columns.payloads), self.now_ms)
-        rows = encode_rows(columns, row_ids, offset)
-        pointer = columns.write_pointer
-        if rolled:
-            assert pointer is not None
-            rows, pointer = [rolled_back(row) for row in rows], -pointer
-        self._put(row_ids, rows, pointer)
-        for number, payload in enumerate(columns.payloads):
-            sequence_id = None if columns.sequence_ids is None else columns.sequence_ids[number]
-            ttl = None if columns.ttls is None else columns.ttls[number]
-            message_id = message_id_of(row_ids[number])
-            self.messages.append(Message(message_id, offset + number, payload, columns.producer, sequence_id, ttl, pointer))
-        if columns.producer is not None and not rolled:
-            self.newest[columns.producer] = row_ids[-1]
+        pointer = requests[0].write_pointer
+        laying = Laying(Table.MESSAGE, self.prefix, self._stamps.upcoming_offset, pointer)
+        marked = -pointer if rolled and pointer is not None else pointer
+        row_ids: list[bytes] = []
+        for columns in requests:
+            assert columns.write_pointer == pointer
+            if columns.producer is not None and columns.previous is None:
+                columns.previous = self.newest.get(columns.producer)
+            ids, offset = self._stamps.take(len(columns.payloads), self.now_ms)
+            laying.add(ids, encode_messages(columns, ids, offset), chain_of(columns))
+            row_ids += ids
+            for number, payload in enumerate(columns.payloads):
+                sequence_id = None if columns.sequence_ids is None else columns.sequence_ids[number]
+                ttl = None if columns.ttls is None else columns.ttls[number]
+                message_id = message_id_of(ids[number])
+                self.messages.append(Message(message_id, offset + number, payload, columns.producer, sequence_id, ttl, marked))
+            if columns.producer is not None and not rolled:
+                self.newest[columns.producer] = ids[-1]
+        laid = self._laid(laying)
+        self._put([rolled_back(self.prefix, run) for run in laid] if rolled else laid)
+        self.row_ids += row_ids
+        self.pointers += [marked] * len(row_ids)
         return row_ids
 
     def put(self, pointer: int, columns: Columns, *, now_ms: int | None = None) -> list[bytes]:
         """Store under a write pointer; returns the payload ids."""
         stamps = self._places.setdefault(pointer, Stamps(0))
         payload_ids, place = stamps.take(len(columns.payloads), self.now_ms if now_ms is None else now_ms)
-        key = pointer_key(self.prefix, pointer)
-        for payload_id, row in zip(payload_ids, encode_payload_rows(columns, payload_ids, place), strict=True):
-            self.disk.tables[Table.PAYLOAD][key + payload_id] = row
+        laying = Laying(Table.PAYLOAD, pointer_key(self.prefix, pointer), place)
+        laying.add(payload_ids, encode_payloads(columns))
+        for run in self._laid(laying):
+            self.disk.tables[Table.PAYLOAD][laying.prefix + run.id] = run.data
         return payload_ids
 
     def publish_stored(
@@ -110,16 +142,18 @@ class WrittenLog:
         row_id, offset = self._stamps.take_row(len(payloads), self.now_ms)
         summary = self._summary(payloads)
         if pointer < 0:
-            self._put([row_id], [encode_group_row(row_id, offset, None, summary._replace(branch=-pointer))], None)
+            self._put([encode_group(self.prefix, row_id, offset, None, summary._replace(branch=-pointer))])
         else:
-            row = encode_group_row(row_id, offset, pointer, summary)
-            self._put([row_id], [rolled_back(row) if rolled else row], -pointer if rolled else pointer)
+            run = encode_group(self.prefix, row_id, offset, pointer, summary)
+            self._put([rolled_back(self.prefix, run) if rolled else run])
+        marked = None if pointer < 0 else -pointer if rolled else pointer
+        self.row_ids.append(row_id)
+        self.pointers.append(marked)
         if noted:
             data = encode_record(GroupRow(row_id.hex(), producer))
             self.disk.tables[Table.GROUP][pointer_key(self.prefix, pointer)] = data
         for each in payloads:
             message_id, offset_of = row_id + each.payload_id, offset + each.group_index
-            marked = None if pointer < 0 else -pointer if rolled else pointer
             self.messages.append(Message(message_id, offset_of, each.payload, each.producer, each.sequence_id, each.ttl, marked))
             if each.producer is not None and not rolled:
                 self.newest[each.producer] = row_id
@@ -127,9 +161,11 @@ class WrittenLog:
 
     def stored(self, pointer: int) -> list[Payload]:
         """What lies under a write pointer."""
-        key = pointer_key(self.prefix, pointer)
-        rows = self.disk.tables[Table.PAYLOAD].items()
-        return [decode_payload_row(each[len(key) :], row) for each, row in sorted(rows) if each.startswith(key)]
+        return [each for run in self.stored_runs(pointer) for each in decode_payloads(run)]
+
+    def stored_runs(self, pointer: int) -> list[StoredRun]:
+        """The rows of the Payload Table under a write pointer."""
+        return self._runs(Table.PAYLOAD, pointer_key(self.prefix, pointer))
 
     def _summary(self, payloads: Sequence[Payload]) -> GroupSummary:
         parts: dict[str, GroupProducer] = {}
@@ -143,32 +179,51 @@ class WrittenLog:
         last_id = payloads[-1].payload_id if payloads else FIRST_PAYLOAD_ID
         return GroupSummary(len(payloads), last_id, tuple(parts.values()))
 
-    def _put(self, row_ids: Sequence[bytes], rows: Sequence[bytes], pointer: int | None) -> None:
-        for row_id, row in zip(row_ids, rows, strict=True):
-            self.disk.tables[Table.MESSAGE][self.prefix + row_id] = row
-            self.row_ids.append(row_id)
-            self.pointers.append(pointer)
+    def _laid(self, laying: Laying) -> list[StoredRun]:
+        with mock.patch.object(runs, "RUN_BYTES", self.run_bytes):
+            return laying.runs
+
+    def _put(self, laid: Sequence[StoredRun]) -> None:
+        for run in laid:
+            self.disk.tables[Table.MESSAGE][self.prefix + run.id] = run.data
+
+    def _runs(self, table: Table, prefix: bytes) -> list[StoredRun]:
+        rows = sorted(self.disk.tables[table].items())
+        return [decode_run(prefix, key[len(prefix) :], data) for key, data in rows if key.startswith(prefix)]
 
 
-def written(history: Sequence[Request]) -> WrittenLog:
+def written(history: Sequence[Request], run_bytes: int = RUN_BYTES) -> WrittenLog:
     """The log of such requests, each under a pointer of its own but for plain ones. A group's payloads come two at a time, and
     one without a producer behind them. What is rolled back gives its sequence ids back."""
-    log, upcoming = WrittenLog(), dict[str | None, int]()
+    log, upcoming = WrittenLog(run_bytes=run_bytes), dict[str | None, int]()
+    waiting, waited_ms = list[Columns](), 0
+
+    def write() -> None:
+        if waiting:
+            log.publish(*waiting, step_ms=waited_ms)
+            waiting.clear()
+
     for pointer, (kind, count, rolled, step_ms, producer) in enumerate(history, 1):
-        rolled = rolled and kind != "plain"
+        rolled = rolled and kind in ("direct", "group")
         begin = upcoming.get(producer, 0)
         ids = None if producer is None else list(range(begin, begin + count))
         bodies = [b"%d.%d" % (pointer, each) for each in range(count)]
+        if kind != "waits" and count:
+            write()
         if kind == "group":
+            write()
             for at in range(0, count, 2):
                 part = Columns(bodies[at : at + 2], producer, ids and ids[at : at + 2])
                 log.put(pointer, part, now_ms=log.now_ms + at // 4)
             if count:
                 log.put(pointer, Columns([b"unnamed"]), now_ms=log.now_ms + 2)
             log.publish_stored(pointer, rolled=rolled, step_ms=step_ms)
+        elif count and kind == "direct":
+            log.publish(Columns(bodies, producer, ids, write_pointer=pointer), rolled=rolled, step_ms=step_ms)
         elif count:
-            columns = Columns(bodies, producer, ids, write_pointer=pointer if kind == "direct" else None)
-            log.publish(columns, rolled=rolled, step_ms=step_ms)
+            waited_ms = waited_ms if waiting else step_ms
+            waiting.append(Columns(bodies, producer, ids))
         if not rolled:
             upcoming[producer] = begin + count
+    write()
     return log

@@ -111,9 +111,9 @@ def put(*rows: tuple[Table, bytes, bytes], fence: Fence | None = None) -> Batch:
 
 
 def run(*rows: tuple[bytes, bytes], fence: Fence | None = None) -> Batch:
-    """Messages, written as one run."""
+    """Rows of messages, which are new as a rule."""
     batch = put(fence=fence)
-    batch.put_run(M, b"", [key for key, _ in rows], [value for _, value in rows])
+    batch.put_rows(M, b"", rows)
     return batch
 
 

@@ -49,7 +49,7 @@ def batches_of(group: Batches, prefix: bytes) -> tuple[list[Batch], Callable[[di
         batches.append(batch := Batch())
         for kind, *values in changes:
             if kind == "run":
-                batch.put_run(M, prefix, values[0], [values[1] + b"%d" % at for at in range(len(values[0]))])
+                batch.put_rows(M, prefix, [(key, values[1] + b"%d" % at) for at, key in enumerate(values[0])])
             elif kind == "put":
                 batch.put(values[0], prefix + values[1], values[2])
             else:
@@ -57,8 +57,8 @@ def batches_of(group: Batches, prefix: bytes) -> tuple[list[Batch], Callable[[di
 
     def apply(model: dict[tuple[Table, bytes], bytes]) -> None:
         for batch in batches:
-            for table, begin, ends, values in batch.runs:
-                model.update({(table, begin + end): value for end, value in zip(ends, values, strict=True)})
+            for laid in batch.laid:
+                model.update({(laid.table, laid.prefix + end): value for end, value in laid.rows()})
             model.update({(table, key): value for table, key, value in batch.puts})
             for each in batch.deletes:
                 model.pop(each, None)
@@ -158,7 +158,7 @@ def test_a_failed_write_leaves_nothing_and_closes_the_store_until_it_is_opened_a
     store = place.open()
     write(store, M, b"before")
     batch = put((S, b"k", b"2"))
-    batch.put_run(M, b"topic", [b"1"], [b"a"])
+    batch.put_rows(M, b"topic", [(b"1", b"a")])
     batch.delete(M, b"before")
     place.fail_write(store, batch)
     for _ in range(2):

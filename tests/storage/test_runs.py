@@ -1,244 +1,349 @@
-"""Rows that are laid together are read, changed and deleted as rows of their own (storage/runs.py), on every store."""
+"""Messages come back from their rows as they were published, by themselves and laid together in any way; damaged rows are
+refused, and the bytes on disk never change their meaning (storage/runs.py)."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import closing
-from itertools import count, pairwise
+from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+from zlib import crc32
 
+import fastavro
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog_service.storage.keys import AFTER_ANY, ROW_ID_SIZE, generation_key, pointer_key, row_id, topic_key
-from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.runs import RUN_BYTES, RunStore, laid_together, rows_of, run_of
-from oncelog_service.storage.seals import raw
-from tests.storage.stores import Place, place_of
+from oncelog.wire.avro_parts import encode_tails
+from oncelog.wire.codec import avro_source
+from oncelog.wire.media import AVRO, ONCELOG_AVRO
+from oncelog_service.storage import runs
+from oncelog_service.storage.fields import Columns
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, generation_key, row_id, topic_key
+from oncelog_service.storage.payload_rows import (
+    Payload,
+    decode_payloads,
+    encode_payloads,
+    stored_messages_of,
+    tails_of,
+    tms_stored_messages_of,
+)
+from oncelog_service.storage.port import RowDamaged, Table
+from oncelog_service.storage.rows import (
+    GroupProducer,
+    GroupSummary,
+    Row,
+    chain_of,
+    decode_row,
+    decode_rows,
+    encode_group,
+    encode_messages,
+    message_id_of,
+    own_ttl,
+    payloads_under,
+    summary_of,
+    tms_messages_of,
+)
+from oncelog_service.storage.runs import GROUP, TTL, Laying, StoredRun, T, decode_run, rolled_back
 
-LOG = generation_key(topic_key("default", "t"), 1)
-IDS = st.integers(0, 30).map(lambda number: row_id(1_000 + number // 8, 65_530 + number % 8 if number % 8 < 6 else number % 8))
-ROWS = st.one_of(st.binary(max_size=3), st.sampled_from([b"OLRN", b"OLRN" + bytes(20), bytes(RUN_BYTES), bytes(RUN_BYTES // 3)]))
+GOLDEN = Path(__file__).parent.parent / "golden"
+ONCELOG_MESSAGE = fastavro.parse_schema(avro_source(ONCELOG_AVRO, "ConsumeResponse")["fields"][0]["type"]["items"])
+TMS_MESSAGE = fastavro.parse_schema(avro_source(AVRO, "ConsumeResponse")["items"])
+PREFIX = generation_key(topic_key("default", "t"), 1)
 
-
-def ids_from(first: bytes, number: int) -> list[bytes]:
-    at = int.from_bytes(first, "big")
-    return [(at + each).to_bytes(ROW_ID_SIZE, "big") for each in range(number)]
-
-
-@given(ids=st.lists(IDS, unique=True, min_size=1, max_size=30), rows=st.lists(ROWS, min_size=30, max_size=30))
-def test_what_is_laid_together_comes_apart_as_it_was(ids: list[bytes], rows: list[bytes]) -> None:
-    under, runs = laid_together(LOG, ids, rows[: len(ids)])
-    apart = [list(rows_of(LOG + at, run)) for at, run in zip(under, runs, strict=True)]
-    assert [row for each in apart for row in each] == [(LOG + at, row) for at, row in zip(ids, rows, strict=False)]
-    for at, of_run in zip(under, apart, strict=True):
-        assert of_run[-1][0] == LOG + at, "it lies under the key of its last row"
-        assert len(of_run) == 1 or sum(len(row) for _, row in of_run) <= RUN_BYTES
-        for (before, _), (key, _) in pairwise(of_run):
-            assert int.from_bytes(key, "big") == int.from_bytes(before, "big") + 1
-            assert key[:-2] == before[:-2], "of one millisecond"
-
-
-@settings(max_examples=200)
-@given(data=st.data())
-def test_a_run_gives_what_lies_in_a_range(data: st.DataObject) -> None:
-    ids = ids_from(row_id(1_000, data.draw(st.integers(0, 300))), data.draw(st.integers(2, 20)))
-    rows = [(LOG + at, data.draw(ROWS.filter(lambda row: len(row) < 100))) for at in ids]
-    ((under,), (value,)) = laid_together(LOG, ids, [row for _, row in rows])
-    run = run_of(LOG + under, value)
-    assert run is not None
-    assert len(run) == len(rows)
-    bounds = st.one_of(st.sampled_from([b"", LOG, LOG + AFTER_ANY]), st.sampled_from(rows).map(lambda row: row[0]))
-    start, stop = (data.draw(bounds) + data.draw(st.sampled_from([b"", b"\x00"])) for _ in range(2))
-    expected = [row for row in rows if start <= row[0] < stop]
-    assert list(run.between(start, stop)) == expected
-    assert list(run.between(start, stop, reverse=True)) == expected[::-1]
-    assert [run.get(key) for key, _ in rows] == [row for _, row in rows]
-    assert run.get(LOG + row_id(1_001, 0)) is run.get(LOG + row_id(999, 65_535)) is None
-
-
-def test_a_damaged_head_and_a_run_that_lies_elsewhere_are_never_read_as_rows() -> None:
-    ids = ids_from(row_id(1_000, 0), 3)
-    ((under,), (value,)) = laid_together(LOG, ids, [b"a", b"bb", b""])
-    head = len(value) - 3
-    for bit in range(8 * head):
-        flipped = bytearray(value)
-        flipped[bit // 8] ^= 1 << bit % 8
-        assert list(rows_of(LOG + under, bytes(flipped))) == [(LOG + under, flipped)], "one row that matches no checksum"
-    for spoilt in (*(value[:size] for size in range(len(value))), value + b"\x00"):
-        assert run_of(LOG + under, spoilt) is None
-    assert run_of(LOG + ids[0], value) is None
+MAX = 2**63 - 1
+BEGIN = 1_790_000_000_000
+row_ids = st.builds(row_id, st.integers(0, 2**62), st.integers(0, 65_535))
+names = st.from_regex(r"[A-Za-z0-9_.:@=\-]{1,249}", fullmatch=True)
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+payloads = st.binary(max_size=200) | st.integers(100, 9_000).map(bytes)
+pointers = st.integers(1, MAX)
+producers = st.builds(GroupProducer, names, st.integers(0, MAX), st.integers(0, MAX), row_ids, st.integers(0, 2**32 - 1), row_ids)
+summaries = st.builds(GroupSummary, st.integers(0, 2**32 - 1), row_ids, st.lists(producers, max_size=4).map(tuple), st.none())
+offsets = st.sampled_from([0, 1, 60, 64, 8_190, 2**40])
 
 
-def test_the_layout_of_a_run_never_changes() -> None:
-    golden = (Path(__file__).parent.parent / "golden" / "run_v1.hex").read_text().strip()
-    _, (value,) = laid_together(LOG, ids_from(row_id(1_000, 0), 3), [b"a", b"bb", b""])
-    assert value.hex() == golden
+@st.composite
+def columns(draw: st.DrawFn) -> Columns:
+    """The messages of a request with any of the columns that a request may have."""
+    bodies = draw(st.lists(payloads, min_size=1, max_size=80 if draw(st.booleans()) else 4))
+
+    def column(values: st.SearchStrategy[Any]) -> Any:
+        return draw(st.none() | st.lists(st.none() | values, min_size=len(bodies), max_size=len(bodies)))
+
+    producer = draw(st.none() | names)
+    sequence_ids = previous = None
+    if producer is not None:
+        begin = draw(st.sampled_from([0, 1, 60, 2**31, MAX - 200]))
+        steps = draw(st.just([1] * len(bodies)) | st.lists(st.integers(1, 2), min_size=len(bodies), max_size=len(bodies)))
+        sequence_ids = [begin + sum(steps[:number]) for number in range(len(bodies))]
+        previous = draw(st.none() | row_ids)
+    return Columns(
+        payloads=bodies,
+        producer=producer,
+        sequence_ids=sequence_ids,
+        keys=column(st.binary(max_size=20)),
+        properties=column(st.dictionaries(texts, texts, max_size=3)),
+        ttls=column(st.integers(1, MAX)),
+        previous=previous,
+    )
 
 
-# --- on a store
+def numbered(count: int, first: int = 0, begin: int = BEGIN) -> list[bytes]:
+    """Ids that follow on each other, over the ends of milliseconds."""
+    return [row_id(begin + each // 65_536, each % 65_536) for each in range(first, first + count)]
 
 
-@pytest.fixture(params=["leveldb", "sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place_of(request.param, tmp_path) as place:
-        yield place
+def entry(column: Sequence[Any] | None, index: int) -> Any:
+    return None if column is None else column[index]
 
 
-def written_as_run(store: Store, log: bytes, ids: list[bytes], rows: list[bytes], table: Table = Table.MESSAGE) -> None:
-    batch = Batch()
-    batch.put_run(table, log, ids, rows)
-    store.write([batch])
+def rows_of(requests: Sequence[Columns], ids: Sequence[bytes], first_offset: int, pointer: int | None = None) -> list[Row]:
+    """What the messages of these requests must read as."""
+    rows: list[Row] = []
+    for columns in requests:
+        for index, payload in enumerate(columns.payloads):
+            begins = not index and (columns.producer is not None or pointer is not None)
+            row = Row(
+                row_id=ids[len(rows)],
+                offset=first_offset + len(rows),
+                producer=columns.producer,
+                sequence_id=entry(columns.sequence_ids, index),
+                ttl=entry(columns.ttls, index),
+                payload=payload,
+                write_pointer=pointer,
+                previous=(columns.previous or FIRST_ROW_ID) if begins else None,
+                key=entry(columns.keys, index),
+            )
+            rows.append(row)
+    return rows
 
 
-def below(store: Store, table: Table = Table.MESSAGE) -> list[tuple[bytes, bytes]]:
-    runs = raw(store)
-    assert isinstance(runs, RunStore)
-    return list(runs.inner.scan(table, b"", b"\xff" * 64))
+def laid(requests: Sequence[Columns], ids: Sequence[bytes], first_offset: int = 0, pointer: int | None = None) -> list[StoredRun]:
+    laying, at = Laying(Table.MESSAGE, PREFIX, first_offset, pointer), 0
+    for columns in requests:
+        columns.write_pointer = pointer
+        some = ids[at : at + len(columns.payloads)]
+        laying.add(some, encode_messages(columns, some, first_offset + at), chain_of(columns))
+        at += len(some)
+    return [decode_run(PREFIX, end, data) for end, data in laying.rows()]
 
 
-EXAMPLE = count()
-SHAPES = st.one_of(
-    st.tuples(st.just("run"), st.integers(1, 6), st.sampled_from([b"v", b"OLRN", bytes(RUN_BYTES // 3)])),
-    st.tuples(st.just("jump"), st.integers(1, 40)),
-    st.tuples(st.just("put"), st.lists(st.integers(0, 40), min_size=1, max_size=5)),
-    st.tuples(st.just("delete"), st.lists(st.integers(0, 40), min_size=1, max_size=8)),
-    st.tuples(
-        st.just("end"),
+def stored(columns: Columns, ids: Sequence[bytes], first_index: int) -> list[StoredRun]:
+    laying = Laying(Table.PAYLOAD, PREFIX, first_index)
+    laying.add(ids, encode_payloads(columns))
+    return [decode_run(PREFIX, end, data) for end, data in laying.rows()]
+
+
+def read(schema: Any, data: bytes) -> Any:
+    stream = BytesIO(data)
+    record = fastavro.schemaless_reader(stream, schema, None)
+    assert stream.tell() == len(data), "nothing follows the message"
+    return record
+
+
+@given(st.lists(columns(), min_size=1, max_size=4), st.integers(65_400, 65_536), offsets, st.sampled_from([1, 300, 2**15]))
+def test_requests_that_are_laid_together_read_back_message_by_message(
+    requests: list[Columns], first_seq: int, first_offset: int, run_bytes: int
+) -> None:
+    count = sum(len(each.payloads) for each in requests)
+    ids = numbered(count, first_seq)
+    with mock.patch.object(runs, "RUN_BYTES", run_bytes):
+        found = laid(requests, ids, first_offset)
+    assert [row for run in found for row in decode_rows(run)] == rows_of(requests, ids, first_offset)
+    before = first_offset
+    for run in found:
+        assert run.first == before
+        assert run.id == ids[run.end - 1 - first_offset], "it lies under the key of its last message"
+        assert len({each[:8] for each in run.ids()}) == 1, "of one millisecond"
+        assert len(run) == 1 or run.size <= run_bytes
+        assert run.flags == (TTL if any(row.ttl is not None for row in decode_rows(run)) else 0)
+        before = run.end
+    assert before == first_offset + count
+
+
+@settings(max_examples=60)
+@given(columns(), st.none() | pointers, offsets)
+def test_a_body_is_what_any_avro_reader_takes_for_the_message(columns: Columns, pointer: int | None, first_offset: int) -> None:
+    ids = numbered(len(columns.payloads))
+    for run in laid([columns], ids, first_offset, pointer):
+        tms = tms_messages_of(run, 0, len(run))
+        for index, (body, row) in enumerate(zip(run.bodies(), decode_rows(run), strict=True), run.first - first_offset):
+            said = {"offset": row.offset, "producer": row.producer, "sequenceId": row.sequence_id, "key": row.key, "ttl": row.ttl}
+            message = {"id": message_id_of(ids[index]), "properties": entry(columns.properties, index), "payload": row.payload}
+            assert read(ONCELOG_MESSAGE, body) == {**message, **said}
+            assert read(TMS_MESSAGE, tms[row.offset - run.first]) == {"id": message["id"], "payload": row.payload}
+        if run.flags & TTL:
+            assert [own_ttl(run, at) for at in range(len(run))] == [row.ttl for row in decode_rows(run)]
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.data())
+def test_a_run_gives_any_part_of_it(sizes: list[int], data: st.DataObject) -> None:
+    ids = numbered(len(sizes), 70)
+    (run,) = laid([Columns([bytes(each) for each in sizes])], ids)
+    bodies = run.bodies()
+    begin = data.draw(st.integers(0, len(run) - 1))
+    end = data.draw(st.integers(begin, len(run)))
+    assert run.ids() == ids
+    assert run.ids(begin, end) == ids[begin:end] == [run.id_at(each) for each in range(begin, end)]
+    assert run.text(begin, end) == b"".join(run.bodies(begin, end)) == b"".join(bodies[begin:end])
+    assert [decode_row(run, each).payload for each in range(begin, end)] == [bytes(each) for each in sizes[begin:end]]
+    room = data.draw(st.integers(1, 3_000))
+    full = [at for at in range(begin + 1, len(run) + 1) if sum(map(len, bodies[begin:at])) >= room]
+    assert run.fitting(begin, end, room) == min([end, *full])
+    for at in (*numbered(len(sizes) + 4, 68), row_id(BEGIN - 1, 9), row_id(BEGIN + 1, 9), b"", b"\xff" * 10, ids[0][:8]):
+        assert run.index_from(at) == sum(each < at for each in ids)
+        assert run.index_from(at + b"\x00") == sum(each < at + b"\x00" for each in ids)
+
+
+@settings(max_examples=60)
+@given(columns(), row_ids, st.sampled_from([0, 1, 2**31]), st.sampled_from([1, 300, 2**15]))
+def test_a_payload_reads_back_as_it_was_stored_here_and_by_any_avro_reader(
+    columns: Columns, at: bytes, first_index: int, run_bytes: int
+) -> None:
+    ids = numbered(len(columns.payloads), 65_530)
+    with mock.patch.object(runs, "RUN_BYTES", run_bytes):
+        found = stored(columns, ids, first_index)
+    index = 0
+    for run in found:
+        messages = stored_messages_of(at, 100 + index, run, 0, len(run))
+        tms = tms_stored_messages_of(at, run, 0, len(run))
+        end = index + len(run)
+        fields = [None if each is None else each[index:end] for each in (columns.keys, columns.properties, columns.ttls)]
+        assert tails_of(run) == encode_tails(len(run), *fields)
+        for payload, message, short in zip(decode_payloads(run), messages, tms, strict=True):
+            ttl, key = entry(columns.ttls, index), entry(columns.keys, index)
+            sequence_id, body = entry(columns.sequence_ids, index), columns.payloads[index]
+            assert payload == Payload(ids[index], first_index + index, columns.producer, sequence_id, ttl, body, key)
+            said = {"offset": 100 + index, "producer": columns.producer, "sequenceId": sequence_id, "key": key, "ttl": ttl}
+            said |= {"id": at + ids[index], "properties": entry(columns.properties, index), "payload": body}
+            assert read(ONCELOG_MESSAGE, message) == said
+            assert read(TMS_MESSAGE, short) == {"id": at + ids[index], "payload": body}
+            index += 1
+    assert index == len(ids)
+
+
+@given(row_ids, st.integers(0, 2**50), pointers, summaries, st.booleans())
+def test_the_row_of_a_group_says_what_is_in_it_and_that_of_a_branch_is_of_no_transaction(
+    at: bytes, offset: int, number: int, summary: GroupSummary, is_branch: bool
+) -> None:
+    summary = summary._replace(branch=number if is_branch else None)
+    pointer = None if is_branch else number
+    run = decode_run(PREFIX, at, encode_group(PREFIX, at, offset, pointer, summary).data)
+    decoded = decode_row(run, 0)
+    assert decoded == Row(at, offset, None, None, None, decoded.payload, pointer, None, summary)
+    assert summary_of(run) == summary
+    assert (len(run), run.first, run.end, decoded.messages) == (1, offset, offset + summary.messages, summary.messages)
+    assert run.flags == (GROUP if is_branch else T | GROUP)
+    assert payloads_under(run) == decoded.payloads_under == (-number if is_branch else number)
+    assert decoded.message_id == at + bytes(10)
+
+
+@settings(max_examples=40)
+@given(columns(), pointers, summaries)
+def test_rolling_back_flips_the_sign_of_the_pointer_and_nothing_else_once(
+    columns: Columns, pointer: int, summary: GroupSummary
+) -> None:
+    ids = numbered(len(columns.payloads) + 1)
+    (plain, *_) = laid([columns], ids[:-1], 7)
+    for run in (*laid([columns], ids[:-1], 7, pointer), encode_group(PREFIX, ids[-1], 9, pointer, summary)):
+        marked = decode_run(PREFIX, run.id, rolled_back(PREFIX, run).data)
+        assert [*decode_rows(marked)] == [row._replace(write_pointer=-pointer) for row in decode_rows(run)]
+        assert len(marked.data) == len(run.data)
+        assert (run.is_rolled_back, marked.is_rolled_back) == (False, True)
+        for refused in (marked, plain):  # a second time, and where there is no transaction
+            with pytest.raises(AssertionError):
+                rolled_back(PREFIX, refused)
+
+
+def test_what_is_laid_takes_nothing_more() -> None:
+    laying = Laying(Table.MESSAGE, PREFIX, 0)
+    messages = encode_messages(PLAIN, numbered(1), 0)
+    laying.add(numbered(1), messages)
+    rows = [*laying.rows()]
+    with pytest.raises(AssertionError):
+        laying.add(numbered(1, 1), messages)
+    assert [*laying.rows()] == rows
+    assert len(laying) == 1
+
+
+# --- golden bytes
+
+P = 1_790_000_000_000_000_001
+PLAIN = Columns([b"payload"])
+
+
+class _Golden(NamedTuple):
+    named: Columns = Columns([b"first", b"second", bytes(range(70))], "flights", [0, 1, MAX], previous=row_id(BEGIN, 41))
+    everything: Columns = Columns(
+        [b"all of it", b"", b"x"],
+        "größe:1",
+        [62, 63, 64],
+        keys=[b"key", None, b""],
+        properties=[{"a": "1", "ü": ""}, {}, None],
+        ttls=[60, None, 2**40],
+    )
+
+
+SUMMARY = GroupSummary(
+    5,
+    row_id(1_789_999_999_999, 4),
+    (
+        GroupProducer("größe:1", 3, MAX, row_id(1_789_999_999_999, 3), 3, row_id(BEGIN, 2)),
+        GroupProducer("flights", 0, 0, row_id(1_789_999_999_999, 4), 4, FIRST_ROW_ID),
     ),
 )
+EMPTY = GroupSummary(0, FIRST_PAYLOAD_ID, ())
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(shapes=st.lists(SHAPES, max_size=12), stored=st.booleans(), data=st.data())
-def test_any_history_of_runs_changes_and_deletes_reads_like_rows(
-    place: Place,
-    shapes: list[tuple],
-    stored: bool,
-    data: st.DataObject,  # type: ignore[type-arg]
-) -> None:
-    store = place._opened[0] if place._opened else place.open()
-    table, log = Table.MESSAGE, generation_key(topic_key("default", f"t{next(EXAMPLE)}"), 1)
-    if stored:
-        table, log = Table.PAYLOAD, pointer_key(log, 7)
-    model: dict[bytes, bytes] = {}
-    batches, last = [Batch()], int.from_bytes(row_id(1_000, 65_533), "big")
-    for number, (kind, *values) in enumerate(shapes):
-        known = sorted(model)
-        if kind == "run":
-            ids = ids_from((last + 1).to_bytes(ROW_ID_SIZE, "big"), values[0])
-            last += len(ids)
-            rows = [values[1] + b"%d" % number] * len(ids)
-            batches[-1].put_run(table, log, ids, rows)
-            model.update(zip([log + each for each in ids], rows, strict=True))
-            batches.append(Batch())
-        elif kind == "jump":
-            last += values[0]
-        elif kind == "end":
-            store.write(batches)
-            batches = [Batch()]
-        elif known:
-            for key in [known[each % len(known)] for each in values[0]]:
-                if kind == "put":
-                    batches[-1].put(table, key, b"changed%d" % number)
-                    model[key] = b"changed%d" % number
-                else:
-                    batches[-1].delete(table, key)
-                    model.pop(key, None)
-            batches.append(Batch())
-    store.write(batches)
-    rows = sorted(model.items())
-    assert list(store.scan(table, log, log + AFTER_ANY)) == rows
-    assert list(store.scan(table, log, log + AFTER_ANY, reverse=True)) == rows[::-1]
-    first = int.from_bytes(row_id(1_000, 65_533), "big")
-    for at in range(first, last + 2):
-        key = log + at.to_bytes(ROW_ID_SIZE, "big")
-        assert store.get(table, key) == model.get(key)
-    for _ in range(4):
-        ends = [log + data.draw(st.integers(first, last + 2)).to_bytes(ROW_ID_SIZE, "big") for _ in range(2)]
-        start, stop = (each + data.draw(st.sampled_from([b"", b"\x00"])) for each in ends)
-        keys = [key for key, _ in rows]
-        expected = rows[bisect_left(keys, start) : bisect_left(keys, stop)]
-        assert list(store.scan(table, start, stop)) == expected
-        assert list(store.scan(table, start, stop, reverse=True)) == expected[::-1]
+def group(pointer: int | None, summary: GroupSummary = SUMMARY) -> StoredRun:
+    branch = P if pointer is None else None
+    return encode_group(PREFIX, numbered(1)[0], 1_000_000, pointer, summary._replace(branch=branch))
 
 
-def test_a_request_is_a_handful_of_rows_below_and_none_when_its_messages_are_gone(place: Place) -> None:
-    store, ids = place.open(), ids_from(row_id(1_000, 0), 1_000)
-    written_as_run(store, LOG, ids, [bytes(150)] * 1_000)
-    assert len(below(store)) == -(-1_000 // (RUN_BYTES // 150))
-    for some in (ids[:333], ids[333:]):
-        batch = Batch()
-        for each in some:
-            batch.delete(Table.MESSAGE, LOG + each)
-        store.write([batch])
-        left = 1_000 - len(some) if some[0] == ids[0] else 0
-        assert len(list(store.scan(Table.MESSAGE, b"", b"\xff" * 64))) == left
-    assert below(store) == []
+RUNS = {
+    "run_v1_plain": lambda: laid([PLAIN], numbered(1)),
+    "run_v1_of_three_requests": lambda: laid([_Golden().named, PLAIN, _Golden().everything], numbered(7), 63),
+    "run_v1_transactional": lambda: laid([_Golden().named], numbered(3), 63, P),
+    "run_v1_rolled_back": lambda: [rolled_back(PREFIX, each) for each in laid([_Golden().named], numbered(3), 63, P)],
+    "run_v1_group": lambda: [group(P), group(P, EMPTY)],
+    "run_v1_branch": lambda: [group(None), group(None, EMPTY)],
+    "run_v1_payloads": lambda: [*stored(_Golden().everything, numbered(3), 62), *stored(PLAIN, numbered(1, 3), 65)],
+}
 
 
-def test_a_row_that_is_changed_within_a_run_is_laid_among_the_others_again(place: Place) -> None:
-    store, ids = place.open(), ids_from(row_id(1_000, 0), 100)
-    written_as_run(store, LOG, ids, [b"row"] * 100)
-    batch = Batch()
-    for each in ids[40:60]:
-        batch.put(Table.MESSAGE, LOG + each, b"new")
-    store.write([batch])
-    assert len(below(store)) == 1
-    assert [row for _, row in store.scan(Table.MESSAGE, LOG, LOG + AFTER_ANY)] == [b"row"] * 40 + [b"new"] * 20 + [b"row"] * 40
+@pytest.mark.parametrize("name", RUNS)
+def test_the_layout_of_runs_version_1_never_changes(name: str) -> None:
+    """What is encoded reads back, as the properties above say: so what is on disk does."""
+    assert [each.data.hex() for each in RUNS[name]()] == (GOLDEN / f"{name}.hex").read_text().split()
 
 
-def test_a_run_whose_head_is_damaged_is_one_damaged_row_and_never_missing_ones(place: Place) -> None:
-    store, ids = place.open(), ids_from(row_id(1_000, 0), 10)
-    written_as_run(store, LOG, ids, [b"row"] * 10)
-    runs = raw(store)
-    assert isinstance(runs, RunStore)
-    ((key, value),) = below(store)
-    damaged = value[:9] + b"\x01" + value[10:]
-    batch = Batch()
-    batch.put(Table.MESSAGE, key, damaged)
-    runs.inner.write([batch])
-    assert list(store.scan(Table.MESSAGE, LOG, LOG + AFTER_ANY)) == [(key, damaged)]
-    assert {store.get(Table.MESSAGE, LOG + each) for each in ids} == {damaged}
+# --- damage
+
+SAMPLES = [run for name in RUNS for run in RUNS[name]()]
 
 
-def test_runs_that_are_changed_together_stay_under_their_keys(place: Place) -> None:
-    """A scan may read on both sides of such a write: a run that moved behind its end would be missing."""
-    store, ids = place.open(), ids_from(row_id(1_000, 0), 12)
-    for some in (ids[:5], ids[5:10], ids[10:11], ids[11:]):
-        written_as_run(store, LOG, some, [b"row"] * len(some))
-    keys = [key for key, _ in below(store)]
-    assert keys == [LOG + ids[at] for at in (4, 9, 10, 11)]
-    batch = Batch()
-    for each in ids[2:]:
-        batch.put(Table.MESSAGE, LOG + each, b"new")
-    for each in ids[:2]:
-        batch.delete(Table.MESSAGE, LOG + each)
-    store.write([batch])
-    assert [key for key, _ in below(store)] == keys
-    assert list(store.scan(Table.MESSAGE, LOG, LOG + AFTER_ANY)) == [(LOG + each, b"new") for each in ids[2:]]
+@pytest.mark.parametrize("run", SAMPLES, ids=range(len(SAMPLES)))
+def test_damage_to_any_bit_and_every_cut_is_noticed(run: StoredRun) -> None:
+    for at in range(len(run.data)):
+        for broken in (
+            *(run.data[:at] + bytes([run.data[at] ^ 1 << bit]) + run.data[at + 1 :] for bit in range(8)),
+            run.data[:at],
+        ):
+            with pytest.raises(RowDamaged):
+                decode_run(PREFIX, run.id, broken)
 
 
-@pytest.mark.parametrize("end", [b"x" * (ROW_ID_SIZE - 1), b"x" * (ROW_ID_SIZE + 1)])
-def test_a_row_under_a_key_that_is_no_messages_can_be_written_again(place: Place, end: bytes) -> None:
-    """No topic has one, but a store that is copied may: it was deleted by what should have changed it."""
-    store = place.open()
-    for value in (b"once", b"again"):
-        batch = Batch()
-        batch.put(Table.MESSAGE, LOG + end, value)
-        store.write([batch])
-        assert store.get(Table.MESSAGE, LOG + end) == value
-
-
-def test_a_falling_scan_gives_each_row_once_although_the_run_it_began_in_is_laid_anew_meanwhile(place: Place) -> None:
-    store, ids = place.open(), ids_from(row_id(1_000, 0), 10)
-    written_as_run(store, LOG, ids, [b"row"] * 10)
-    with closing(store.scan(Table.MESSAGE, LOG, LOG + ids[8], reverse=True)) as rows:
-        found = [next(rows)]
-        batch = Batch()
-        batch.delete(Table.MESSAGE, LOG + ids[4])
-        store.write([batch])
-        found += rows
-    assert found == [(LOG + each, b"row") for each in ids[7::-1]], "as of its first step"
+@pytest.mark.parametrize("run", SAMPLES, ids=range(len(SAMPLES)))
+def test_a_row_under_another_key_or_of_a_version_to_come_is_refused_and_not_guessed_at(run: StoredRun) -> None:
+    other = (int.from_bytes(run.id, "big") + 1).to_bytes(ROW_ID_SIZE, "big")
+    for prefix, at in ((PREFIX, other), (generation_key(topic_key("default", "t"), 2), run.id)):
+        with pytest.raises(RowDamaged):
+            decode_run(prefix, at, run.data)
+    for at, value in ((0, 2), (0, 0), (1, 2), (1, 16), (1, 255)):
+        body = bytearray(run.data[:-4])
+        body[at] = value
+        data = bytes(body) + crc32(body, crc32(PREFIX + run.id)).to_bytes(4, "little")
+        with pytest.raises(RowDamaged, match="unknown version"):
+            decode_run(PREFIX, run.id, data)

@@ -22,7 +22,7 @@ class Delivered(NamedTuple):
 
 def decoded(page: Any) -> Polled:
     """A page as its client reads it."""
-    return decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id))
+    return decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id, count=page.delivered))
 
 
 async def read_all(log: TopicLog, limit: int = 100, transaction: Transaction | None = None) -> list[Delivered]:

@@ -376,17 +376,18 @@ def encode_consume_request(request: ConsumeRequest) -> bytes:
 
 def encode_consume_response(
     media: str,
-    messages: list[bytes],
+    messages: Sequence[bytes],
     position: bytes | None,
     more: Sequence[Mapping[str, object]] | None = None,
     polled: Polled | None = None,
+    count: int | None = None,
 ) -> bytes:
     """The answer from messages that are already encoded in ``media`` (for JSON: as for ONCELOG_AVRO).
 
     ``more``: what each of them says besides, in JSON alone. ``polled``: what else the answer says, its own messages and position
-    apart.
+    apart. ``count``: of the messages, where several stand in one piece.
     """
-    array = encode_array(messages, len(messages))
+    array = encode_array(messages, len(messages) if count is None else count)
     if media == AVRO:
         return b"".join(array)
     end = NULL_BRANCH if position is None else VALUE_BRANCH + encode_bytes(position)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-_OBJECT_OVERHEAD = 160
-"""Bytes CPython spends per message beside its row: two bytes objects' heads, the row id, list slots."""
+from oncelog_service.storage.runs import StoredRun
+
+_OBJECT_OVERHEAD = 400
+"""Bytes CPython spends on a run beside its row."""
 
 
 class _Block(NamedTuple):
-    row_ids: Sequence[bytes]
-    rows: MutableSequence[bytes]
+    runs: list[StoredRun]
+    messages: int
     size: int
 
 
@@ -61,36 +63,36 @@ class TopicCache:
         self.messages = 0
         """How many messages are held."""
 
-    def append(self, row_ids: Sequence[bytes], rows: MutableSequence[bytes]) -> None:
-        """Hold the rows of a write, which follow directly on what is held."""
-        size = sum(map(len, rows)) + _OBJECT_OVERHEAD * len(rows)
+    def append(self, runs: list[StoredRun]) -> None:
+        """Hold the runs of a write, which follow directly on what is held."""
+        size = sum(len(run.data) + _OBJECT_OVERHEAD for run in runs)
+        messages = sum(map(len, runs))
         if not self._blocks:
             self._blocks = deque()
-        self._blocks.append(_Block(row_ids, rows, size))
-        self.messages += len(rows)
+        self._blocks.append(_Block(runs, messages, size))
+        self.messages += messages
         self._budget._added(self, size)
 
     def covers(self, start: bytes) -> bool:
         """Whether every message at or after the key ``start`` is here."""
-        return bool(self._blocks) and self._blocks[0].row_ids[0] <= start
+        return bool(self._blocks) and self._blocks[0].runs[0].first_id <= start
 
-    def rows(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(row id, row) from ``start`` on, rising. Only after :meth:`covers`, and without a pause in between."""
+    def runs(self, start: bytes) -> Iterator[StoredRun]:
+        """Those with messages from ``start`` on, rising. Only after :meth:`covers`, and without a pause in between."""
         first = self._block_of(start)
         for index in range(first, len(self._blocks)):
-            block = self._blocks[index]
-            at = bisect_left(block.row_ids, start) if index == first else 0
-            yield from zip(block.row_ids[at:], block.rows[at:], strict=True)
+            runs = self._blocks[index].runs
+            yield from runs[bisect_left(runs, start, key=_id) if index == first else 0 :]
 
-    def replace(self, row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
-        """Hold these rows for the ones with the same ids (and of the same size) that are held, if they are."""
-        for row_id, row in zip(row_ids, rows, strict=True):
-            index = self._block_of(row_id)
+    def replace(self, runs: Sequence[StoredRun]) -> None:
+        """Hold these runs for the ones with the same ids (and of the same size) that are held, if they are."""
+        for run in runs:
+            index = self._block_of(run.id)
             if index < len(self._blocks):
-                block = self._blocks[index]
-                at = bisect_left(block.row_ids, row_id)
-                if block.row_ids[at] == row_id:
-                    block.rows[at] = row
+                held = self._blocks[index].runs
+                at = bisect_left(held, run.id, key=_id)
+                if held[at].id == run.id:
+                    held[at] = run
 
     def clear(self) -> None:
         """Let everything go."""
@@ -102,7 +104,7 @@ class TopicCache:
         low, high = 0, len(self._blocks)
         while low < high:
             middle = (low + high) // 2
-            if self._blocks[middle].row_ids[-1] < start:
+            if self._blocks[middle].runs[-1].id < start:
                 low = middle + 1
             else:
                 high = middle
@@ -114,5 +116,9 @@ class TopicCache:
         block = self._blocks.popleft()
         if not self._blocks:
             self._blocks = _NO_BLOCKS
-        self.messages -= len(block.rows)
+        self.messages -= block.messages
         return block.size
+
+
+def _id(run: StoredRun) -> bytes:
+    return run.id

@@ -12,6 +12,7 @@ from oncelog_dedup import Run
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.names.assigned import has_ended
 from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.storage.runs import Laying, StoredRun
 
 
 class Memory:
@@ -26,10 +27,10 @@ class Memory:
         self.stored = 0
         """Messages stored since the topic was opened."""
 
-    def written(self, run: Run, keyed: Run | None, row_ids: list[bytes], rows: list[bytes]) -> None:
-        """Note that the rows of a publish are on disk; ``keyed`` is their run for the index of keys."""
+    def written(self, run: Run, keyed: Run | None, laid: Laying) -> None:
+        """Note that the messages of a publish are on disk, as ``laid``; ``keyed`` is their run for the index of keys."""
         self._persist(run, keyed)
-        self._cache.append(row_ids, rows)
+        self._cache.append(laid.runs)
         self._count(run)
 
     def group_written(self, run: Run, keyed: Run | None) -> None:
@@ -59,14 +60,14 @@ class Memory:
             self._keys.commit(pointer)
         self._more_stable()
 
-    def roll_back(self, pointer: int, runs: Sequence[Run], row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
-        """These runs of the pointer do not count any more; their ``rows`` on disk say so."""
+    def roll_back(self, pointer: int, runs: Sequence[Run], stored: Sequence[StoredRun]) -> None:
+        """These runs of the pointer do not count any more; what is ``stored`` of them on disk says so."""
         affected = self._dedup.fold.roll_back(pointer, runs)
         if self._keys is not None:
             self._keys.roll_back(pointer, runs)
         for watcher in self._topic.watchers:
             watcher |= affected
-        self._cache.replace(row_ids, rows)
+        self._cache.replace(stored)
         self._more_stable()
 
     def _more_stable(self) -> None:

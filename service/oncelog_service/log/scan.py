@@ -1,7 +1,9 @@
 """Reading a log's rows from the store: checked, dense, in order. Nothing is skipped that should be there.
 
-Every row's checksum is verified and its offset must follow on the row before it; the first row of a page is held against the row
-before *it*. A hole is an error, never a shorter answer.
+Every row is a run of messages (storage/runs.py). Its checksum is verified and its first offset must follow on the row before it;
+the first row of a page is held against the row before *it*. A hole is an error, never a shorter answer.
+
+This is the one reader of the format: polls, columns, look-ups, recovery and verification all get their runs here.
 """
 
 from __future__ import annotations
@@ -11,29 +13,18 @@ from contextlib import ExitStack, closing
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from oncelog.errors import TopicDamaged
-from oncelog.wire.avro_parts import decode_long, encode_long_run
-from oncelog_service.storage.fields import GROUP, TTL, intact
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, pointer_key, split_row_id
-from oncelog_service.storage.payload_rows import payload_id_of, payload_index_of
+from oncelog_service.storage.payload_rows import Payload, decode_payloads
 from oncelog_service.storage.port import RowDamaged, Rows, Store, Table
 from oncelog_service.storage.records import TrimRow, decode_record
-from oncelog_service.storage.rows import (
-    MESSAGE_AT,
-    Row,
-    decode_row,
-    message_id_of,
-    messages_of,
-    offset_of,
-    payloads_under,
-    ttl_of,
-)
+from oncelog_service.storage.rows import Row, decode_row, own_ttl, payloads_under, summary_of
+from oncelog_service.storage.runs import GROUP, TTL, StoredRun, decode_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-OFFSET_AT = 21
-"""Where the offset lies in a message: behind its id."""
-_RUN = 256
+Runs = Generator[StoredRun]
+"""To be closed: a scan that is left open would hold up the closing of the store."""
 
 
 def read_back(decode: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,68 +45,40 @@ def following(row_id: bytes) -> bytes:
     return (int.from_bytes(row_id, "big") + 1).to_bytes(ROW_ID_SIZE, "big")
 
 
-def checked(rows: Iterable[tuple[bytes, bytes]], prefix: bytes, first_offset: int) -> Iterator[tuple[bytes, bytes]]:
-    """(row id, row) of consecutive rows of the store, each held against its checksum and against ``first_offset``, +1, +2, …
+def checked(rows: Iterable[tuple[bytes, bytes]], prefix: bytes, first: int, last: bytes = b"") -> Iterator[StoredRun]:
+    """Consecutive rows of the store, each held against its checksum, against the numbers ``first``, +1, +2, … of its messages and
+    against the id that was before it: at first ``last``.
 
     Raises:
         TopicDamaged: a row is damaged or missing.
     """
     cut = len(prefix)
-    rows = iter(rows)
-    while True:
-        for (key, row), offset in zip(rows, _offsets(first_offset), strict=False):
-            row_id = key[cut:]
-            if not intact(row):
-                raise _damaged(row_id)
-            at = MESSAGE_AT[row[1]]
-            if not row.startswith(offset, at + OFFSET_AT):
-                expected, _ = decode_long(offset, 0)
-                raise TopicDamaged(f"offset {expected} is missing: offset {offset_of(row)} follows on the one before it")
-            if not row.startswith(row_id, at + 1):
-                raise TopicDamaged(f"the row at {row_id.hex()} belongs somewhere else")
-            yield row_id, row
-            if row[1] & GROUP:  # it takes as many offsets as it holds messages: count on from behind it
-                first_offset = end_of(row)
-                break
-        else:
-            return
+    for key, data in rows:
+        run = read_back(decode_run, prefix, key[cut:], data)
+        if run.first != first:
+            raise TopicDamaged(f"offset {first} is missing: offset {run.first} follows on the one before it")
+        if run.first_id <= last:
+            raise TopicDamaged(f"the row at {run.id.hex()} reaches over the one before it")
+        yield run
+        first, last = run.end, run.id
 
 
-def _damaged(row_id: bytes) -> TopicDamaged:
-    return TopicDamaged(f"the row at {row_id.hex()} does not match its checksum or is of an unknown version")
-
-
-def _offsets(first: int) -> Iterator[bytes]:
-    while True:
-        yield from encode_long_run(first, _RUN)
-        first += _RUN
-
-
-def rows_from(store: Store, prefix: bytes, start: bytes) -> Rows:
-    """(row id, row) of the log from the key ``start`` (a row id, or :func:`after` one) to its end, all checked.
+def runs_from(store: Store, prefix: bytes, start: bytes) -> Runs:
+    """The log's runs from the key ``start`` (a row id, or :func:`after` one) to its end, all checked. The first may begin before.
 
     Raises:
         TopicDamaged: a row is damaged or missing, the one before the first included.
     """
-    offset, found = unchecked_from(store, prefix, start)
+    first, last, found = _from(store, prefix, start)
     with closing(found):
-        yield from checked(found, prefix, offset)
+        yield from checked(found, prefix, first, last)
 
 
-def unchecked_from(store: Store, prefix: bytes, start: bytes) -> tuple[int, Rows]:
-    """The offset that the first row must have, and (key, row) of the log from the key ``start`` on, still to be checked.
-
-    The caller closes the rows: a scan that is left open would hold up the closing of the store.
-
-    Raises:
-        TopicDamaged: the row before the first is damaged or missing.
-    """
+def _from(store: Store, prefix: bytes, start: bytes) -> tuple[int, bytes, Rows]:
+    """The offset that the first row must begin with, the id before that row, and the rows from ``start`` on, unchecked."""
     while True:
-        before = None if start == FIRST_ROW_ID else row_before(store, prefix, start)
-        if before is None:
-            begin, earliest = start, earliest_offset(store, prefix)
-        else:
-            begin, earliest = before[0], 0
+        before = None if start == FIRST_ROW_ID else last_id(store, prefix, start)
+        begin, earliest = (start, earliest_offset(store, prefix)) if before is None else (before, 0)
         with ExitStack() as scan:
             found = scan.enter_context(closing(store.scan(Table.MESSAGE, prefix + begin, prefix + AFTER_ANY)))
             first = next(found, None)
@@ -123,16 +86,15 @@ def unchecked_from(store: Store, prefix: bytes, start: bytes) -> tuple[int, Rows
                 # One row more than asked for: it says which offset the first one of the page must have.
                 if first is None or first[0][len(prefix) :] != begin:
                     continue  # retention removed it between the two reads: look again
-                if not intact(first[1]):
-                    raise _damaged(begin)
                 scan.pop_all()
-                return end_of(first[1]), found
+                return read_back(decode_run, prefix, begin, first[1]).end, begin, found
             if first is None:
-                return earliest, found
-            if intact(first[1]) and offset_of(first[1]) != earliest and earliest_offset(store, prefix) != earliest:
+                return earliest, b"", found
+            run = read_back(decode_run, prefix, first[0][len(prefix) :], first[1])
+            if run.first != earliest and earliest_offset(store, prefix) != earliest:
                 continue
             scan.pop_all()
-            return earliest, _all_of(first, found)
+            return earliest, b"", _all_of(first, found)
 
 
 def _all_of(first: tuple[bytes, bytes], rest: Rows) -> Rows:
@@ -141,18 +103,29 @@ def _all_of(first: tuple[bytes, bytes], rest: Rows) -> Rows:
         yield from rest
 
 
-def row_before(store: Store, prefix: bytes, start: bytes) -> tuple[bytes, bytes] | None:
-    """(row id, row) of the last row before the key ``start``, unchecked; None if the log has none."""
-    with closing(store.scan(Table.MESSAGE, prefix, prefix + start, reverse=True)) as rows:
-        for key, row in rows:
-            return key[len(prefix) :], row
+def last_id(store: Store, prefix: bytes, stop: bytes = AFTER_ANY) -> bytes | None:
+    """The row id of the last message of the last run before the key ``stop``, unchecked; None if the log has none."""
+    with closing(store.scan(Table.MESSAGE, prefix, prefix + stop, reverse=True)) as rows:
+        for key, _ in rows:
+            return key[len(prefix) :]
     return None
 
 
+def run_before(store: Store, prefix: bytes, stop: bytes = AFTER_ANY) -> StoredRun | None:
+    """The last run all of which is before the key ``stop``; None if the log has none. Raises TopicDamaged."""
+    return _last_run(store, Table.MESSAGE, prefix, stop)
+
+
+def run_from(store: Store, prefix: bytes, start: bytes) -> StoredRun | None:
+    """The first run with a message at or behind the key ``start``, held against the one before it. Raises TopicDamaged."""
+    with closing(runs_from(store, prefix, start)) as runs:
+        return next(runs, None)
+
+
 def row_at(store: Store, prefix: bytes, row_id: bytes) -> Row | None:
-    """The row with this id, decoded; None if there is none (any more). Raises TopicDamaged."""
-    row = store.get(Table.MESSAGE, prefix + row_id)
-    return None if row is None else read_back(decode_row, row_id, row)
+    """The message with this id, or the group, decoded; None if there is none (any more). Raises TopicDamaged."""
+    run = _first_run(store, Table.MESSAGE, prefix, row_id)
+    return None if run is None or run.first_id > row_id else read_back(decode_row, run, run.index_from(row_id))
 
 
 def earliest_offset(store: Store, prefix: bytes) -> int:
@@ -166,116 +139,91 @@ def trim_of(store: Store, prefix: bytes) -> TrimRow:
     return TrimRow(0) if data is None else read_back(decode_record, TrimRow, data)
 
 
-def end_of(row: bytes) -> int:
-    """The offset behind the row's last message."""
-    return offset_of(row) + messages_of(row)
-
-
 # --- stored groups ------------------------------------------------------------------------------------------------------
 
 
-class Stored(NamedTuple):
-    """A message of a stored group."""
-
-    payload_id: bytes
-    offset: int
-    row: bytes
-    """Of the Payload Table."""
-
-
-def stored_in(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> Generator[Stored]:
-    """The messages of the group that ``row`` stands for, from the payload id ``within`` on, all checked; none any more where
-    retention has deleted the group since the row was read.
+def stored_in(store: Store, prefix: bytes, run: StoredRun, within: bytes = b"") -> Runs:
+    """The rows of the Payload Table with the messages of the group that ``run`` stands for, from the payload id ``within`` on,
+    all checked; none any more where retention has deleted the group since the run was read.
 
     Raises:
         TopicDamaged: one is damaged or missing.
     """
-    at = MESSAGE_AT[row[1]] + 1
-    return _stored(store, prefix, row[at : at + ROW_ID_SIZE], payloads_under(row), messages_of(row), offset_of(row), within)
+    return _stored(store, prefix, run.id, payloads_under(run), run.count, within)
 
 
-def stored_under(store: Store, prefix: bytes, row: Row) -> Generator[Stored]:
-    """The messages of the group that a decoded row stands for, all checked. Raises as :func:`stored_in`."""
-    return _stored(store, prefix, row.row_id, row.payloads_under, row.messages, row.offset, b"")
+def stored_payloads(store: Store, prefix: bytes, row: Row) -> Generator[Payload]:
+    """The messages of the group that a decoded row stands for, decoded. Raises as :func:`stored_in`."""
+    with closing(_stored(store, prefix, row.row_id, row.payloads_under, row.messages, b"")) as stored:
+        for each in stored:
+            yield from decode_payloads(each)
 
 
-def is_trimmed(store: Store, prefix: bytes, row_id: bytes) -> bool:
-    """Whether a row that was read is not there any more: then its payloads, which go after it, may be missing."""
-    return store.get(Table.MESSAGE, prefix + row_id) is None
-
-
-def _stored(
-    store: Store, prefix: bytes, row_id: bytes, under: int, total: int, first_offset: int, within: bytes
-) -> Generator[Stored]:
+def _stored(store: Store, prefix: bytes, row_id: bytes, under: int, total: int, within: bytes) -> Runs:
     try:
-        yield from _whole(store, prefix, under, total, first_offset, within)
+        yield from _whole(store, prefix, under, total, within)
     except TopicDamaged:
         if not is_trimmed(store, prefix, row_id):
             raise
 
 
-def _whole(store: Store, prefix: bytes, under: int, total: int, first_offset: int, within: bytes) -> Generator[Stored]:
-    index, payloads = _unchecked_stored(store, prefix, under, within)
-    with closing(payloads):
-        for payload_id, payload in payloads:
-            if not intact(payload) or payload_id_of(payload) != payload_id or payload_index_of(payload) != index:
-                raise _payload_damaged(index, under)
-            yield Stored(payload_id, first_offset + index, payload)
-            index += 1
+def is_trimmed(store: Store, prefix: bytes, row_id: bytes) -> bool:
+    """Whether a group that was read is not there any more: then its payloads, which go after it, may be missing."""
+    return store.get(Table.MESSAGE, prefix + row_id) is None
+
+
+def _whole(store: Store, prefix: bytes, under: int, total: int, within: bytes) -> Runs:
+    index = _index_before(store, pointer_key(prefix, under), within)
+    with closing(_payload_runs(store, prefix, under, within, index)) as stored:
+        for each in stored:
+            yield each
+            index = each.end
     if index != total:
         raise TopicDamaged(f"{total} payloads were stored under {_named(under)}, {index} are there")
 
 
-def unchecked_stored(store: Store, prefix: bytes, row: bytes, within: bytes = b"") -> tuple[int, Rows]:
-    """The index that the first payload must have, and (payload id, payload) of the group from ``within`` on, to be checked.
-
-    Raises:
-        TopicDamaged: the payload before the first is damaged.
-    """
-    return _unchecked_stored(store, prefix, payloads_under(row), within)
+def payload_runs(store: Store, prefix: bytes, under: int) -> Runs:
+    """What is stored under a write pointer or a branch key, in store order, all checked. Raises TopicDamaged."""
+    return _payload_runs(store, prefix, under, b"", 0)
 
 
-def _unchecked_stored(store: Store, prefix: bytes, under: int, within: bytes) -> tuple[int, Rows]:
+def _payload_runs(store: Store, prefix: bytes, under: int, within: bytes, index: int) -> Runs:
     base = pointer_key(prefix, under)
-    index = 0
-    if within.strip(b"\x00"):
-        before = _last_payload(store, base, base + within)
-        index = 0 if before is None else payload_index_of(before) + 1
-    return index, _payloads(store, base, within)
+    with closing(store.scan(Table.PAYLOAD, base + within, base + AFTER_ANY)) as rows:
+        try:
+            for run in checked(rows, base, index):
+                yield run
+                index = run.end
+        except TopicDamaged as damage:
+            raise TopicDamaged(f"the payload {index} stored under {_named(under)} is damaged or missing") from damage
 
 
-def _payloads(store: Store, base: bytes, within: bytes) -> Rows:
-    cut = len(base)
-    with closing(store.scan(Table.PAYLOAD, base + within, base + AFTER_ANY)) as payloads:
-        for key, payload in payloads:
-            yield key[cut:], payload
-
-
-def damaged_payload(index: int, row: bytes) -> TopicDamaged:
-    """What is raised for the payload at ``index`` of the group that ``row`` stands for."""
-    return _payload_damaged(index, payloads_under(row))
-
-
-def _payload_damaged(index: int, under: int) -> TopicDamaged:
-    return TopicDamaged(f"the payload {index} stored under {_named(under)} is damaged or missing")
+def _index_before(store: Store, base: bytes, within: bytes) -> int:
+    """The index with which the first row at or behind a payload id begins. Raises TopicDamaged: the row before is damaged."""
+    before = _last_run(store, Table.PAYLOAD, base, within) if within.strip(b"\x00") else None
+    return 0 if before is None else before.end
 
 
 def _named(under: int) -> str:
     return f"write pointer {under}" if under > 0 else f"branch {-under}"
 
 
-def last_payload(store: Store, prefix: bytes, pointer: int) -> bytes | None:
+def last_payloads(store: Store, prefix: bytes, pointer: int) -> StoredRun | None:
     """The last row stored under a write pointer, checked; None if there is none. Raises TopicDamaged."""
-    base = pointer_key(prefix, pointer)
-    return _last_payload(store, base, base + AFTER_ANY)
+    return _last_run(store, Table.PAYLOAD, pointer_key(prefix, pointer), AFTER_ANY)
 
 
-def _last_payload(store: Store, base: bytes, stop: bytes) -> bytes | None:
-    with closing(store.scan(Table.PAYLOAD, base, stop, reverse=True)) as payloads:
-        for _, payload in payloads:
-            if not intact(payload):
-                raise TopicDamaged(f"the payload at {payload_id_of(payload).hex()} does not match its checksum")
-            return payload
+def _last_run(store: Store, table: Table, prefix: bytes, stop: bytes) -> StoredRun | None:
+    with closing(store.scan(table, prefix, prefix + stop, reverse=True)) as rows:
+        for key, data in rows:
+            return read_back(decode_run, prefix, key[len(prefix) :], data)
+    return None
+
+
+def _first_run(store: Store, table: Table, prefix: bytes, start: bytes) -> StoredRun | None:
+    with closing(store.scan(table, prefix + start, prefix + AFTER_ANY)) as rows:
+        for key, data in rows:
+            return read_back(decode_run, prefix, key[len(prefix) :], data)
     return None
 
 
@@ -287,20 +235,20 @@ def find_offset(store: Store, prefix: bytes, offset: int) -> bytes | None:
 
     By bisection over the ids, which rise as the offsets do: about 30 seeks and no index that could be wrong.
     """
-    found = _first_where(store, Table.MESSAGE, prefix, lambda row: end_of(row) > offset)
-    if found is None:
+    run = _first_behind(store, Table.MESSAGE, prefix, offset)
+    if run is None:
         return None
-    row_id, row = found
-    index = offset - offset_of(row)
-    if not row[1] & GROUP or index <= 0:
-        return row_id
-    base = pointer_key(prefix, payloads_under(row))
-    payload = _first_where(store, Table.PAYLOAD, base, lambda payload: payload_index_of(payload) >= index)
-    if payload is None and is_trimmed(store, prefix, row_id):
+    index = max(0, offset - run.first)
+    if not run.flags & GROUP:
+        return run.id_at(index)
+    if not index:
+        return run.id
+    stored = _first_behind(store, Table.PAYLOAD, pointer_key(prefix, payloads_under(run)), index)
+    if stored is None and is_trimmed(store, prefix, run.id):
         return find_offset(store, prefix, offset)
-    if payload is None:
-        raise TopicDamaged(f"payload {index} of the group at {row_id.hex()} is missing")
-    return row_id + payload[0]
+    if stored is None:
+        raise TopicDamaged(f"payload {index} of the group at {run.id.hex()} is missing")
+    return run.id + stored.id_at(max(0, index - stored.first))
 
 
 def offset_behind(store: Store, prefix: bytes, message_id: bytes) -> tuple[int, bool]:
@@ -309,50 +257,39 @@ def offset_behind(store: Store, prefix: bytes, message_id: bytes) -> tuple[int, 
     Of an id that sorts before all that is there: the offset at which the log begins.
     """
     row_id, within = message_id[:ROW_ID_SIZE], message_id[ROW_ID_SIZE:]
-    found = row_before(store, prefix, following(row_id))
+    found = _behind(store, Table.MESSAGE, prefix, row_id)
     if found is None:
         return earliest_offset(store, prefix), False
-    at, row = found
-    if not intact(row):
-        raise _damaged(at)
-    if at != row_id or not row[1] & GROUP:
-        return end_of(row), at == row_id and within == FIRST_PAYLOAD_ID
-    base = pointer_key(prefix, payloads_under(row))
-    payload = _last_payload(store, base, base + after(within))
-    if payload is None:
-        return offset_of(row), False
-    return offset_of(row) + payload_index_of(payload) + 1, payload_id_of(payload) == within
+    run, end, is_there = found
+    if not is_there or not run.flags & GROUP:
+        return end, is_there and within == FIRST_PAYLOAD_ID
+    stored = _behind(store, Table.PAYLOAD, pointer_key(prefix, payloads_under(run)), within)
+    return (run.first, False) if stored is None else (run.first + stored[1], stored[2])
 
 
-def _first_where(store: Store, table: Table, prefix: bytes, holds: Callable[[bytes], bool]) -> tuple[bytes, bytes] | None:
-    """(the end of the key, row) of the first row for which ``holds``, as it does for all behind it; None if there is none."""
-    with closing(store.scan(table, prefix, prefix + AFTER_ANY, reverse=True)) as rows:
-        last = next(rows, None)
-    with closing(store.scan(table, prefix, prefix + AFTER_ANY)) as rows:
-        first = next(rows, None)
-    if last is None or first is None or not _holds(holds, prefix, last):
+def _behind(store: Store, table: Table, prefix: bytes, id: bytes) -> tuple[StoredRun, int, bool] | None:  # noqa: A002
+    """The last run with messages up to this id, the number behind those, and whether one of them has it; None: there is none."""
+    run = _first_run(store, table, prefix, id)
+    if run is not None and run.first_id <= id:
+        return run, run.end if run.flags & GROUP else run.first + run.index_from(id) + 1, True
+    before = _last_run(store, table, prefix, id)
+    return None if before is None else (before, before.end, False)
+
+
+def _first_behind(store: Store, table: Table, prefix: bytes, number: int) -> StoredRun | None:
+    """The first run that ends behind this offset or index; None if there is none."""
+    last, first = _last_run(store, table, prefix, AFTER_ANY), _first_run(store, table, prefix, b"")
+    if last is None or first is None or last.end <= number:
         return None
-    low, high = int.from_bytes(first[0][len(prefix) :], "big"), int.from_bytes(last[0][len(prefix) :], "big")
-    while low < high:  # the row wanted is the first one at or after some key in [low, high]
+    low, high = int.from_bytes(first.id, "big"), int.from_bytes(last.id, "big")
+    while low < high:  # the run wanted is the first one at or after some key in [low, high]
         middle = (low + high) // 2
-        found = _row_from(store, table, prefix, middle)
-        if found is None or _holds(holds, prefix, found):
+        found = _first_run(store, table, prefix, middle.to_bytes(ROW_ID_SIZE, "big"))
+        if found is None or found.end > number:
             high = middle
         else:
-            low = int.from_bytes(found[0][len(prefix) :], "big") + 1
-    found = _row_from(store, table, prefix, low)
-    return None if found is None else (found[0][len(prefix) :], found[1])
-
-
-def _row_from(store: Store, table: Table, prefix: bytes, number: int) -> tuple[bytes, bytes] | None:
-    with closing(store.scan(table, prefix + number.to_bytes(ROW_ID_SIZE, "big"), prefix + AFTER_ANY)) as rows:
-        return next(rows, None)
-
-
-def _holds(holds: Callable[[bytes], bool], prefix: bytes, found: tuple[bytes, bytes]) -> bool:
-    if not intact(found[1]):
-        raise _damaged(found[0][len(prefix) :])
-    return holds(found[1])
+            low = int.from_bytes(found.id, "big") + 1
+    return _first_run(store, table, prefix, low.to_bytes(ROW_ID_SIZE, "big"))
 
 
 # --- what has expired ---------------------------------------------------------------------------------------------------
@@ -362,35 +299,35 @@ class Expired(NamedTuple):
     """A row that retention may delete."""
 
     row_id: bytes
+    """How its key ends."""
     end: int
     """The offset behind it."""
     last_id: bytes
     """Id of the last message in it."""
 
 
-def expired(row_id: bytes, row: bytes, live_from: int, now_ms: int) -> bool:
-    """Whether the message may not be delivered any more: it is older than its topic allows, or than it does itself.
-
-    A stored group has no time of its own: it lives and dies as a whole.
-    """
-    timestamp, _ = split_row_id(row_id)
-    return timestamp < live_from or bool(row[1] & TTL and timestamp + ttl_of(row) * 1000 <= now_ms)
-
-
 def expired_rows(store: Store, prefix: bytes, live_from: int, now_ms: int, limit: int) -> list[Expired]:
-    """The oldest rows, in order, as long as they are expired; at most ``limit``.
+    """The oldest rows, in order, as long as all of their messages are expired; at most ``limit``.
 
     Messages behind one that still lives stay: offsets are dense, so only the beginning of a log can go. Raises TopicDamaged.
     """
     found: list[Expired] = []
-    with closing(rows_from(store, prefix, FIRST_ROW_ID)) as rows:
-        for row_id, row in rows:
-            if len(found) == limit or not expired(row_id, row, live_from, now_ms):
+    with closing(runs_from(store, prefix, FIRST_ROW_ID)) as runs:
+        for run in runs:
+            if len(found) == limit or not _expired(run, live_from, now_ms):
                 break
-            found.append(Expired(row_id, end_of(row), _last_id(row_id, row)))
+            within = summary_of(run).last_payload_id if run.flags & GROUP else FIRST_PAYLOAD_ID
+            found.append(Expired(run.id, run.end, run.id + within))
     return found
 
 
-def _last_id(row_id: bytes, row: bytes) -> bytes:
-    group = decode_row(row_id, row).group if row[1] & GROUP else None
-    return message_id_of(row_id) if group is None else row_id + group.last_payload_id
+def _expired(run: StoredRun, live_from: int, now_ms: int) -> bool:
+    """Whether no message of a run may be delivered any more: they are older than their topic allows, or than each does itself.
+
+    A stored group has no time of its own: it lives and dies as a whole.
+    """
+    timestamp, _ = split_row_id(run.id)
+    if timestamp < live_from or not run.flags & TTL:
+        return timestamp < live_from
+    ttls = (own_ttl(run, index) for index in range(len(run)))
+    return all(ttl is not None and timestamp + ttl * 1000 <= now_ms for ttl in ttls)

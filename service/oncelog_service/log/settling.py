@@ -28,14 +28,14 @@ from oncelog.wire.requests import Rollback
 from oncelog_dedup import Run
 from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.scan import row_at, rows_from
+from oncelog_service.log.scan import row_at, runs_from
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import ROW_ID_SIZE, row_id
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.rows import rolled_back
+from oncelog_service.storage.runs import StoredRun, rolled_back
 
 _ROLLED_BACK_AT_ONCE = 2_000
-"""Rows that one write rolls back. The transaction is hidden as a whole until the last of them is."""
+"""Messages that one write rolls back. The transaction is hidden as a whole until the last of them is."""
 
 
 class Settling:
@@ -210,14 +210,14 @@ class Settling:
     async def _roll_back(self, pointer: int, runs: Iterable[Run], *, still_open: bool = False) -> None:
         """Invert the sign of T in the rows of these runs. ``still_open``: refuse if the transaction ends meanwhile."""
         for part in _slices(runs):
-            row_ids, rows = await read(_read_rolled_back, self._store, self._prefix, part)
+            stored = await read(_read_rolled_back, self._store, self._prefix, part)
             self._check_open()
             if still_open:
                 self._pointers.check(pointer)
             batch = Batch()
-            for at, row in zip(row_ids, rows, strict=True):
-                batch.put(Table.MESSAGE, self._prefix + at, row)  # a run is what is new
-            await self._writer.submit(batch, partial(self._memory.roll_back, pointer, part, row_ids, rows))
+            for each in stored:
+                batch.put(Table.MESSAGE, self._prefix + each.id, each.data)
+            await self._writer.submit(batch, partial(self._memory.roll_back, pointer, part, stored))
 
 
 def _slices(runs: Iterable[Run]) -> Iterator[list[Run]]:
@@ -234,21 +234,19 @@ def _slices(runs: Iterable[Run]) -> Iterator[list[Run]]:
         yield part
 
 
-def _read_rolled_back(store: Store, prefix: bytes, runs: Sequence[Run]) -> tuple[list[bytes], list[bytes]]:
-    """The rows of the runs, already with their sign inverted. Raises TopicDamaged."""
-    row_ids: list[bytes] = []
-    rows: list[bytes] = []
+def _read_rolled_back(store: Store, prefix: bytes, runs: Sequence[Run]) -> list[StoredRun]:
+    """What is stored of the runs, already with its sign inverted. Raises TopicDamaged."""
+    stored: list[StoredRun] = []
     for run in runs:
         last = run.last_id[:ROW_ID_SIZE]
-        with closing(rows_from(store, prefix, run.first_id[:ROW_ID_SIZE])) as found:
-            for at, row in found:
-                if at > last:
+        with closing(runs_from(store, prefix, run.first_id[:ROW_ID_SIZE])) as found:
+            for each in found:
+                if each.id > last:
                     break
-                row_ids.append(at)
-                rows.append(rolled_back(row))
-                if at == last:
+                stored.append(rolled_back(prefix, each))
+                if each.id == last:
                     break
-    return row_ids, rows
+    return stored
 
 
 def _are_rolled_back(store: Store, prefix: bytes, pointer: int, first: bytes, last: bytes) -> bool:

@@ -45,7 +45,8 @@ from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import ROW_ID_SIZE, SNAPSHOT_SLOTS
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import TopicRow, TrimRow, encode_record
-from oncelog_service.storage.rows import encode_rows, message_id_of
+from oncelog_service.storage.rows import chain_of, encode_messages, message_id_of
+from oncelog_service.storage.runs import Bodies
 
 _IDLE_MS = 24 * 3_600_000
 """Without a message for so long a topic is idle: its schedule writes no snapshots, so retention does, whatever they cost."""
@@ -215,9 +216,9 @@ class TopicLog:
         columns = columns_of(request, known.messages, self._newest_row(request.producer), pointer)
         with self._stamps.given_back():
             row_ids, first_offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
-            rows = encode_rows(columns, row_ids, first_offset)
+            messages = encode_messages(columns, row_ids, first_offset)
         with self._writer.moving():
-            done = self._hand_over(columns, row_ids, rows, first_offset)
+            done = self._hand_over(columns, row_ids, messages, first_offset)
         await done
         receipts = known.receipts + stored_runs(columns.sequence_ids, row_ids, first_offset)
         return response(receipts, [*self._rows_again(known, pointer), *row_ids], pointer)
@@ -228,12 +229,12 @@ class TopicLog:
             return await self._unnamed.known(request, request.write_pointer)
         return await self._judge.known(request)
 
-    def _hand_over(self, columns: Columns, row_ids: list[bytes], rows: list[bytes], first_offset: int) -> asyncio.Future[None]:
+    def _hand_over(self, columns: Columns, row_ids: list[bytes], messages: Bodies, first_offset: int) -> asyncio.Future[None]:
         """Push and submit, in one step. A plain request joins those before it that are still queued."""
-        pointer = columns.write_pointer
+        pointer, previous = columns.write_pointer, chain_of(columns)
         last_entries: tuple[tuple[str, LastEntry], ...] = ()
         if columns.producer is not None and columns.sequence_ids is not None:
-            last_entry = LastEntry(columns.sequence_ids[-1], message_id_of(row_ids[-1]), first_offset + len(rows) - 1)
+            last_entry = LastEntry(columns.sequence_ids[-1], message_id_of(row_ids[-1]), first_offset + len(row_ids) - 1)
             last_entries = ((columns.producer, last_entry),)
             self.dedup.push(columns.producer, last_entry)
         elif pointer is not None and columns.sequence_ids is not None:
@@ -241,14 +242,14 @@ class TopicLog:
         keys: KeyEntries = ()
         if self._keys is not None:
             keys = key_entries(columns.keys, row_ids, first_offset)
-            self._keys.push(Run(first_offset, len(rows), message_id_of(row_ids[0]), message_id_of(row_ids[-1]), keys, pointer))
+            self._keys.push(Run(first_offset, len(row_ids), message_id_of(row_ids[0]), message_id_of(row_ids[-1]), keys, pointer))
         queued = self._queued
         if pointer is None and queued is not None:
-            done = self._writer.join(queued.batch, partial(queued.add, row_ids, rows, last_entries, keys))
+            done = self._writer.join(queued.batch, partial(queued.add, row_ids, messages, previous, last_entries, keys))
             if done is not None:
                 return done
         addition = Addition(self.prefix, first_offset, pointer)
-        addition.add(row_ids, rows, last_entries, keys)
+        addition.add(row_ids, messages, previous, last_entries, keys)
         self._queued = addition if pointer is None else None
         return self._writer.submit(addition.batch, partial(self._written, addition))
 
@@ -256,7 +257,7 @@ class TopicLog:
         if self._queued is addition:
             self._queued = None
         keyed = None if self._keys is None else addition.keyed
-        self._memory.written(addition.run, keyed, addition.row_ids, addition.rows)
+        self._memory.written(addition.run, keyed, addition.laying)
 
     def check_staged(self, request: PublishRequest) -> None:
         """What an atomic commit brings must satisfy what a publish does. Raises as that does."""

@@ -16,10 +16,9 @@ from oncelog.wire.models import Verification
 from oncelog_dedup import LastEntry, Position, SequenceMap
 from oncelog_service.log.keep.recovery import key_entries_of, read_snapshots, rows
 from oncelog_service.log.names.assigned import counting
-from oncelog_service.log.scan import after, earliest_offset, stored_under
+from oncelog_service.log.scan import after, earliest_offset, stored_payloads
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import FIRST_ROW_ID
-from oncelog_service.storage.payload_rows import decode_payload_row
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import Row
 
@@ -173,11 +172,11 @@ def _last_entries(store: Store, prefix: bytes, row: Row) -> Iterator[tuple[str, 
         if counts and row.producer is not None and row.sequence_id is not None:
             yield row.producer, LastEntry(row.sequence_id, row.message_id, row.offset)
         return
-    with closing(stored_under(store, prefix, row)) as found:
-        for stored in found:
-            payload = decode_payload_row(stored.payload_id, stored.row)
+    with closing(stored_payloads(store, prefix, row)) as found:
+        for payload in found:
             if counts and payload.producer is not None and payload.sequence_id is not None:
-                yield payload.producer, LastEntry(payload.sequence_id, row.row_id + payload.payload_id, stored.offset)
+                offset = row.offset + payload.group_index
+                yield payload.producer, LastEntry(payload.sequence_id, row.row_id + payload.payload_id, offset)
 
 
 def _fold(findings: Findings, producer: str, last_entry: LastEntry, judged: bool) -> None:

@@ -6,7 +6,6 @@ too where the checksum covers a place besides (``of``: the key under which the b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from zlib import crc32
 
 SIZE = 4
@@ -22,8 +21,3 @@ def with_checksum(body: bytes, of: bytes = b"") -> bytes:
 def matches(data: bytes, of: bytes = b"") -> bool:
     """Tells whether the last four bytes are the checksum of those before them."""
     return len(data) >= SIZE and crc32(data, crc32(of)) == _RESIDUE
-
-
-def all_match(each: Iterable[bytes]) -> bool:
-    """Tells whether each ends with its own checksum. Whether this version can read the rows is for the caller to see."""
-    return set(map(crc32, each)) <= {_RESIDUE}

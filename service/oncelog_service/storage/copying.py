@@ -178,7 +178,7 @@ def _bring(piece: Piece, target: Store, copied: Copied, fence: Fence | None) -> 
                 del wanted[key]
     copied.written += len(wanted)
     if wanted:
-        batch.put_run(piece.table, b"", list(wanted), list(wanted.values()))
+        batch.put_rows(piece.table, b"", [*wanted.items()])
     if wanted or batch.deletes:
         target.write([batch])
 

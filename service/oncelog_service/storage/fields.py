@@ -1,4 +1,4 @@
-"""The fields of a message that its row in the Message Table and one in the Payload Table encode in the same way.
+"""The fields of a message that a body in the Message Table and one in the Payload Table encode in the same way.
 
 They lie between the offset and the payload of the Avro record `oncelog.v1.Message`: producer, sequence id, key, properties, ttl.
 """
@@ -19,13 +19,6 @@ from oncelog.wire.avro_parts import (
     encode_string,
     encode_tails,
 )
-from oncelog_service.storage.checksum import matches
-
-VERSION = 1
-T, PREVIOUS, TTL, GROUP = 1, 2, 4, 8
-"""The flags of a row."""
-ID_LENGTH = encode_length(20)
-"""What begins the Avro bytes of a message: the length of its id."""
 
 
 class Fields(NamedTuple):
@@ -43,7 +36,7 @@ class Fields(NamedTuple):
 
 @dataclass(slots=True)
 class Columns:
-    """Messages of one request that are about to become rows. A column that is None holds nothing for any of them."""
+    """Messages of one request that are about to be stored. A column that is None holds nothing for any of them."""
 
     payloads: Sequence[bytes]
     producer: str | None = None
@@ -58,102 +51,123 @@ class Columns:
     """Keys, properties and ttls, if they are encoded already."""
 
 
-def encode_named(columns: Columns) -> tuple[bytes, Iterable[bytes]]:
-    """Encodes the producer's fields that all messages share, and the sequence id of each."""
+class Encoded(NamedTuple):
+    """The fields of a request's messages, encoded."""
+
+    named: bytes
+    """What they share: the producer, and whether there are sequence ids."""
+    sequence_ids: Iterable[bytes]
+    tails: Iterable[bytes]
+    lengths: Iterable[bytes]
+    """Of the payloads."""
+    sizes: Sequence[int]
+    """Of all that, up to the length of the payload; of one, where all have the same."""
+
+
+def encode_fields(columns: Columns) -> Encoded:
+    """Encodes what stands between offset and payload of each message, and the payload's length."""
     named = VALUE_BRANCH + encode_string(columns.producer) if columns.producer is not None else NULL_BRANCH
+    ids: Sequence[bytes] | None = None
     if columns.sequence_ids is None:
-        return named + NULL_BRANCH, repeat(b"")
-    return named + VALUE_BRANCH, encode_longs(columns.sequence_ids)
-
-
-def encode_rest(columns: Columns) -> tuple[Iterable[bytes], Iterable[int]]:
-    """Encodes key, properties and ttl of each message, and returns the flags they bring."""
-    if columns.keys is None and columns.properties is None and columns.ttls is None:
-        return repeat(NULL_BRANCH * 3), repeat(0)
-    tails = columns.tails
+        named += NULL_BRANCH
+    else:
+        named, ids = named + VALUE_BRANCH, encode_longs(columns.sequence_ids)
+    tails = columns.tails if any(each is not None for each in (columns.keys, columns.properties, columns.ttls)) else ()
     if tails is None:
         tails = encode_tails(len(columns.payloads), columns.keys, columns.properties, columns.ttls)
-    return tails, repeat(0) if columns.ttls is None else [0 if ttl is None else TTL for ttl in columns.ttls]
+    size = len(named) + (0 if tails else 3)
+    if not tails and (ids is None or len(ids[0]) == len(ids[-1])):  # ids rise
+        sizes = [size + (0 if ids is None else len(ids[0]))]
+    else:
+        around = zip(ids or repeat(b""), tails or repeat(b""), columns.payloads, strict=False)
+        sizes = [size + len(sequence_id) + len(tail) for sequence_id, tail, _ in around]
+    lengths = {each: encode_length(each) for each in {*map(len, columns.payloads)}}
+    each_length = repeat(*lengths.values()) if len(lengths) == 1 else map(lengths.__getitem__, map(len, columns.payloads))
+    return Encoded(named, ids or repeat(b""), tails or repeat(NULL_BRANCH * 3), each_length, sizes)
 
 
-def intact(row: bytes) -> bool:
-    """Tells whether a row matches its checksum and this version can read it."""
-    return matches(row) and row[0] == VERSION and row[1] < 16
+def shapes_of(columns: Columns, before: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """What is to be said of each body (runs.py): ``before`` bytes, of each or of all, stand before its fields of these sizes."""
+    count = len(columns.payloads)
+    if len(before) == len(sizes) == 1:
+        shapes = [2 * (before[0] + sizes[0])] * count
+    else:
+        each_before, each_size = (repeat(each[0]) if len(each) == 1 else each for each in (before, sizes))
+        shapes = [2 * (begin + size) for _, begin, size in zip(range(count), each_before, each_size, strict=False)]
+    if columns.ttls is None:
+        return shapes
+    return [shape + (ttl is not None) for shape, ttl in zip(shapes, columns.ttls, strict=True)]
 
 
-def decode_fields(row: bytes, at: int) -> Fields:
+def decode_fields(body: bytes, at: int) -> Fields:
     """Decodes the fields between offset and payload, which begin at ``at``."""
-    sequence_at = _skip_optional_bytes(row, at)
-    producer, sequence_id, key_at = decode_named(row, at)
+    sequence_at = _skip_optional_bytes(body, at)
+    producer, sequence_id, key_at = decode_named(body, at)
     sequence_at = key_at if sequence_id is None else sequence_at + 1
-    key, at = decode_key(row, key_at), _skip_optional_bytes(row, key_at)
+    key, at = decode_key(body, key_at), _skip_optional_bytes(body, key_at)
     properties = None
-    if row[at] == 2:
-        properties, at = _decode_map(row, at + 1)
+    if body[at] == 2:
+        properties, at = _decode_map(body, at + 1)
     else:
         at += 1
-    ttl = decode_long(row, at + 1)[0] if row[at] == 2 else None
+    ttl = decode_long(body, at + 1)[0] if body[at] == 2 else None
     return Fields(producer, sequence_id, key, properties, ttl, sequence_at, key_at)
 
 
-def _decode_map(row: bytes, at: int) -> tuple[dict[str, str], int]:
+def _decode_map(body: bytes, at: int) -> tuple[dict[str, str], int]:
     """Decodes a map of strings as :func:`~oncelog.wire.avro_parts.encode_map` writes it; returns its end too."""
-    count, at = decode_long(row, at)
+    count, at = decode_long(body, at)
     texts = []
     for _ in range(2 * count):
-        length, at = decode_long(row, at)
-        texts.append(row[at : at + length].decode())
+        length, at = decode_long(body, at)
+        texts.append(body[at : at + length].decode())
         at += length
     return dict(zip(texts[::2], texts[1::2], strict=True)), at + 1 if count else at
 
 
-def decode_named(row: bytes, at: int) -> tuple[str | None, int | None, int]:
+def decode_named(body: bytes, at: int) -> tuple[str | None, int | None, int]:
     """Decodes producer and sequence id, which begin at ``at``; returns their end too."""
     producer = sequence_id = None
-    if row[at] == 2:
-        length, at = decode_long(row, at + 1)
-        producer, at = row[at : at + length].decode(), at + length
+    if body[at] == 2:
+        length, at = decode_long(body, at + 1)
+        producer, at = body[at : at + length].decode(), at + length
     else:
         at += 1
-    if row[at] == 2:
-        sequence_id, at = decode_long(row, at + 1)
+    if body[at] == 2:
+        sequence_id, at = decode_long(body, at + 1)
     else:
         at += 1
     return producer, sequence_id, at
 
 
-def skip_named(row: bytes, at: int) -> int:
-    """Finds the end of producer and sequence id, which begin at ``at``."""
-    at = _skip_optional_bytes(row, at)
-    return decode_long(row, at + 1)[1] if row[at] == 2 else at + 1
-
-
-def decode_key(row: bytes, at: int) -> bytes | None:
-    if row[at] != 2:
+def decode_key(body: bytes, at: int) -> bytes | None:
+    """Decodes the key, which begins at ``at``."""
+    if body[at] != 2:
         return None
-    length, at = decode_long(row, at + 1)
-    return row[at : at + length]
+    length, at = decode_long(body, at + 1)
+    return body[at : at + length]
 
 
-def decode_ttl(row: bytes, at: int) -> int:
-    """Reads the ttl behind the key and the properties, which begin at ``at``."""
-    at = _skip_optional_bytes(row, at)
-    at = _skip_map(row, at + 1) if row[at] == 2 else at + 1
-    ttl, _ = decode_long(row, at + 1)
-    return ttl
+def decode_ttl(body: bytes, at: int) -> int | None:
+    """Reads the message's own ttl in seconds; its fields begin at ``at``."""
+    at = _skip_optional_bytes(body, at)
+    at = decode_long(body, at + 1)[1] if body[at] == 2 else at + 1
+    at = _skip_optional_bytes(body, at)
+    at = _skip_map(body, at + 1) if body[at] == 2 else at + 1
+    return decode_long(body, at + 1)[0] if body[at] == 2 else None
 
 
-def _skip_optional_bytes(row: bytes, at: int) -> int:
+def _skip_optional_bytes(body: bytes, at: int) -> int:
     """Finds the end of a ``["null", "bytes"]`` or ``["null", "string"]``."""
-    if row[at] != 2:
+    if body[at] != 2:
         return at + 1
-    length, at = decode_long(row, at + 1)
+    length, at = decode_long(body, at + 1)
     return at + length
 
 
-def _skip_map(row: bytes, at: int) -> int:
-    count, at = decode_long(row, at)
+def _skip_map(body: bytes, at: int) -> int:
+    count, at = decode_long(body, at)
     for _ in range(2 * count):
-        length, at = decode_long(row, at)
+        length, at = decode_long(body, at)
         at += length
     return at + 1 if count else at

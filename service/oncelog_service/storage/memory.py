@@ -83,9 +83,9 @@ class MemoryStore:
 
     def _apply(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            for table, prefix, suffixes, values in batch.runs:
-                for suffix, value in zip(suffixes, values, strict=True):
-                    self._put(table, prefix + suffix, value)
+            for laid in batch.laid:
+                for end, value in laid.rows():
+                    self._put(laid.table, laid.prefix + end, value)
             for table, key, value in batch.puts:
                 self._put(table, key, value)
             for table, key in batch.deletes:

@@ -7,7 +7,6 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from oncelog_service.storage.port import InFiles, Store, StoreError
-from oncelog_service.storage.runs import RunStore
 from oncelog_service.storage.seals import SealedStore
 
 _IN_FILES = ("leveldb", "sqlite")
@@ -35,7 +34,7 @@ def store_opener(url: str) -> Callable[[], Store]:
 
 
 def raw_opener(url: str) -> Callable[[], Store]:
-    """Makes a function that opens the store with seals and all, but runs laid apart. Raises ValueError."""
+    """Makes a function that opens the store with its rows as they lie there, seals and all. Raises ValueError."""
     parts = _split(url)
     path = path_of(url)
     if parts is not None and path is not None:
@@ -98,7 +97,7 @@ def _split(url: str) -> SplitResult | None:
 def _open_leveldb(path: Path, reached: int) -> InFiles:
     from oncelog_service.storage.files.leveldb import LevelDBStore
 
-    return RunStore(LevelDBStore(path, reached))
+    return LevelDBStore(path, reached)
 
 
 def _open_sqlite(path: Path, reached: int) -> InFiles:
@@ -107,7 +106,7 @@ def _open_sqlite(path: Path, reached: int) -> InFiles:
         from oncelog_service.storage.sql.store import SqlStore
     except ImportError as error:
         raise _missing("SQLite needs SQLAlchemy", "service,sql") from error
-    return RunStore(SqlStore(SqliteDatabase(path, reached)))
+    return SqlStore(SqliteDatabase(path, reached))
 
 
 def _open_postgresql(url: str) -> Store:
@@ -116,7 +115,7 @@ def _open_postgresql(url: str) -> Store:
         from oncelog_service.storage.sql.store import SqlStore
     except ImportError as error:
         raise _missing("PostgreSQL needs SQLAlchemy and psycopg", "service,postgresql") from error
-    return RunStore(SqlStore(PostgresqlDatabase(url, shown(url))))
+    return SqlStore(PostgresqlDatabase(url, shown(url)))
 
 
 def _missing(what: str, extras: str) -> StoreError:

@@ -1,45 +1,23 @@
-"""Rows of the Payload Table.
+"""Messages in rows of the Payload Table (runs.py).
 
-A row of the Payload Table, version 1, big-endian::
-
-    offset  size  field
-    0       1     version = 1
-    1       1     flags: 4 TTL
-    2       4     payload_at u32: from the beginning of the row to the payload
-    6       10    payload id: write timestamp i64 · payload seq_id u16, as in the key
-    16      4     index u32: 0, 1, 2, … within the write pointer
-    20      ...   the fields of `oncelog.v1.Message` behind its offset
-    end-4   4     CRC-32 of everything before it, little-endian
+A body is what `oncelog.v1.Message` has behind the offset: the message's row id, and so its id and its offset, come with
+publishing. The run's numbers are the indexes 0, 1, 2, … of the messages within their write pointer.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
-from oncelog.wire.avro_parts import decode_long, encode_length, encode_long
-from oncelog_service.storage.checksum import with_checksum
-from oncelog_service.storage.fields import (
-    ID_LENGTH,
-    TTL,
-    VERSION,
-    Columns,
-    decode_key,
-    decode_named,
-    decode_ttl,
-    encode_named,
-    encode_rest,
-    intact,
-    skip_named,
-)
-from oncelog_service.storage.port import RowDamaged
-
-_HEAD = struct.Struct(">BBI10sI")
+from oncelog.wire.avro_parts import decode_long, encode_long_run
+from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl, encode_fields, shapes_of
+from oncelog_service.storage.rows import ID_LENGTH
+from oncelog_service.storage.runs import TTL, Bodies, StoredRun
 
 
 class Payload(NamedTuple):
-    """A decoded row of the Payload Table."""
+    """A message of the Payload Table, decoded."""
 
     payload_id: bytes
     group_index: int
@@ -51,55 +29,56 @@ class Payload(NamedTuple):
     key: bytes | None = None
 
 
-def encode_payload_rows(columns: Columns, payload_ids: Sequence[bytes], first_index: int) -> list[bytes]:
-    """Encodes a row of the Payload Table for each message, in the same order."""
-    named, sequence_ids = encode_named(columns)
-    tails, flags = encode_rest(columns)
-    rows: list[bytes] = []
-    for index, (payload_id, sequence_id, tail, flag, payload) in enumerate(
-        zip(payload_ids, sequence_ids, tails, flags, columns.payloads, strict=False), first_index
-    ):
-        fields = named + sequence_id + tail
-        head = _HEAD.pack(VERSION, flag, _HEAD.size + len(fields), payload_id, index)
-        rows.append(with_checksum(b"".join((head, fields, encode_length(len(payload)), payload))))
-    return rows
+def encode_payloads(columns: Columns) -> Bodies:
+    """Encodes a body for each message, in the same order."""
+    fields = encode_fields(columns)
+    each = zip(repeat(fields.named), fields.sequence_ids, fields.tails, fields.lengths, columns.payloads, strict=False)
+    return Bodies([*map(b"".join, each)], shapes_of(columns, [0], fields.sizes))
 
 
-def decode_payload_row(payload_id: bytes, row: bytes) -> Payload:
-    """Decodes a row of the Payload Table. Raises RowDamaged."""
-    if not intact(row) or payload_id_of(row) != payload_id:
-        raise RowDamaged(f"the payload at {payload_id.hex()} does not match its checksum, its index or is of an unknown version")
-    producer, sequence_id, at = decode_named(row, _HEAD.size)
-    ttl = decode_ttl(row, at) if row[1] & TTL else None
-    _, payload_begin = decode_long(row, int.from_bytes(row[2:6], "big"))
-    return Payload(payload_id, payload_index_of(row), producer, sequence_id, ttl, row[payload_begin:-4], decode_key(row, at))
+def decode_payloads(run: StoredRun, begin: int = 0, end: int | None = None) -> Iterator[Payload]:
+    """Decodes some messages of a row of the Payload Table, one after the other."""
+    for index in range(begin, len(run) if end is None else end):
+        yield decode_payload(run, index)
 
 
-def payload_tail_of(row: bytes) -> bytes:
-    """Cuts out key, properties and ttl as they are encoded."""
-    return row[skip_named(row, _HEAD.size) : int.from_bytes(row[2:6], "big")]
+def decode_payload(run: StoredRun, index: int) -> Payload:
+    """Decodes one message of a row of the Payload Table."""
+    return payload_of(run.id_at(index), run.first + index, run.data[run.at(index) : run.at(index + 1)], run.payload_place(index))
 
 
-def payload_id_of(row: bytes) -> bytes:
-    """Reads the payload id that a row itself says it has."""
-    return row[6:16]
+def payload_of(payload_id: bytes, index: int, body: bytes, place: int) -> Payload:
+    """Decodes a body whose payload, with its length, begins at ``place``."""
+    producer, sequence_id, key_at = decode_named(body, 0)
+    payload = body[decode_long(body, place)[1] :]
+    return Payload(payload_id, index, producer, sequence_id, decode_ttl(body, 0), payload, decode_key(body, key_at))
 
 
-def payload_index_of(row: bytes) -> int:
-    """Reads the payload's index within its write pointer."""
-    return int.from_bytes(row[16:20], "big")
+def own_ttl(run: StoredRun, index: int) -> int | None:
+    """Reads the own ttl, in seconds, of a message; None: it has none."""
+    return decode_ttl(run.data, run.at(index)) if run.flags & TTL else None
 
 
-def payload_ttl_of(row: bytes) -> int:
-    """Reads the message's own ttl in seconds, of a payload row with the flag TTL."""
-    return decode_ttl(row, skip_named(row, _HEAD.size))
+def tails_of(run: StoredRun) -> list[bytes]:
+    """Cuts out key, properties and ttl of each message, as they are encoded."""
+    return [body[decode_named(body, 0)[2] : run.payload_place(index)] for index, body in enumerate(run.bodies())]
 
 
-def stored_message_of(row_id: bytes, offset: int, row: bytes) -> bytes:
-    """Joins the Avro bytes, as `oncelog.v1.Message`, of a message whose payload lies in the Payload Table."""
-    return b"".join((ID_LENGTH, row_id, row[6:16], encode_long(offset), row[_HEAD.size : -4]))
+def stored_messages_of(row_id: bytes, first_offset: int, run: StoredRun, begin: int, end: int) -> list[bytes]:
+    """Joins the Avro bytes, as `oncelog.v1.Message`, of messages in the Payload Table, the first of which has this offset."""
+    each = zip(
+        repeat(ID_LENGTH + row_id),
+        run.ids(begin, end),
+        encode_long_run(first_offset, end - begin),
+        run.bodies(begin, end),
+        strict=False,
+    )
+    return [*map(b"".join, each)]
 
 
-def tms_stored_message_of(row_id: bytes, offset: int, row: bytes) -> bytes:
-    """Joins the Avro bytes, as the TMS page's `Message`, of a message whose payload lies in the Payload Table."""
-    return b"".join((ID_LENGTH, row_id, row[6:16], row[int.from_bytes(row[2:6], "big") : -4]))
+def tms_stored_messages_of(row_id: bytes, run: StoredRun, begin: int, end: int) -> list[bytes]:
+    """Joins the Avro bytes, as the TMS page's `Message`, of messages in the Payload Table."""
+    places: int | Sequence[int] = run.payload_places(begin, end)
+    each = [places] * (end - begin) if isinstance(places, int) else places
+    payloads = (body[place:] for body, place in zip(run.bodies(begin, end), each, strict=True))
+    return [*map(b"".join, zip(repeat(ID_LENGTH + row_id), run.ids(begin, end), payloads, strict=False))]

@@ -6,7 +6,7 @@ contract test (tests/storage/test_contract.py) runs on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -147,15 +147,42 @@ class LeaseTable(Protocol):
         ...
 
 
+class Laid(Protocol):
+    """Rows of one log, which are made when they are written."""
+
+    @property
+    def table(self) -> Table:
+        """The table that they are of."""
+        ...
+
+    @property
+    def prefix(self) -> bytes:
+        """What begins all their keys."""
+        ...
+
+    def rows(self) -> Iterable[tuple[bytes, bytes]]:
+        """Returns (how the key ends, value) of each; always the same from the first call on. Raises nothing."""
+        ...
+
+
+class _Rows(NamedTuple):
+    table: Table
+    prefix: bytes
+    each: Sequence[tuple[bytes, bytes]]
+
+    def rows(self) -> Iterable[tuple[bytes, bytes]]:
+        return self.each
+
+
 class Batch:
     """Changes that become durable together or not at all. Collects; touches nothing."""
 
-    __slots__ = ("deletes", "fences", "puts", "runs")
+    __slots__ = ("deletes", "fences", "laid", "puts")
 
     def __init__(self, fence: Fence | None = None) -> None:
         self.fences: set[Fence] = set() if fence is None else {fence}
         """The leases that must be valid; a store that is one process's has none."""
-        self.runs: list[tuple[Table, bytes, Sequence[bytes], Sequence[bytes]]] = []
+        self.laid: list[Laid] = []
         self.puts: list[tuple[Table, bytes, bytes]] = []
         self.deletes: list[tuple[Table, bytes]] = []
 
@@ -163,13 +190,13 @@ class Batch:
         """Sets one row."""
         self.puts.append((table, key, value))
 
-    def put_run(self, table: Table, prefix: bytes, suffixes: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Sets many rows whose keys share ``prefix``, without an object per row.
+    def put_laid(self, laid: Laid) -> None:
+        """Sets rows that are new, as a rule, and are made when they are written: messages."""
+        self.laid.append(laid)
 
-        In MESSAGE and PAYLOAD these are messages that are handed over together, laid together (runs.py): in their log, no row is
-        there with one of these ids, and none between two that rise by one. Rows that may be there are set one by one.
-        """
-        self.runs.append((table, prefix, suffixes, values))
+    def put_rows(self, table: Table, prefix: bytes, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Sets many rows that are new, as a rule; ``rows``: how the key ends behind ``prefix``, and the value."""
+        self.laid.append(_Rows(table, prefix, rows))
 
     def delete(self, table: Table, key: bytes) -> None:
         """Removes one row, present or not."""

@@ -1,360 +1,329 @@
-"""Runs: the messages of one request lie side by side in one row of the store below, and are read as rows of their own.
+"""Runs: what a row of the Message Table, or of the Payload Table, is. Messages that are handed over together are one row.
 
-LevelDB, SQLite and PostgreSQL all cost per row they keep: to write it, to merge it, to step to it. So what is written with
-:meth:`~oncelog_service.storage.port.Batch.put_run` to MESSAGE and PAYLOAD is laid together, here and nowhere else: above this
-store there is a row for each message, below it a row for each run.
+LevelDB, SQLite and PostgreSQL all cost per row they keep: to write it, to merge it, to step to it. So the messages of a request,
+and of plain requests that wait for the same write, lie side by side in one row under one checksum. A message by itself is a run
+of one. A run is written once; what may happen to it happens to all of it: it is rolled back, it expires, it is deleted.
+
+A row of either table, version 1, big-endian::
+
+    offset  size  field
+    0       1     version = 1
+    1       1     flags: 1 T, 4 TTL, 8 GROUP
+    2       4     count u32: how many messages the run stands for
+    6       8     first i64: the offset of the first message; of payloads, its index within their write pointer
+    14      4     payload_at u32: from the beginning of a body to its payload, where that is the same in all; else 0
+    18      4     begins u32: how many requests that can be found again begin in the run
+    22      8     only with T: write pointer of the transaction, i64; negative once rolled back
+    ..      14 b  of each of these requests: index u32 of its first message · row id of the same producer's message before it,
+                  zeros where there is none
+    ..      4 n   end u32 of each body, counted from the beginning of the first
+    ..      4 n   only where payload_at is 0: from the beginning of each body to its payload u32
+    ..      ...   the bodies, side by side (rows.py, payload_rows.py)
+    end-4   4     CRC-32 of the row's key and of everything before it, little-endian
 
 What holds of every run:
 
-* its rows are of one log – one topic's messages, or the payloads under one pointer –, their ids have one millisecond and rise by
-  one: so nothing can lie among them, and no two runs overlap;
-* it lies under the key of its **last** row: a seek to any of its rows finds it, and where a log ends is where its last row ends;
-* it has at most RUN_BYTES of rows, or one row: whoever wants one message does not read a whole request;
-* its rows are as they would be by themselves, checksums and all. Its head has a checksum of its own, of the key too. A run whose
-  head is damaged is read as one row, under the run's key, that matches no checksum;
-* a row within it can be changed, or deleted: the run is written anew by itself, what is left of it in as many runs as it takes.
-  What retention deletes is gone from the rows at once, and a run is gone when all its rows are. A change that leaves its rows as
-  large as they were, and its last row there, leaves it under its key: so a scan that reads twice (:meth:`RunStore._falling`)
-  finds each row, whatever roll-back or retention does in between.
+* it lies under the key of its **last** message: a seek to any of its messages finds it, and a log ends where its last row does;
+* the ids of its messages have one millisecond and rise by one, so the key says them all, nothing can lie among them, and no two
+  runs overlap; offsets, or indexes, rise by one too;
+* it has at most RUN_BYTES of bodies, or one body: whoever wants one message does not read a whole large request;
+* it is of one transaction, or of none; one of a transaction holds messages of one request alone.
 
-A run, big-endian::
+The requests of a named producer form a chain from the newest to the oldest, which finds the original of a repeated message
+without a row per message. Requests of a transaction are noted too, named or not, so that they can be told apart.
 
-    0       4     magic "OLRN"
-    4       4     count u32 of rows, at least 1
-    8       4 n   end u32 of each row, counted from the beginning of the first
-    ..      4     checksum of the key and all that
-    ..      ...   the rows
-
-A row by itself lies there as it is; one that begins as a run does is a run of one.
+TTL says that some message has a time to live of its own. GROUP: the one body stands for all messages that were stored in the
+Payload Table, ``count`` of them.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from itertools import accumulate, islice, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from oncelog_service.storage.checksum import SIZE, matches, with_checksum
-from oncelog_service.storage.keys import AFTER_ANY, PAYLOAD_ID_SIZE, ROW_ID_SIZE, SEQ_BYTES, generation_of
-from oncelog_service.storage.port import Batch, InFiles, LeaseTable, Rows, StoreClosed, StoreError, Table
+from oncelog_service.storage.keys import ROW_ID_SIZE, SEQ_BYTES
+from oncelog_service.storage.port import RowDamaged, Table
 
 RUN_BYTES = 32 * 2**10
-"""Of rows, in a run of more than one. Twice as much was not faster to write, and is slower to seek into."""
-IN_RUNS: Mapping[Table, int] = {Table.MESSAGE: 0, Table.PAYLOAD: 8}
-"""The tables with runs, and how many bytes stand between generation and id in a key."""
-assert ROW_ID_SIZE == PAYLOAD_ID_SIZE
-_ID_SIZE = ROW_ID_SIZE
-_MAGIC = b"OLRN"
-_HEAD = struct.Struct(">4sI")
-_SKIPPED = 16
-"""Rows that a look-up steps over before it seeks anew."""
+"""Of bodies, in a run of more than one. Twice as much was not faster to write, and is slower to seek into."""
+VERSION = 1
+T, TTL, GROUP = 1, 4, 8
+"""The flags of a run."""
+_FLAGS = frozenset((0, T, TTL, T | TTL, GROUP, T | GROUP))
+_HEAD = struct.Struct(">BBIqII")
+_POINTER = struct.Struct(">q")
+_BEGIN = struct.Struct(f">I{ROW_ID_SIZE}s")
 
 
-class Run(NamedTuple):
-    """A run as it was read."""
+class Bodies(NamedTuple):
+    """What the messages of a request come to, before they are laid together."""
 
-    key: bytes
-    """Of its last row."""
-    data: bytes
-    ends: tuple[int, ...]
-    """Of its rows."""
+    bodies: list[bytes]
+    shapes: list[int]
+    """Of each: twice the number of bytes before its payload, and 1 more where it has a ttl of its own."""
+
+
+class StoredRun:
+    """A row of the Message or the Payload Table. What is looked at is decoded then."""
+
+    __slots__ = (
+        "_begins",
+        "_begins_at",
+        "_ends",
+        "_ends_at",
+        "base",
+        "count",
+        "data",
+        "first",
+        "flags",
+        "id",
+        "payload_at",
+        "write_pointer",
+    )
+
+    first: int
+    count: int
+    payload_at: int
+    base: int
+
+    def __init__(self, id: bytes, data: bytes) -> None:  # noqa: A002
+        """``id``: how the key ends. ``data``: checked, or just laid."""
+        self.id = id
+        self.data = data
+        _, self.flags, self.count, self.first, self.payload_at, self._begins = _HEAD.unpack_from(data)
+        self.write_pointer: int | None = None
+        """Negative once rolled back."""
+        at = _HEAD.size
+        if self.flags & T:
+            (self.write_pointer,) = _POINTER.unpack_from(data, at)
+            at += _POINTER.size
+        self._begins_at = at
+        self._ends_at = at + _BEGIN.size * self._begins
+        self.base = self._ends_at + 4 * len(self) * (1 if self.payload_at else 2)
+        """Where the first body begins."""
+        self._ends: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
-        return len(self.ends)
+        """Counts the bodies: one for each message, or one that stands for a group."""
+        return 1 if self.flags & GROUP else self.count
 
-    def key_at(self, index: int) -> bytes:
-        """Returns the key of one of its rows."""
-        behind = len(self.ends) - 1 - index
-        return self.key if not behind else self.key[:-2] + SEQ_BYTES[int.from_bytes(self.key[-2:], "big") - behind]
+    @property
+    def end(self) -> int:
+        """The offset, or the index, behind the last message."""
+        return self.first + self.count
 
-    def get(self, key: bytes) -> bytes | None:
-        """Returns the row with this key; None: it has none."""
-        found = dict(islice(self.between(key, key + b"\x00"), 1))
-        return found.get(key)
+    @property
+    def size(self) -> int:
+        """Bytes of all bodies."""
+        return len(self.data) - SIZE - self.base
 
-    def between(self, start: bytes, stop: bytes, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """(key, row) of its rows with ``start <= key < stop``, rising or falling."""
-        count, at = len(self.ends), len(self.data) - self.ends[-1]
-        first = 0 if start <= self.key_at(0) else bisect_left(range(count), start, key=self.key_at)
-        behind = count if self.key < stop else bisect_left(range(count), stop, key=self.key_at)
-        places = range(first, behind)
-        ends = [at + end for end in self.ends[:behind]]
-        rows = map(self.data.__getitem__, map(slice, [at, *ends][first:-1], ends[first:]))
-        if reverse:
-            return zip(map(self.key_at, reversed(places)), reversed(list(rows)), strict=True)
-        if not places or count == 1:
-            return zip([self.key] * len(places), rows, strict=False)
-        seq = int.from_bytes(self.key_at(first)[-2:], "big")
-        return zip(map(self.key[:-2].__add__, SEQ_BYTES[seq : seq + len(places)]), rows, strict=True)
+    @property
+    def is_rolled_back(self) -> bool:
+        """Tells whether the messages do not count any more."""
+        return self.write_pointer is not None and self.write_pointer < 0
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where each body ends, counted from :attr:`base`."""
+        if self._ends is None:
+            self._ends = struct.unpack_from(f">{len(self)}I", self.data, self._ends_at)
+        return self._ends
+
+    @property
+    def begins(self) -> dict[int, bytes]:
+        """Index → row id of the message before, of the requests that begin here and can be found again."""
+        return dict(_BEGIN.iter_unpack(self.data[self._begins_at : self._ends_at]))
+
+    @property
+    def first_id(self) -> bytes:
+        """How the key of the first message would end."""
+        return self.id_at(0)
+
+    def id_at(self, index: int) -> bytes:
+        """The id of a message: 10 bytes, its row id or its payload id."""
+        return self.id[:-2] + SEQ_BYTES[self._seq_of(index)]
+
+    def ids(self, begin: int = 0, end: int | None = None) -> list[bytes]:
+        """The ids of some messages in a row."""
+        seq, millisecond = self._seq_of(0), self.id[:-2]
+        return [millisecond + each for each in SEQ_BYTES[seq + begin : seq + (len(self) if end is None else end)]]
+
+    def index_from(self, id: bytes) -> int:  # noqa: A002
+        """The index of the first message whose id is at or behind this one; the number of messages, if none is.
+
+        A longer one lies behind the message with the id that it begins with.
+        """
+        if id <= self.first_id:
+            return 0
+        if id > self.id:
+            return len(self)
+        return int.from_bytes(id[ROW_ID_SIZE - 2 : ROW_ID_SIZE], "big") - self._seq_of(0) + (len(id) > ROW_ID_SIZE)
+
+    def at(self, index: int) -> int:
+        """Where a body begins in the row; behind the last one, where the bodies end."""
+        return self.base + (self.ends[index - 1] if index else 0)
+
+    def text(self, begin: int, end: int) -> bytes:
+        """Some bodies in a row, as they lie there."""
+        if not begin and end == len(self):
+            return self.data[self.base : -SIZE]
+        return self.data[self.at(begin) : self.at(end)]
+
+    def bodies(self, begin: int = 0, end: int | None = None) -> list[bytes]:
+        """Some bodies in a row, apart."""
+        base = self.base
+        places = [self.at(begin), *(base + each for each in self.ends[begin:end])]
+        return [*map(self.data.__getitem__, map(slice, places, places[1:]))]
+
+    def fitting(self, begin: int, end: int, room: int) -> int:
+        """Behind which of some bodies in a row the first ``room`` bytes of them are full, at the earliest; ``end`` at most."""
+        if len(self.data) < room:
+            return end
+        return min(end, bisect_left(self.ends, self.at(begin) - self.base + room, begin) + 1)
+
+    def payload_places(self, begin: int = 0, end: int | None = None) -> int | Sequence[int]:
+        """How far behind the beginning of some bodies in a row their payloads are: of all, or of each."""
+        if self.payload_at:
+            return self.payload_at
+        count = len(self)
+        places: tuple[int, ...] = struct.unpack_from(f">{count}I", self.data, self._ends_at + 4 * count)
+        return places[begin:end]
+
+    def payload_place(self, index: int) -> int:
+        """The same of one of them."""
+        places = self.payload_places(index, index + 1)
+        return places if isinstance(places, int) else places[0]
+
+    def _seq_of(self, index: int) -> int:
+        return int.from_bytes(self.id[-2:], "big") - (len(self) - 1 - index)
 
 
-def run_of(key: bytes, value: bytes) -> Run | None:
-    """Reads what lies under a key as a run; None: it is none, or its head is damaged."""
-    if not value.startswith(_MAGIC) or len(value) < _HEAD.size:
-        return None
-    _, count = _HEAD.unpack_from(value)
-    at = _HEAD.size + 4 * count + SIZE
-    if not count or len(value) < at or not matches(value[:at], key):
-        return None
-    ends = struct.unpack_from(f">{count}I", value, _HEAD.size)
-    return Run(key, value, ends) if len(value) == at + ends[-1] else None
+def decode_run(prefix: bytes, id: bytes, data: bytes) -> StoredRun:  # noqa: A002
+    """Reads a row of the Message or the Payload Table; ``prefix`` and ``id`` are its key.
+
+    Raises:
+        RowDamaged: the checksum does not hold, the layout is unknown, or the row does not belong to this key.
+    """
+    if not matches(data, prefix + id) or len(data) < _HEAD.size or data[0] != VERSION or data[1] not in _FLAGS:
+        raise RowDamaged(f"the row at {id.hex()} does not match its checksum or is of an unknown version")
+    return StoredRun(id, data)
 
 
-def rows_of(key: bytes, value: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(key, row) of all that lies under a key: the rows of a run, or what is no run, or a damaged one, by itself."""
-    run = run_of(key, value)
-    return iter(((key, value),)) if run is None else run.between(b"", key + b"\x00")
+def rolled_back(prefix: bytes, run: StoredRun) -> StoredRun:
+    """Makes the write pointer of a run negative; one that has no positive one is a caller's bug."""
+    assert run.write_pointer is not None
+    assert run.write_pointer > 0
+    behind = _HEAD.size + _POINTER.size
+    body = run.data[: _HEAD.size] + _POINTER.pack(-run.write_pointer) + run.data[behind:-SIZE]
+    return StoredRun(run.id, with_checksum(body, prefix + run.id))
 
 
-def log_of_key(table: Table, key: bytes) -> bytes | None:
-    """Finds what begins every key of the log that a key, or a place between keys, lies in; None: in none."""
-    try:
-        size = len(generation_of(key)) + IN_RUNS[table]
-    except ValueError:
-        return None
-    return key[:size] if len(key) > size else None
+class Laying:
+    """Messages of one log that one write brings; they are laid together when they are written.
+
+    It may grow until then. The messages' ids, and their offsets or indexes, are behind all that are there, in this order.
+    """
+
+    __slots__ = ("_begins", "_bodies", "_first", "_flags", "_ids", "_laid", "_shapes", "_write_pointer", "prefix", "table")
+
+    def __init__(self, table: Table, prefix: bytes, first: int, write_pointer: int | None = None, flags: int = 0) -> None:
+        self.table = table
+        self.prefix = prefix
+        self._first = first
+        self._write_pointer = write_pointer
+        self._flags = flags | (0 if write_pointer is None else T)
+        self._ids: list[bytes] = []
+        self._bodies: list[bytes] = []
+        self._shapes: list[int] = []
+        self._begins: list[tuple[int, bytes]] = []
+        self._laid: list[StoredRun] | None = None
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, ids: Sequence[bytes], messages: Bodies, previous: bytes | None = None) -> None:
+        """Add a request; ``previous``: what its entry in the chain says, None: it has none."""
+        assert self._laid is None
+        if previous is not None:
+            self._begins.append((len(self._ids), previous))
+        self._ids += ids
+        self._bodies += messages.bodies
+        self._shapes += messages.shapes
+
+    @property
+    def first_id(self) -> bytes:
+        """Of the first message."""
+        return self._ids[0]
+
+    @property
+    def last_id(self) -> bytes:
+        """Of the last message."""
+        return self._ids[-1]
+
+    @property
+    def runs(self) -> list[StoredRun]:
+        """The runs; from the first call on nothing is added any more."""
+        if self._laid is None:
+            self._laid = [*self._lay()]
+            self._bodies = []  # they may be large, and are in the runs
+        return self._laid
+
+    def rows(self) -> Iterable[tuple[bytes, bytes]]:
+        """(how the key ends, row) of each run."""
+        return [(run.id, run.data) for run in self.runs]
+
+    def _lay(self) -> Iterator[StoredRun]:
+        ends = [*accumulate(map(len, self._bodies), initial=0)]
+        for begin, end in _rising_by_one(self._ids):
+            at = begin
+            while at < end:
+                upto = min(end, max(at + 1, bisect_right(ends, ends[at] + RUN_BYTES, at) - 1))
+                yield self._run(at, upto, ends)
+                at = upto
+
+    def _run(self, begin: int, end: int, ends: Sequence[int]) -> StoredRun:
+        count, before, shapes = end - begin, ends[begin], self._shapes[begin:end]
+        kinds = {*shapes}
+        flags = self._flags | (TTL if any(each & 1 for each in kinds) else 0)
+        begins = [(at - begin, previous) for at, previous in self._begins if begin <= at < end] if self._begins else []
+        payload_at = shapes[0] >> 1 if len(kinds) == 1 else 0
+        numbers = [each - before for each in ends[begin + 1 : end + 1]]
+        if not payload_at:
+            numbers += [each >> 1 for each in shapes]
+        return _encoded(
+            self.prefix,
+            self._ids[end - 1],
+            _HEAD.pack(VERSION, flags, count, self._first + begin, payload_at, len(begins)),
+            b"" if self._write_pointer is None else _POINTER.pack(self._write_pointer),
+            *(_BEGIN.pack(*each) for each in begins),
+            struct.pack(f">{len(numbers)}I", *numbers),
+            *self._bodies[begin:end],
+        )
 
 
-def laid_together(prefix: bytes, ids: Sequence[bytes], rows: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Lays rows together in runs: the id under which each run lies, and the run. Rows whose ids do not rise by one are apart."""
-    under: list[bytes] = []
-    runs: list[bytes] = []
-    for begin, end in _rising_by_one(ids):
-        sizes = [*accumulate(map(len, rows[begin:end]), initial=0)]
-        at, last = 0, end - begin
-        while at < last:
-            upto = max(at + 1, bisect_right(sizes, sizes[at] + RUN_BYTES) - 1)
-            under.append(ids[begin + upto - 1])
-            runs.append(_encoded(prefix + under[-1], rows[begin + at : begin + upto], sizes[at : upto + 1]))
-            at = upto
-    return under, runs
+def lay_group(prefix: bytes, id: bytes, first: int, messages: int, body: Bodies, write_pointer: int | None) -> StoredRun:  # noqa: A002
+    """Encodes the row that stands for ``messages`` messages of the Payload Table."""
+    flags, begins = (GROUP, b"") if write_pointer is None else (GROUP | T, _POINTER.pack(write_pointer))
+    head = _HEAD.pack(VERSION, flags, messages, first, body.shapes[0] >> 1, 0)
+    return _encoded(prefix, id, head, begins, struct.pack(">I", len(body.bodies[0])), body.bodies[0])
 
 
-def _encoded(key: bytes, rows: Sequence[bytes], sizes: Sequence[int]) -> bytes:
-    """``sizes``: of all rows before each of them, and one more."""
-    if len(rows) == 1 and not rows[0].startswith(_MAGIC):
-        return rows[0]
-    before = sizes[0]
-    ends = [size - before for size in sizes[1:]] if before else sizes[1:]
-    head = _HEAD.pack(_MAGIC, len(rows)) + struct.pack(f">{len(rows)}I", *ends)
-    return with_checksum(head, key) + b"".join(rows)
+def _encoded(prefix: bytes, id: bytes, *parts: bytes) -> StoredRun:  # noqa: A002
+    return StoredRun(id, with_checksum(b"".join(parts), prefix + id))
 
 
 def _rising_by_one(ids: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Where pieces begin and end whose ids have one millisecond and rise by one; mostly that is all of them."""
-    head, seq = ids[0][:-2], int.from_bytes(ids[0][-2:], "big")
-    begin, count = 0, len(ids)
-    if count > 1 and list(ids) != [head + each for each in SEQ_BYTES[seq : seq + count]]:
-        numbers = [int.from_bytes(each, "big") for each in ids]
-        for at, (number, following) in enumerate(pairwise(numbers), 1):
-            if following != number + 1 or not following % len(SEQ_BYTES):
-                yield begin, at
-                begin = at
-    yield begin, count
-
-
-_GONE = object()
-
-
-class RunStore:
-    """Lays the runs of a store together. See :class:`~oncelog_service.storage.port.Store`.
-
-    A scan that begins or ends within a run sees that run, and all others, each as of one moment.
-    """
-
-    def __init__(self, inner: InFiles) -> None:
-        """``inner``: the rows as they lie on disk."""
-        self.inner = inner
-        self._failed = False
-
-    @property
-    def number(self) -> int:
-        """The number of the newest write; still known when the store is closed."""
-        return self.inner.number
-
-    # --- read
-
-    def get(self, table: Table, key: bytes) -> bytes | None:
-        self._check()
-        value = self.inner.get(table, key)
-        if table not in IN_RUNS or (value is not None and not value.startswith(_MAGIC)):
-            return value
-        found = self._from(table, key) if value is None else (key, value)
-        if found is None or not found[1].startswith(_MAGIC):
-            return None
-        run = run_of(*found)
-        return found[1] if run is None else run.get(key)
-
-    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        if table not in IN_RUNS:
-            return self.inner.scan(table, start, stop, reverse=reverse)
-        return self._falling(table, start, stop) if reverse else self._rising(table, start, stop)
-
-    def _rising(self, table: Table, start: bytes, stop: bytes) -> Rows:
-        self._check()
-        with closing(self.inner.scan(table, start, stop)) as found:
-            for key, value in found:
-                run = run_of(key, value)
-                if run is None:
-                    yield key, value
-                else:
-                    yield from run.between(start, stop)
-                start = key + b"\x00"
-        within = self._reaching_over(table, stop)
-        if within is not None and start < stop:
-            yield from within.between(start, stop)
-
-    def _falling(self, table: Table, start: bytes, stop: bytes) -> Rows:
-        self._check()
-        within = self._reaching_over(table, stop)
-        if within is not None and start < stop:
-            yield from within.between(start, stop, reverse=True)
-            stop = min(stop, within.key_at(0))
-        with closing(self.inner.scan(table, start, max(start, stop), reverse=True)) as found:
-            for key, value in found:
-                run = run_of(key, value)
-                if run is None:
-                    yield key, value
-                else:
-                    yield from run.between(start, stop, reverse=True)
-
-    def _reaching_over(self, table: Table, stop: bytes) -> Run | None:
-        """Finds the run that has rows below ``stop`` and lies at or behind it; or one that has none there, or None."""
-        found = self._from(table, stop)
-        return None if found is None else run_of(*found)
-
-    def _from(self, table: Table, key: bytes) -> tuple[bytes, bytes] | None:
-        """Reads the first row of the store below in the same log, at or behind a key."""
-        log = log_of_key(table, key)
-        if log is None or key >= log + AFTER_ANY:
-            return None
-        with closing(self.inner.scan(table, key, log + AFTER_ANY)) as found:
-            return next(found, None)
-
-    # --- write
-
-    def write(self, batches: Sequence[Batch]) -> None:
-        self._check()
-        try:
-            made = [_laid_together(batch) for batch in batches] if all(map(_adds_runs_only, batches)) else self._anew(batches)
-        except StoreError:
-            self._failed = True
-            raise
-        except Exception as error:
-            self._failed = True
-            raise StoreError(f"the write failed: {error}") from error
-        self.inner.write(made)
-
-    def _anew(self, batches: Sequence[Batch]) -> list[Batch]:
-        """What the batches come to where some change or delete rows that are there."""
-        made, last = [_without_runs(batch) for batch in batches], Batch()
-        for table in IN_RUNS:
-            changes = _changes(table, batches)
-            for key, value in self._changed(table, sorted(changes)):
-                last.delete(table, key)
-                rows = ((each, changes.pop(each, row)) for each, row in rows_of(key, value))
-                _put_all(last, table, {each: row for each, row in rows if row is not _GONE})
-            _put_all(last, table, changes)
-        written = {(table, key) for table, key, _ in last.puts}
-        written.update((table, prefix + end) for table, prefix, ends, _ in last.runs for end in ends)
-        last.deletes = [each for each in last.deletes if each not in written]
-        return [*made, last]
-
-    def _changed(self, table: Table, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of what lies in the store below and holds rows with some of these keys, which rise."""
-        at = 0
-        while at < len(keys):
-            log = log_of_key(table, keys[at])
-            if log is None:
-                at += 1
-                continue
-            behind, skipped = bisect_left(keys, log + AFTER_ANY, lo=at + 1), 0
-            with closing(self.inner.scan(table, keys[at], log + AFTER_ANY)) as found:
-                for key, value in found:
-                    run, upto = run_of(key, value), bisect_right(keys, key, lo=at)
-                    if upto > at and keys[upto - 1] >= (key if run is None else run.key_at(0)):
-                        yield key, value
-                    skipped = 0 if upto > at else skipped + 1
-                    at = upto
-                    if at >= behind or skipped > _SKIPPED:
-                        break
-                else:
-                    at = behind
-
-    def lease_table(self) -> LeaseTable | None:
-        return self.inner.lease_table()
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def _check(self) -> None:
-        if self._failed:
-            raise StoreClosed("the store is closed, since a write failed")
-
-
-def _packable(table: Table, prefix: bytes, ids: Sequence[bytes]) -> bool:
-    """Tells whether the ids are those of messages of one log."""
-    return bool(ids) and set(map(len, ids)) == {_ID_SIZE} and log_of_key(table, prefix + ids[0]) == prefix
-
-
-def _adds_runs_only(batch: Batch) -> bool:
-    """Tells whether a batch changes no row that may be in a run already."""
-    for table, _ in batch.deletes:
-        if table in IN_RUNS:
-            return False
-    for table, _, _ in batch.puts:
-        if table in IN_RUNS:
-            return False
-    return all(table not in IN_RUNS or _packable(table, prefix, ids) for table, prefix, ids, _ in batch.runs)
-
-
-def _laid_together(batch: Batch) -> Batch:
-    """Lays the runs of a batch together, in a new one: a batch may be handed in again."""
-    made = Batch()
-    made.fences, made.puts, made.deletes = batch.fences, batch.puts, batch.deletes
-    for table, prefix, ids, rows in batch.runs:
-        made.put_run(table, prefix, *((ids, rows) if table not in IN_RUNS else laid_together(prefix, ids, rows)))
-    return made
-
-
-def _without_runs(batch: Batch) -> Batch:
-    """What a batch does to other tables."""
-    made = Batch()
-    made.fences = batch.fences
-    made.runs = [each for each in batch.runs if each[0] not in IN_RUNS]
-    made.puts = [each for each in batch.puts if each[0] not in IN_RUNS]
-    made.deletes = [each for each in batch.deletes if each[0] not in IN_RUNS]
-    return made
-
-
-def _changes(table: Table, batches: Iterable[Batch]) -> dict[bytes, object]:
-    """What the batches come to in one table, applied in their order: key → row, or _GONE."""
-    changes: dict[bytes, object] = {}
-    for batch in batches:
-        for each, prefix, ids, rows in batch.runs:
-            if each is table:
-                changes.update(zip([prefix + end for end in ids], rows, strict=True))
-        changes.update((key, row) for each, key, row in batch.puts if each is table)
-        changes.update((key, _GONE) for each, key in batch.deletes if each is table)
-    return changes
-
-
-def _put_all(batch: Batch, table: Table, changes: Mapping[bytes, object]) -> None:
-    """Adds rows to a batch, those of a run that it deletes or new ones: laid together where they can be."""
-    logs: dict[bytes, dict[bytes, bytes]] = {}
-    for key in sorted(changes):
-        row, log = changes[key], log_of_key(table, key)
-        if row is _GONE:
-            batch.delete(table, key)
-        elif isinstance(row, bytes) and log is not None and len(key) == len(log) + _ID_SIZE:
-            logs.setdefault(log, {})[key[len(log) :]] = row
-        elif isinstance(row, bytes):
-            batch.put(table, key, _encoded(key, [row], (0, len(row))))
-        else:
-            batch.put(table, key, row)  # type: ignore[arg-type]  # for the store below to refuse
-    for log, rows in logs.items():
-        ids, runs = laid_together(log, [*rows], [*rows.values()])
-        batch.put_run(table, log, ids, runs)
+    if ids[0][:-2] == ids[-1][:-2] and int.from_bytes(ids[-1], "big") - int.from_bytes(ids[0], "big") == len(ids) - 1:
+        yield 0, len(ids)  # they rise strictly, so nothing is left out
+        return
+    begin = 0
+    for at, (before, each) in enumerate(pairwise(ids), 1):
+        if each[:-2] != before[:-2] or int.from_bytes(each, "big") != int.from_bytes(before, "big") + 1:
+            yield begin, at
+            begin = at
+    yield begin, len(ids)

@@ -1,6 +1,6 @@
 """Seals each row that brings no checksum of its own: a checksum (checksum.py) of its place and its value.
 
-Rows of messages and payloads carry a checksum and their own place (rows.py), snapshots carry theirs. All others – topics,
+Rows of messages and payloads carry a checksum of their place too (runs.py), snapshots carry theirs. All others – topics,
 producers, subscriptions, outcomes – are sealed when they are written and checked when they are read, here and nowhere else. A row
 whose bytes have changed, or that lies under another key or in another table than it was written to, is StoreDamaged: it is never
 read as something else, and never taken for a row that is not there.
@@ -78,14 +78,16 @@ def _unsealed(table: Table, rows: Rows) -> Rows:
 
 def _sealed(batch: Batch) -> Batch:
     """Seals the rows of a batch, in a new one: a batch may be handed in again."""
-    if all(table in UNSEALED for table, *_ in (*batch.puts, *batch.runs)):
+    if all(table in UNSEALED for table in (*(table for table, *_ in batch.puts), *(laid.table for laid in batch.laid))):
         return batch
     made = Batch()
     made.fences, made.deletes = batch.fences, batch.deletes
     for table, key, value in batch.puts:
         made.put(table, key, value if table in UNSEALED else seal(table, key, value))
-    for table, prefix, suffixes, values in batch.runs:
-        if table not in UNSEALED:
-            values = [seal(table, prefix + suffix, value) for suffix, value in zip(suffixes, values, strict=True)]
-        made.put_run(table, prefix, suffixes, values)
+    for laid in batch.laid:
+        if laid.table in UNSEALED:
+            made.put_laid(laid)
+        else:
+            rows = [(end, seal(laid.table, laid.prefix + end, value)) for end, value in laid.rows()]
+            made.put_rows(laid.table, laid.prefix, rows)
     return made

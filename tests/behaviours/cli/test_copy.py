@@ -48,7 +48,8 @@ def small(tmp_path: Path) -> str:
     store = f"leveldb://{tmp_path}/small"
     with running_service(store) as service:
         assert run("topic", "create", "t", url=service.url).exit_code == 0
-        assert run("publish", "t", "a", "b", "c", "--producer", "p", url=service.url).exit_code == 0
+        for text in "abc":
+            assert run("publish", "t", text, "--producer", "p", url=service.url).exit_code == 0
     return store
 
 
@@ -56,7 +57,7 @@ def filled(store: str, rows: int) -> str:
     """A store with an instance id and rows that no service has written: as much as a test needs, at once."""
     batch = Batch()
     batch.put(Table.STORE_ID, b"", b"0123456789abcdef" * 2)
-    batch.put_run(Table.JOURNAL, b"", [number.to_bytes(8, "big") for number in range(rows)], [b"v" * 100] * rows)
+    batch.put_rows(Table.JOURNAL, b"", [(number.to_bytes(8, "big"), b"v" * 100) for number in range(rows)])
     with closing(store_opener(store)()) as opened:
         opened.write([batch])
     return store

@@ -11,11 +11,10 @@ from oncelog_service.atomic.outcomes import decode_ended
 from oncelog_service.atomic.records import RECORDS
 from oncelog_service.storage import records
 from oncelog_service.storage.keys import GENERATION_SIZE, PAYLOAD_ID_SIZE, ROW_ID_SIZE
-from oncelog_service.storage.payload_rows import decode_payload_row
 from oncelog_service.storage.pieces import intact_piece, is_piece
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.records import decode_record
-from oncelog_service.storage.rows import decode_row
+from oncelog_service.storage.runs import decode_run
 from oncelog_service.storage.seals import UNSEALED, unseal
 from oncelog_service.transactions.edits import EDITS
 from oncelog_service.transactions.outcomes import decode_outcome
@@ -42,8 +41,8 @@ def _record(kind: type[records.Record]) -> Callable[[bytes, bytes], object]:
 
 
 READ: Mapping[Table, Callable[[bytes, bytes], object]] = {
-    Table.MESSAGE: lambda key, value: decode_row(key[-ROW_ID_SIZE:], value),
-    Table.PAYLOAD: lambda key, value: decode_payload_row(key[-PAYLOAD_ID_SIZE:], value),
+    Table.MESSAGE: lambda key, value: decode_run(key[:-ROW_ID_SIZE], key[-ROW_ID_SIZE:], value),
+    Table.PAYLOAD: lambda key, value: decode_run(key[:-PAYLOAD_ID_SIZE], key[-PAYLOAD_ID_SIZE:], value),
     Table.TOPIC: _record(records.TopicRow),
     Table.NAMESPACE: _record(records.NamespaceRow),
     Table.PRODUCER: _record(records.ProducerRow),
@@ -75,9 +74,6 @@ ON_DISK: Mapping[Table, Callable[[bytes, bytes], object]] = {
     table: read if table in UNSEALED else _unsealing(table, read) for table, read in READ.items()
 }
 """The same for rows as they stand on disk."""
-
-CHECKSUMMED = (Table.MESSAGE, Table.PAYLOAD)
-"""Those of which there are many: they are read one by one only where a checksum does not hold."""
 
 
 def shown_key(key: bytes) -> str:

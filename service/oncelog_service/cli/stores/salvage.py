@@ -34,7 +34,6 @@ from oncelog_service.storage.keys import split_topic_key
 from oncelog_service.storage.open import path_of, shown
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.records import CopyRow
-from oncelog_service.storage.runs import IN_RUNS, rows_of
 from oncelog_service.storage.seals import raw
 from oncelog_service.transactions.recovery import recover
 from oncelog_service.transactions.store_id import find_store_id
@@ -114,17 +113,17 @@ def _copy(scheme: str, path: Path, store: Store, found: Salvaged, as_json: bool)
                 number = max(number, number_of_row(value))
             if table is None or table is Table.COPY:
                 continue
-            for at, row in rows_of(key[1:], value) if table in IN_RUNS else ((key[1:], value),):
-                try:
-                    ON_DISK[table](at, row)
-                except Exception as damage:  # whatever reading bytes that may be any brings
-                    found.unreadable[table.name] += 1
-                    found.lost(f"{table.name} {shown_key(at)}: {damage}")
-                    continue
-                batch.put(table, at, row)
-                found.rows += 1
-                found.size += 1 + len(at) + len(row)
-                size += 1 + len(at) + len(row)
+            at = key[1:]
+            try:
+                ON_DISK[table](at, value)
+            except Exception as damage:  # whatever reading bytes that may be any brings
+                found.unreadable[table.name] += 1
+                found.lost(f"{table.name} {shown_key(at)}: {damage}")
+                continue
+            batch.put(table, at, value)
+            found.rows += 1
+            found.size += len(key) + len(value)
+            size += len(key) + len(value)
             if size > _PIECE_BYTES:
                 inner.write([batch])
                 batch, size = Batch(), 0

@@ -15,9 +15,8 @@ from oncelog_service.cli.output import Output, progress_bar
 from oncelog_service.cli.serve import data_of
 from oncelog_service.cli.session import FAILED
 from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, show, size_of
-from oncelog_service.cli.stores.rows import CHECKSUMMED, ON_DISK, READ, shown_key
+from oncelog_service.cli.stores.rows import ON_DISK, READ, shown_key
 from oncelog_service.cluster.unserved import Unserved
-from oncelog_service.storage.checksum import all_match
 from oncelog_service.storage.copying import TABLES, Difference, copy_row_of, differences, pieces
 from oncelog_service.storage.open import shown
 from oncelog_service.storage.port import Store, StoreDamaged, Table
@@ -126,9 +125,8 @@ def _compare_table(
 ) -> None:
     with closing(pieces(left, table)) as all_pieces:  # type: ignore[type-var]
         for piece in all_pieces:
-            if table not in CHECKSUMMED or not all_match(piece.rows.values()):
-                for key, value in piece.rows.items():
-                    _check(found, table, key, value, read, names[0])
+            for key, value in piece.rows.items():
+                _check(found, table, key, value, read, names[0])
             found.rows[table.name] += len(piece.rows)
             found.size += piece.size
             for difference in differences(piece, right):

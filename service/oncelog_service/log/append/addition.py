@@ -1,4 +1,4 @@
-"""What one write adds to a topic's log: the rows of a request, and of all plain ones that come before the writer takes them.
+"""What one write adds to a topic's log: the messages of a request, and of all plain ones that come before the writer takes them.
 
 Each request is judged, stamped, encoded and pushed by itself, at once; from there on those that wait share what does not depend
 on whose messages they are: one batch, one run on disk, one note in memory, one moment in which their callers awake.
@@ -12,33 +12,33 @@ from oncelog_dedup import LastEntry, Run
 from oncelog_service.log.key_index import KeyEntries
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.rows import message_id_of
+from oncelog_service.storage.runs import Bodies, Laying
 
 
 class Addition:
-    """Rows that lie side by side, in the order of their stamps. It grows until the writer takes it (``Writer.join``)."""
+    """Messages that lie side by side, in the order of their stamps. It grows until the writer takes it (``Writer.join``)."""
 
-    __slots__ = ("_first_offset", "_keys", "_last_entries", "_write_pointer", "batch", "row_ids", "rows")
+    __slots__ = ("_first_offset", "_keys", "_last_entries", "_write_pointer", "batch", "laying")
 
     def __init__(self, prefix: bytes, first_offset: int, write_pointer: int | None) -> None:
         self._first_offset = first_offset
         self._write_pointer = write_pointer
         self._last_entries: dict[str, LastEntry] = {}
         self._keys: dict[str, LastEntry] = {}
-        self.row_ids: list[bytes] = []
-        self.rows: list[bytes] = []
+        self.laying = Laying(Table.MESSAGE, prefix, first_offset, write_pointer)
         self.batch = Batch()
-        self.batch.put_run(Table.MESSAGE, prefix, self.row_ids, self.rows)
+        self.batch.put_laid(self.laying)
 
     def add(
         self,
         row_ids: Sequence[bytes],
-        rows: Sequence[bytes],
+        messages: Bodies,
+        previous: bytes | None,
         last_entries: Sequence[tuple[str, LastEntry]],
         keys: KeyEntries,
     ) -> None:
-        """Add the rows of the next request, with its producer's newest message and that of each of its keys."""
-        self.row_ids += row_ids
-        self.rows += rows
+        """Add the next request, with its entry in the chain, its producer's newest message and that of each of its keys."""
+        self.laying.add(row_ids, messages, previous)
         for producer, last_entry in last_entries:
             present = self._last_entries.get(producer)
             # As the fold adds them one by one: without deduplication ids need not rise, and of equal ones the first counts.
@@ -57,5 +57,5 @@ class Addition:
         return self._run(self._keys)
 
     def _run(self, last_entries: dict[str, LastEntry]) -> Run:
-        first_id, last_id = message_id_of(self.row_ids[0]), message_id_of(self.row_ids[-1])
-        return Run(self._first_offset, len(self.rows), first_id, last_id, tuple(last_entries.items()), self._write_pointer)
+        first_id, last_id = message_id_of(self.laying.first_id), message_id_of(self.laying.last_id)
+        return Run(self._first_offset, len(self.laying), first_id, last_id, tuple(last_entries.items()), self._write_pointer)

@@ -12,7 +12,8 @@ from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import GroupRow, encode_record
-from oncelog_service.storage.rows import encode_group_row, encode_rows, message_id_of
+from oncelog_service.storage.rows import chain_of, encode_group, encode_messages, message_id_of
+from oncelog_service.storage.runs import Laying
 
 
 class Appearances:
@@ -36,7 +37,7 @@ class Appearances:
         last_entries = last_entries_of(summary, at, offset)
         run = Run(offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, last_entries, pointer)
         group.row = GroupRow(at.hex(), producer)
-        batch.put_run(Table.MESSAGE, self._prefix, [at], [encode_group_row(at, offset, pointer, summary)])
+        batch.put_rows(Table.MESSAGE, self._prefix, [(at, encode_group(self._prefix, at, offset, pointer, summary).data)])
         batch.put(Table.GROUP, group.key, encode_record(group.row))
         for name, last_entry in last_entries:
             self._dedup.push(name, last_entry)
@@ -44,23 +45,24 @@ class Appearances:
             return run, None
         return run, self._keys.push(run._replace(last_entries=group_key_entries(group.keys, at, offset)))
 
-    def put_messages(self, batch: Batch, columns: Columns) -> tuple[Run, Run | None, list[bytes], list[bytes]]:
-        """Add to ``batch`` the rows of messages that are all new and in no transaction; ``columns.previous`` is found here.
+    def put_messages(self, batch: Batch, columns: Columns) -> tuple[Run, Run | None, Laying]:
+        """Add to ``batch`` messages that are all new and in no transaction; ``columns.previous`` is found here.
 
-        Returns the run for the producers, the one for the keys, the ids of the rows and the rows.
+        Returns the run for the producers, the one for the keys, and what is laid.
         """
         producer, sequence_ids = columns.producer, columns.sequence_ids
         newest = None if producer is None else self._dedup.last_pushed(producer)
         columns.previous = None if newest is None else newest.message_id[:ROW_ID_SIZE]
         row_ids, offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
-        rows = encode_rows(columns, row_ids, offset)
-        batch.put_run(Table.MESSAGE, self._prefix, row_ids, rows)
+        laying = Laying(Table.MESSAGE, self._prefix, offset)
+        laying.add(row_ids, encode_messages(columns, row_ids, offset), chain_of(columns))
+        batch.put_laid(laying)
         first_id, last_id = message_id_of(row_ids[0]), message_id_of(row_ids[-1])
         last_entries: tuple[tuple[str, LastEntry], ...] = ()
         if producer is not None and sequence_ids is not None:
-            last_entries = ((producer, LastEntry(sequence_ids[-1], last_id, offset + len(rows) - 1)),)
+            last_entries = ((producer, LastEntry(sequence_ids[-1], last_id, offset + len(row_ids) - 1)),)
             self._dedup.push(*last_entries[0])
-        run = Run(offset, len(rows), first_id, last_id, last_entries)
+        run = Run(offset, len(row_ids), first_id, last_id, last_entries)
         if self._keys is None:
-            return run, None, row_ids, rows
-        return run, self._keys.push(run._replace(last_entries=key_entries(columns.keys, row_ids, offset))), row_ids, rows
+            return run, None, laying
+        return run, self._keys.push(run._replace(last_entries=key_entries(columns.keys, row_ids, offset))), laying

@@ -29,17 +29,18 @@ from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.transactional import columns_of
 from oncelog_service.log.conditions import TopicState, mismatch
 from oncelog_service.log.groups.payloads import branch_keys
-from oncelog_service.log.groups.stored import StoredGroup, load_group, payload_rows
+from oncelog_service.log.groups.stored import StoredGroup, load_group
 from oncelog_service.log.key_index import key_name
 from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.scan import read_back
+from oncelog_service.log.scan import payload_runs, read_back
 from oncelog_service.reading import read
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
-from oncelog_service.storage.payload_rows import Payload, encode_payload_rows, payload_tail_of
+from oncelog_service.storage.payload_rows import Payload, decode_payloads, encode_payloads, tails_of
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import ChunkRow, decode_record, encode_record
+from oncelog_service.storage.runs import Laying
 
 _DROPPED_AT_ONCE = 1_000
 
@@ -177,7 +178,9 @@ class AtomicOnTopic:
         self._topic.writer.fence(batch)
         row, columns = _chunk_row(staged.group, request, _digest(request)), columns_of(request, 0, None)
         payload_ids, first = self._note(staged, chunk, row, columns)
-        batch.put_run(Table.PAYLOAD, staged.group.key, payload_ids, encode_payload_rows(columns, payload_ids, first))
+        laying = Laying(Table.PAYLOAD, staged.group.key, first)
+        laying.add(payload_ids, encode_payloads(columns))
+        batch.put_laid(laying)
         batch.put(Table.CHUNK, chunk_key(self._topic.prefix, staged.number, chunk), encode_record(row))
         self._staged[staged.number] = staged
 
@@ -313,10 +316,11 @@ class AtomicOnTopic:
     async def _without(self, staged: Sequence[Staged], producers: Sequence[str]) -> list[Staged]:
         """Holds the messages in memory, without those of ``producers`` that are in the log."""
         await self._topic.writer.drained()  # a chunk may be on its way to disk
-        requests: list[PublishRequest] = []
+        requests, where = list[PublishRequest](), (self._topic.store, self._topic.prefix)
         for each in staged:
             chunks = list(each.chunks.values())
-            requests += [each.brought] if each.brought else await read(_requests, self._topic.store, each.group.key, chunks)
+            found = [each.brought] if each.brought else await read(_requests, *where, each.number, chunks)
+            requests += found
         last: dict[str, int] = {}
         for producer in producers:
             own = [request for request in requests if request.producer == producer]
@@ -343,8 +347,8 @@ class AtomicOnTopic:
             group = each.group
             if each.brought is not None:
                 columns = columns_of(each.brought, each.known, None)
-                run, keyed, row_ids, rows = self._appearances.put_messages(batch, columns)
-                written.append(partial(self._memory.written, run, keyed, row_ids, rows))
+                run, keyed, laying = self._appearances.put_messages(batch, columns)
+                written.append(partial(self._memory.written, run, keyed, laying))
                 begin = run.first_id
             else:
                 assert group.row is None  # what is copied is let go of in the same step
@@ -407,9 +411,10 @@ def _chunk_row(group: StoredGroup, request: PublishRequest, digest: str = "", kn
     )
 
 
-def _requests(store: Store, key: bytes, chunks: Sequence[ChunkRow]) -> list[PublishRequest]:
+def _requests(store: Store, prefix: bytes, number: int, chunks: Sequence[ChunkRow]) -> list[PublishRequest]:
     """Reads back what staged these chunks. Raises TopicDamaged."""
-    rows = list(payload_rows(store, key))
+    with closing(payload_runs(store, prefix, -number)) as runs:
+        rows = [each for run in runs for each in zip(decode_payloads(run), tails_of(run), strict=True)]
     return [_request_of(chunk, rows[chunk.first_index :][: chunk.messages]) for chunk in chunks]
 
 
@@ -426,7 +431,7 @@ def _request_of(chunk: ChunkRow, rows: Sequence[tuple[Payload, bytes]] = ()) -> 
         expected_offset=chunk.expected_offset,
         expected_last_message_id=None if last_id is None else bytes.fromhex(last_id),
         expected_key_offsets=chunk.expected_key_offsets,
-        tails=[payload_tail_of(row) for _, row in rows],
+        tails=[tail for _, tail in rows],
     )
 
 

@@ -5,35 +5,28 @@ They are looked for in two ways:
 * *where they should be*: sequence ids and offsets rise together, so where nobody else publishes beside the producer a message
   lies as far before its newest one as its sequence id does. Reading there costs less than storing did, however old it is: a
   request that comes again as it was is compared with its rows, and no object is made for each message;
-* along *the chain* that the producer's requests form (rows.py: PREVIOUS), from its newest message back. The walk over the newest
+* along *the chain* that the producer's requests form (runs.py), from its newest message back. The walk over the newest
   request is always whole, so that an exact retry gets its original ids also after a restart; how much further it goes is bounded.
   What it has not found it does not look for again while the producer stores nothing new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice, repeat
-from operator import itemgetter
+from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
-from oncelog.wire.avro_parts import VALUE_BRANCH, decode_long, encode_length, encode_long_run, encode_string
+from oncelog.wire.avro_parts import VALUE_BRANCH, encode_length, encode_long_run, encode_string
 from oncelog_dedup import LastEntry
 from oncelog_service.log.groups.stored import latest_stored
-from oncelog_service.log.scan import OFFSET_AT, after, checked, find_offset, read_back, unchecked_from
-from oncelog_service.storage.checksum import all_match
-from oncelog_service.storage.fields import GROUP, ID_LENGTH, VERSION, T
-from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, pointer_key
-from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.rows import MESSAGE_AT, GroupProducer, Row, decode_row, message_id_of, payload_of, write_pointer_of
-
-_CONTINUES = 0x80
-"""Of a byte of a number: another one follows."""
-_CHECKSUM = -4
-_POINTER_SIGN = 6
-"""Which byte of a row with a write pointer holds its sign."""
+from oncelog_service.log.scan import after, find_offset, read_back, run_before, run_from, runs_from
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, pointer_key
+from oncelog_service.storage.port import Store
+from oncelog_service.storage.rows import OFFSET_AT, GroupProducer, Row, decode_row, decode_rows
+from oncelog_service.storage.runs import GROUP, StoredRun
 
 
 class Further(NamedTuple):
@@ -72,18 +65,25 @@ class OriginalRun(Mapping[int, Original]):
     """Stored messages of one producer side by side: their sequence ids and their offsets rise by one. Each is decoded when it is
     looked at."""
 
-    def __init__(self, first_sequence_id: int, first_offset: int, row_ids: Sequence[bytes], rows: Sequence[bytes]) -> None:
-        """``rows``: checked, and neither rolled back nor of stored groups."""
-        self.sequence_ids = range(first_sequence_id, first_sequence_id + len(rows))
-        self._rows = rows
+    def __init__(self, first_sequence_id: int, first_offset: int, parts: Sequence[tuple[StoredRun, int, int]]) -> None:
+        """``parts``: runs that are checked, and neither rolled back nor of stored groups; and which messages of each."""
+        self._parts = parts
+        self._ends = [*accumulate(end - begin for _, begin, end in parts)]
+        self.sequence_ids = range(first_sequence_id, first_sequence_id + self._ends[-1])
         self.first_offset = first_offset
-        self.row_ids = row_ids
+
+    @property
+    def row_ids(self) -> list[bytes]:
+        """Their row ids."""
+        return [row_id for run, begin, end in self._parts for row_id in run.ids(begin, end)]
 
     def __getitem__(self, sequence_id: int) -> Original:
         if sequence_id not in self.sequence_ids:
             raise KeyError(sequence_id)
         index = sequence_id - self.sequence_ids[0]
-        return _original(decode_row(self.row_ids[index], self._rows[index]))
+        at = bisect_right(self._ends, index)
+        run, _, end = self._parts[at]
+        return _original(read_back(decode_row, run, end - (self._ends[at] - index)))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.sequence_ids)
@@ -93,13 +93,18 @@ class OriginalRun(Mapping[int, Original]):
 
     def has_payloads(self, payloads: Sequence[bytes]) -> bool:
         """Whether these are the payloads, all of them."""
-        return [row[MESSAGE_AT[row[1]] + int.from_bytes(row[2:6], "big") : _CHECKSUM] for row in self._rows] == [
-            encode_length(len(payload)) + payload for payload in payloads
-        ]
+        stored: list[bytes] = []
+        for run, begin, end in self._parts:
+            bodies, places = run.bodies(begin, end), run.payload_places(begin, end)
+            if isinstance(places, int):
+                stored += [body[places:] for body in bodies]
+            else:
+                stored += [body[place:] for body, place in zip(bodies, places, strict=True)]
+        return stored == [encode_length(len(payload)) + payload for payload in payloads]
 
 
 def requests_of(store: Store, prefix: bytes, producer: str, newest: bytes) -> Iterator[list[Original]]:
-    """The requests of the producer whose newest message lies in the row ``newest``, the newest first, and so within each.
+    """The requests of the producer whose newest message is at ``newest``, a row id; the newest first, and so within each.
 
     Those that were rolled back are passed over. Ends where the log begins or retention has been. Raises TopicDamaged.
     """
@@ -118,20 +123,32 @@ def requests_of(store: Store, prefix: bytes, producer: str, newest: bytes) -> It
 
 
 def _request_at(store: Store, prefix: bytes, row_id: bytes) -> list[Row]:
-    """The rows of the request whose last row is at ``row_id``, that one first; as far as they are not gone."""
+    """The messages of the request whose last one is at ``row_id``, that one first; as far as they are not gone."""
     request: list[Row] = []
-    with closing(store.scan(Table.MESSAGE, prefix, prefix + after(row_id), reverse=True)) as rows:
-        for key, data in rows:
-            row = read_back(decode_row, key[len(prefix) :], data)
-            if row.fills_a_hole:
-                return request  # what stood there is known to be lost
-            if row.row_id != row_id if not request else row.offset != request[-1].offset - 1:
-                # Retention deletes from the beginning: where an older row is still there, nothing newer may be missing.
-                raise TopicDamaged(f"a message is missing between offset {row.offset} and the one at {row_id.hex()}")
-            request.append(row)
-            if row.previous is not None or row.group is not None:
-                break
+    for row in _backwards(store, prefix, row_id):
+        if row.fills_a_hole:
+            return request  # what stood there is known to be lost
+        if row.row_id != row_id if not request else row.offset != request[-1].offset - 1:
+            # Retention deletes from the beginning: where an older message is still there, nothing newer may be missing.
+            raise TopicDamaged(f"a message is missing between offset {row.offset} and the one at {row_id.hex()}")
+        request.append(row)
+        if row.previous is not None or row.group is not None:
+            break
     return request
+
+
+def _backwards(store: Store, prefix: bytes, row_id: bytes) -> Iterator[Row]:
+    """Messages, decoded, from the one at ``row_id`` back; where it is not there, from what is before it."""
+    run = run_from(store, prefix, row_id)
+    if run is None:
+        run = run_before(store, prefix)
+    end = 0 if run is None else run.index_from(after(row_id))
+    while run is not None:
+        begins = run.begins
+        for index in reversed(range(end)):
+            yield read_back(decode_row, run, index, begins)
+        run = run_before(store, prefix, run.id)
+        end = 0 if run is None else len(run)
 
 
 def _part(row: Row, producer: str) -> GroupProducer:
@@ -199,7 +216,7 @@ def read_where_expected(
 
     Args:
         begin: The key to begin at, if it is known; else it is looked for.
-        most_bytes: Of rows; where there are more of them the rest is not looked at.
+        most_bytes: Of messages; where there are more of them the rest is not looked at.
 
     Raises TopicDamaged.
     """
@@ -207,65 +224,50 @@ def read_where_expected(
         begin = find_offset(store, prefix, offsets[0])
     if begin is None or len(begin) > ROW_ID_SIZE + 1:
         return {}  # in a stored group
+    parts: list[tuple[StoredRun, int, int]] = []
+    with closing(runs_from(store, prefix, begin[:ROW_ID_SIZE])) as runs:
+        for run in runs:
+            first = max(0, offsets[0] - run.first)
+            if first >= len(run) and not parts and run.end <= offsets[0]:
+                continue  # it ends with the message to begin behind
+            if run.flags & GROUP or run.first >= offsets[-1] + 1 or (not parts and run.first > offsets[0]):
+                break
+            end = min(len(run), offsets[-1] + 1 - run.first)
+            parts.append((run, first, end))
+            most_bytes -= run.at(end) - run.at(first)
+            if most_bytes < 0 or run.end > offsets[-1]:
+                break
     named = VALUE_BRANCH + encode_string(producer) + VALUE_BRANCH
-    offset, found = unchecked_from(store, prefix, begin)
-    with closing(found):
-        rows = _first(found, len(offsets), most_bytes) if offset == offsets[0] else []
-    return _as_a_run(prefix, named, sequence_ids, offset, rows) or _one_by_one(prefix, named, sequence_ids, offset, rows)
-
-
-def _first(rows: Iterable[tuple[bytes, bytes]], count: int, most_bytes: int) -> list[tuple[bytes, bytes]]:
-    first: list[tuple[bytes, bytes]] = []
-    for each in islice(rows, count):
-        first.append(each)
-        most_bytes -= len(each[1])
-        if most_bytes < 0:
-            break
-    return first
+    return _as_a_run(named, sequence_ids, offsets[0], parts) or _one_by_one(producer, sequence_ids, parts)
 
 
 def _as_a_run(
-    prefix: bytes, named: bytes, sequence_ids: Sequence[int], first_offset: int, found: Sequence[tuple[bytes, bytes]]
+    named: bytes, sequence_ids: Sequence[int], first_offset: int, parts: Sequence[tuple[StoredRun, int, int]]
 ) -> OriginalRun | None:
-    """What was found, if each row is the one that it should be: checked all at once. None: some row is not, or is damaged."""
+    """What was found, if each message is the one that it should be: compared all at once. None: some message is not."""
     count = len(sequence_ids)
-    if not count or len(found) != count or sequence_ids[-1] - sequence_ids[0] != count - 1:
+    found = sum(end - begin for _, begin, end in parts)
+    if not count or found != count or sequence_ids[-1] - sequence_ids[0] != count - 1:
         return None
-    rows = [row for _, row in found]
-    if not all_match(rows) or {*map(itemgetter(0), rows)} != {VERSION}:
+    if any(run.is_rolled_back for run, _, _ in parts):
         return None
-    flags = [*map(itemgetter(1), rows)]
-    kinds = {*flags}
-    if max(kinds) >= GROUP or (any(kind & T for kind in kinds) and any(row[1] & T and row[_POINTER_SIGN] > 127 for row in rows)):
-        return None
-    row_ids = [key[len(prefix) :] for key, _ in found]
     offsets, numbers = encode_long_run(first_offset, count), encode_long_run(sequence_ids[0], count)
-    each = zip(repeat(ID_LENGTH), row_ids, repeat(FIRST_PAYLOAD_ID), offsets, repeat(named), numbers, strict=False)
-    if not all(map(bytes.startswith, rows, map(b"".join, each), map(MESSAGE_AT.__getitem__, flags))):
+    expected = map(b"".join, zip(offsets, repeat(named), numbers, strict=False))
+    bodies = chain.from_iterable(run.bodies(begin, end) for run, begin, end in parts)
+    if not all(map(bytes.startswith, bodies, expected, repeat(OFFSET_AT))):
         return None
-    return OriginalRun(sequence_ids[0], first_offset, row_ids, rows)
+    return OriginalRun(sequence_ids[0], first_offset, parts)
 
 
-def _one_by_one(
-    prefix: bytes, named: bytes, sequence_ids: Sequence[int], offset: int, rows: Sequence[tuple[bytes, bytes]]
-) -> dict[int, Original]:
+def _one_by_one(producer: str, sequence_ids: Sequence[int], parts: Sequence[tuple[StoredRun, int, int]]) -> dict[int, Original]:
     wanted = set(sequence_ids)
-    found: dict[int, Original] = {}
-    for row_id, row in checked(rows, prefix, offset):
-        flags = row[1]
-        at = MESSAGE_AT[flags] + OFFSET_AT
-        while row[at] & _CONTINUES:  # the offset is checked: step over it
-            at += 1
-        if flags & GROUP:
-            break
-        if row.startswith(named, at + 1):
-            pointer = write_pointer_of(row) if flags & T else None
-            if pointer is None or pointer > 0:
-                sequence_id, _ = decode_long(row, at + 1 + len(named))
-                if sequence_id in wanted:
-                    found[sequence_id] = Original(sequence_id, message_id_of(row_id), offset, payload_of(row), pointer)
-        offset += 1
-    return found
+    return {
+        row.sequence_id: _original(row)
+        for run, begin, end in parts
+        if not run.is_rolled_back
+        for row in read_back(list, decode_rows(run, begin, end))
+        if row.producer == producer and row.sequence_id in wanted
+    }
 
 
 _REMEMBERED_PRODUCERS = 1_000

@@ -21,9 +21,10 @@ from oncelog_service.log.scan import row_at
 from oncelog_service.reading import read
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE
-from oncelog_service.storage.payload_rows import encode_payload_rows
+from oncelog_service.storage.payload_rows import encode_payloads
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import GroupRow, encode_record
+from oncelog_service.storage.runs import Laying
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +59,9 @@ class Transactional:
         batch = Batch()
         with group.stamps.given_back():
             payload_ids, first = group.stamps.take(len(columns.payloads), self._topic.clock.now_ms())
-            batch.put_run(Table.PAYLOAD, group.key, payload_ids, encode_payload_rows(columns, payload_ids, first))
+            laying = Laying(Table.PAYLOAD, group.key, first)
+            laying.add(payload_ids, encode_payloads(columns))
+            batch.put_laid(laying)
         with self._topic.writer.moving():
             group.push(producer, columns.sequence_ids, payload_ids, first)
             group.push_keys(columns.keys, payload_ids, first)

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.log.groups.stored import read_group_row
-from oncelog_service.log.scan import last_payload
+from oncelog_service.log.scan import last_payloads
 from oncelog_service.storage.keys import AFTER_ANY, generation_of, pointer_key, prefix_end, split_row_id
-from oncelog_service.storage.payload_rows import payload_id_of
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.records import GroupRow
 
@@ -56,8 +55,8 @@ def outdated_groups(store: Store, prefix: bytes, live_from: int, oldest_pointer:
 
 def _is_outdated(store: Store, prefix: bytes, pointer: int, row: GroupRow | None, live_from: int) -> bool:
     if row is None:
-        last = last_payload(store, prefix, pointer)
-        return last is not None and split_row_id(payload_id_of(last))[0] < live_from
+        last = last_payloads(store, prefix, pointer)
+        return last is not None and split_row_id(last.id)[0] < live_from
     return not _is_in_log(store, prefix, row)
 
 

@@ -7,7 +7,7 @@ once; what is never published is invisible and goes with its TTL.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -15,14 +15,15 @@ from oncelog.errors import StoredGroupPublished, TopicDamaged
 from oncelog_dedup import Deduplicator, Fold, LastEntry, Run, Verdict
 from oncelog_service.log.key_index import key_name
 from oncelog_service.log.numbers import Numbers, Taken, partly_taken
-from oncelog_service.log.scan import read_back
+from oncelog_service.log.scan import payload_runs, read_back
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
-from oncelog_service.storage.payload_rows import Payload, decode_payload_row
+from oncelog_service.storage.payload_rows import Payload, decode_payload, decode_payloads
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.records import GroupRow, decode_record
 from oncelog_service.storage.rows import GroupProducer, GroupSummary
+from oncelog_service.storage.runs import decode_run
 
 
 class StoredGroup:
@@ -194,9 +195,10 @@ def load_group(store: Store, prefix: bytes, pointer: int, keyed: bool = False) -
     """Read what is stored under a pointer; of a published group only that it is, and its first id. Raises TopicDamaged."""
     row = read_group_row(store, prefix, pointer)
     key = pointer_key(prefix, pointer)
-    group = StoredGroup(pointer, key, row, payloads(store, key) if row is None else iter(()), keyed)
-    if row is not None:
-        group.first_payload_id = next((each.payload_id for each in payloads(store, key)), None)
+    with closing(payloads(store, prefix, pointer)) as found:
+        group = StoredGroup(pointer, key, row, found if row is None else iter(()), keyed)
+        if row is not None:
+            group.first_payload_id = next((each.payload_id for each in found), None)
     return group
 
 
@@ -206,23 +208,18 @@ def read_group_row(store: Store, prefix: bytes, pointer: int) -> GroupRow | None
     return None if data is None else read_back(decode_record, GroupRow, data)
 
 
-def payloads(store: Store, key: bytes) -> Iterator[Payload]:
-    """The payloads whose keys begin with ``key``, in store order. Raises TopicDamaged."""
-    return (payload for payload, _ in payload_rows(store, key))
-
-
-def payload_rows(store: Store, key: bytes) -> Iterator[tuple[Payload, bytes]]:
-    """The payloads whose keys begin with ``key``, in store order, each with its row. Raises TopicDamaged."""
-    with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY)) as rows:
-        for row_key, row in rows:
-            yield read_back(decode_payload_row, row_key[len(key) :], row), row
+def payloads(store: Store, prefix: bytes, pointer: int) -> Generator[Payload]:
+    """What is stored under a write pointer or a branch key, in store order; to be closed. Raises TopicDamaged."""
+    with closing(payload_runs(store, prefix, pointer)) as runs:
+        for run in runs:
+            yield from decode_payloads(run)
 
 
 def latest_stored(store: Store, key: bytes, limit: int | None) -> Iterator[Payload]:
     """The last ``limit`` payloads, None: all, whose keys begin with ``key``, the newest first. Raises TopicDamaged."""
     with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY, reverse=True)) as rows:
-        for row_key, row in islice(rows, limit):
-            yield read_back(decode_payload_row, row_key[len(key) :], row)
+        runs = (read_back(decode_run, key, row_key[len(key) :], row) for row_key, row in rows)
+        yield from islice((decode_payload(run, index) for run in runs for index in reversed(range(len(run)))), limit)
 
 
 def find_stored(store: Store, key: bytes, producer: str | None, sequence_ids: Sequence[int]) -> dict[int, Payload]:

@@ -9,22 +9,20 @@ on disk has expired yet, the judgement behind it is written.
 from __future__ import annotations
 
 from contextlib import closing
-from itertools import islice
 from typing import NamedTuple
 
 from oncelog_service.log.judgements import Judgements, judged, judged_at
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.scan import following, rows_from, stored_in
+from oncelog_service.log.scan import after, following, run_from, runs_from, stored_in
 from oncelog_service.properties import live_from
 from oncelog_service.reading import read
-from oncelog_service.storage.fields import GROUP, T
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import ExpiryRow, encode_record
-from oncelog_service.storage.rows import offset_of, write_pointer_of
+from oncelog_service.storage.runs import GROUP
 
 _PASSED_OVER = 10_000
-"""Rows that were rolled back and are looked at, at most, for one behind them that was not."""
+"""Messages that were rolled back and are looked at, at most, for one behind them that was not."""
 
 
 class Living(NamedTuple):
@@ -125,36 +123,34 @@ class Expiry:
 
 
 def _behind(store: Store, prefix: bytes, start: bytes, begin: bytes, durable: bytes, trimmed: bytes, rolled_back: bool) -> Behind:
-    oldest = _first_row(store, prefix, durable)
+    oldest = run_from(store, prefix, durable)
     lost, first = start <= trimmed, None
     if not lost:
         first = _first_from(store, prefix, start, begin, rolled_back)
         lost = first is not None
-    living = _first_row(store, prefix, begin) if lost else None
-    return Behind(lost, first, None if living is None else offset_of(living[1]), None if oldest is None else oldest[0])
-
-
-def _first_row(store: Store, prefix: bytes, start: bytes) -> tuple[bytes, bytes] | None:
-    with closing(rows_from(store, prefix, start[:ROW_ID_SIZE])) as rows:
-        for row_id, row in rows:
-            if row_id >= start:
-                return row_id, row
-    return None
+    living = run_from(store, prefix, begin) if lost else None
+    earliest = None if living is None else living.first + living.index_from(begin)
+    return Behind(lost, first, earliest, None if oldest is None else oldest.id_at(oldest.index_from(durable)))
 
 
 def _first_from(store: Store, prefix: bytes, start: bytes, begin: bytes, rolled_back: bool) -> int | None:
     """Offset of the first message at or after ``start`` and before ``begin``."""
     at, within = start[:ROW_ID_SIZE], start[ROW_ID_SIZE:]
-    with closing(rows_from(store, prefix, at)) as rows:
-        for row_id, row in islice(rows, _PASSED_OVER):
-            if row_id >= begin:
-                return None
-            if rolled_back and row[1] & T and write_pointer_of(row) < 0:
+    passed_over = 0
+    with closing(runs_from(store, prefix, at)) as runs:
+        for run in runs:
+            index = run.index_from(at if run.flags & GROUP or within <= FIRST_PAYLOAD_ID else after(at))
+            if index == len(run):
                 continue
-            if row_id != at or within <= FIRST_PAYLOAD_ID:
-                return offset_of(row)
-            if row[1] & GROUP:
-                with closing(stored_in(store, prefix, row, within)) as stored:
-                    for each in stored:
-                        return each.offset
+            if run.id_at(index) >= begin or passed_over > _PASSED_OVER:
+                return None
+            if rolled_back and run.is_rolled_back:
+                passed_over += len(run)
+                continue
+            if not run.flags & GROUP or run.id != at or within <= FIRST_PAYLOAD_ID:
+                return run.first + index
+            with closing(stored_in(store, prefix, run, within)) as stored:
+                for each in stored:
+                    if (index := each.index_from(within)) < len(each):
+                        return run.first + each.first + index
     return None

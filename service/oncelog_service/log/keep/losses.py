@@ -16,7 +16,7 @@ from oncelog.errors import TopicDamaged
 from oncelog_service.log.keep.recovery import read_snapshots
 from oncelog_service.log.scan import earliest_offset, stored_in, trim_of
 from oncelog_service.storage.events import EventDamaged
-from oncelog_service.storage.fields import GROUP, Columns
+from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import (
     AFTER_ANY,
     AFTER_NUMBERS,
@@ -29,7 +29,8 @@ from oncelog_service.storage.keys import (
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import JournalMetaRow, TopicRow, decode_record, encode_record
-from oncelog_service.storage.rows import FILLER_TTL, encode_rows, messages_of, offset_of
+from oncelog_service.storage.rows import FILLER_TTL, encode_messages
+from oncelog_service.storage.runs import GROUP, Laying, StoredRun
 from oncelog_service.transactions.edits import EDITS
 from oncelog_service.transactions.snapshot import decode_snapshot
 
@@ -101,24 +102,23 @@ def _holes_in(store: Store, prefix: bytes) -> Iterator[Hole]:
     last = bytes(ROW_ID_SIZE) if trim.last_id is None else bytes.fromhex(trim.last_id)[:ROW_ID_SIZE]
     with closing(store.scan(Table.MESSAGE, prefix, prefix + AFTER_ANY)) as rows:
         for key, row in rows:
-            row_id, offset = key[len(prefix) :], offset_of(row)
-            if offset + messages_of(row) <= trim.earliest_offset:
+            run = StoredRun(key[len(prefix) :], row)
+            if run.end <= trim.earliest_offset:
                 continue  # deleted before; it came again, and goes again
-            if offset > upcoming:
-                yield Hole(prefix, upcoming, offset, last, row_id)
-            end = offset + messages_of(row)
-            if row[1] & GROUP and not _whole(store, prefix, row):
-                yield Hole(prefix, offset, end, last, row_id, row_id)
-            upcoming, last = max(upcoming, end), row_id
+            if run.first > upcoming:
+                yield Hole(prefix, upcoming, run.first, last, run.first_id)
+            if run.flags & GROUP and not _whole(store, prefix, run):
+                yield Hole(prefix, run.first, run.end, last, run.id, run.id)
+            upcoming, last = max(upcoming, run.end), run.id
     known = [each.position for each in read_snapshots(store, prefix) if each is not None]
     newest = max(known, default=None)
     if newest is not None and newest.upcoming_offset > upcoming:
         yield Hole(prefix, upcoming, newest.upcoming_offset, last, None)
 
 
-def _whole(store: Store, prefix: bytes, row: bytes) -> bool:
+def _whole(store: Store, prefix: bytes, run: StoredRun) -> bool:
     try:
-        with closing(stored_in(store, prefix, row)) as found:
+        with closing(stored_in(store, prefix, run)) as found:
             for _ in found:
                 pass
     except (TopicDamaged, struct.error, IndexError):
@@ -138,7 +138,9 @@ def fill(store: Store, hole: Hole) -> None:
         if at == 0 and hole.instead_of is not None:
             instead.delete(Table.MESSAGE, hole.prefix + hole.instead_of)
         columns = Columns([b""] * len(some), ttls=[FILLER_TTL] * len(some))
-        batch.put_run(Table.MESSAGE, hole.prefix, some, encode_rows(columns, some, hole.first + at))
+        laying = Laying(Table.MESSAGE, hole.prefix, hole.first + at)
+        laying.add(some, encode_messages(columns, some, hole.first + at))
+        batch.put_laid(laying)
         store.write([instead, batch])
 
 
@@ -160,7 +162,7 @@ def drop_trimmed(store: Store) -> None:
         earliest, batch = earliest_offset(store, prefix), Batch()
         with closing(store.scan(Table.MESSAGE, prefix, prefix + AFTER_ANY)) as rows:
             for key, row in rows:
-                if offset_of(row) + messages_of(row) > earliest:
+                if StoredRun(key[len(prefix) :], row).end > earliest:
                     break
                 batch.delete(Table.MESSAGE, key)
         if batch.deletes:

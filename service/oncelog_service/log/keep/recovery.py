@@ -7,7 +7,7 @@ after a failed write and after a clean stop alike. It refuses to open a topic ra
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TypeVar
 
@@ -20,23 +20,22 @@ from oncelog_service.log.key_index import KeyEntries, KeyIndex, group_key_entrie
 from oncelog_service.log.names.assigned import counting
 from oncelog_service.log.open_topic import Recovered
 from oncelog_service.log.scan import (
-    OFFSET_AT,
     after,
     earliest_offset,
-    end_of,
+    last_id,
     read_back,
-    row_before,
-    rows_from,
-    stored_under,
+    run_before,
+    runs_from,
+    stored_payloads,
     trim_of,
 )
-from oncelog_service.storage.fields import GROUP, PREVIOUS, T, decode_named, intact
-from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
-from oncelog_service.storage.payload_rows import decode_payload_row
+from oncelog_service.storage.fields import decode_named
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.pieces import get_pieces
-from oncelog_service.storage.port import RowDamaged, Store, Table
+from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.records import ExpiryRow, ProducerRow, SubscriptionRow, decode_record
-from oncelog_service.storage.rows import MESSAGE_AT, Row, decode_row, message_id_of, write_pointer_of
+from oncelog_service.storage.rows import OFFSET_AT, Row, decode_row, decode_rows, message_id_of
+from oncelog_service.storage.runs import GROUP, StoredRun
 
 N = TypeVar("N", ProducerRow, SubscriptionRow)
 
@@ -113,43 +112,45 @@ def _behind(snapshot: Snapshot | None) -> bytes:
 
 
 def rows(store: Store, prefix: bytes, start: bytes) -> Generator[Row]:
-    """Every row from the key ``start`` on, decoded; to be closed. Raises TopicDamaged."""
-    with closing(rows_from(store, prefix, start)) as found:
-        for row_id, data in found:
+    """Every message, and what stands for a group, from the key ``start`` on, decoded; to be closed. Raises TopicDamaged."""
+    with closing(runs_from(store, prefix, start)) as runs:
+        for run in runs:
             try:
-                yield decode_row(row_id, data)
+                yield from decode_rows(run, run.index_from(start))
             except _UNREADABLE as error:
-                raise _unreadable(row_id, error) from error
+                raise _unreadable(run, error) from error
 
 
-_UNREADABLE = RowDamaged, IndexError, ValueError, struct.error
+_UNREADABLE = IndexError, ValueError, struct.error
 
 
-def _unreadable(row_id: bytes, error: Exception) -> TopicDamaged:
-    return TopicDamaged(f"the row at {row_id.hex()} cannot be read: {error}")
+def _unreadable(run: StoredRun, error: Exception) -> TopicDamaged:
+    return TopicDamaged(f"the row at {run.id.hex()} cannot be read: {error}")
 
 
 def _entries(store: Store, prefix: bytes, start: bytes) -> Generator[Entry]:
-    """Every row from the key ``start`` on, as the fold of producers takes it; to be closed. Raises TopicDamaged.
+    """Every message from the key ``start`` on, as the fold of producers takes it; to be closed. Raises TopicDamaged.
 
-    Only what the fold needs is decoded: 100,000 names are 100,000 rows that are read before the topic's first answer.
+    Only what the fold needs is decoded: 100,000 names are 100,000 messages that are read before the topic's first answer.
     """
-    with closing(rows_from(store, prefix, start)) as found:
-        for row_id, data in found:
+    with closing(runs_from(store, prefix, start)) as runs:
+        for run in runs:
             try:
-                yield _group_entry(decode_row(row_id, data)) if data[1] & GROUP else _message_entry(row_id, data)
+                if run.flags & GROUP:
+                    yield _group_entry(decode_row(run, 0))
+                else:
+                    yield from _message_entries(run, run.index_from(start))
             except _UNREADABLE as error:
-                raise _unreadable(row_id, error) from error
+                raise _unreadable(run, error) from error
 
 
-def _message_entry(row_id: bytes, row: bytes) -> Entry:
-    flags = row[1]
-    offset, at = decode_long(row, MESSAGE_AT[flags] + OFFSET_AT)
-    producer, sequence_id, _ = decode_named(row, at)
-    if not flags & T:
-        return Entry(offset, message_id_of(row_id), producer, sequence_id)
-    begins = bool(flags & PREVIOUS)
-    return Entry(offset, message_id_of(row_id), producer, sequence_id, write_pointer_of(row), begins=begins)
+def _message_entries(run: StoredRun, begin: int) -> Iterator[Entry]:
+    begins = run.begins if run.write_pointer is not None else ()
+    data = run.data
+    for index, row_id in enumerate(run.ids(begin), begin):
+        offset, at = decode_long(data, run.at(index) + OFFSET_AT)
+        producer, sequence_id, _ = decode_named(data, at)
+        yield Entry(offset, message_id_of(row_id), producer, sequence_id, run.write_pointer, begins=index in begins)
 
 
 def _group_entry(row: Row) -> Entry:
@@ -179,9 +180,8 @@ def key_entries_of(store: Store, prefix: bytes, row: Row) -> KeyEntries:
     if row.group is None:
         return key_entries([row.key], [row.row_id], row.offset)
     keys: dict[str, tuple[bytes, int]] = {}
-    with closing(stored_under(store, prefix, row)) as stored:
-        for each in stored:
-            payload = decode_payload_row(each.payload_id, each.row)
+    with closing(stored_payloads(store, prefix, row)) as stored:
+        for payload in stored:
             if payload.key is not None:
                 keys[key_name(payload.key)] = payload.payload_id, payload.group_index
     return group_key_entries(keys, row.row_id, row.offset)
@@ -226,16 +226,13 @@ def _newest(snapshots: Iterable[Snapshot | None]) -> Snapshot | None:
 
 def last_timestamp(store: Store, prefix: bytes) -> int:
     """The highest publish timestamp of a log that need not be readable otherwise; 0 if it never had a message."""
-    last = row_before(store, prefix, AFTER_ANY)
-    ids = [last[0]] if last is not None else []
+    ids = [last_id(store, prefix) or b""]
     ids += [each.position.last_message_id or b"" for each in read_snapshots(store, prefix) if each is not None]
-    return max((int.from_bytes(row_id[:8], "big") for row_id in ids), default=0)
+    return max(int.from_bytes(row_id[:8], "big") for row_id in ids)
 
 
 def _check_end(store: Store, prefix: bytes, earliest: int, snapshot_offset: int) -> None:
-    last = row_before(store, prefix, AFTER_ANY)
-    if last is not None and not intact(last[1]):
-        raise TopicDamaged(f"the row at {last[0].hex()}, the last one, does not match its checksum or is of an unknown version")
-    end = earliest if last is None else end_of(last[1])
+    last = run_before(store, prefix)
+    end = earliest if last is None else last.end
     if end < snapshot_offset:
         raise TopicDamaged(f"the log ends before offset {end}, but a snapshot knows of messages up to offset {snapshot_offset}")

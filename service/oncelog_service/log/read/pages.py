@@ -6,65 +6,76 @@ row's, the others lead into a stored group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from enum import Enum, auto
-from itertools import islice, takewhile
+from functools import partial
+from itertools import takewhile
 from typing import NamedTuple
 
 from oncelog.wire.transaction import Transaction
 from oncelog_service.log.judgements import Judgements, judged_at
-from oncelog_service.log.scan import Stored, rows_from, stored_in
-from oncelog_service.storage.fields import GROUP, TTL, T
+from oncelog_service.log.scan import Runs, runs_from, stored_in
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, split_row_id
-from oncelog_service.storage.payload_rows import payload_ttl_of, stored_message_of, tms_stored_message_of
+from oncelog_service.storage.payload_rows import own_ttl as own_payload_ttl
+from oncelog_service.storage.payload_rows import stored_messages_of, tms_stored_messages_of
 from oncelog_service.storage.port import Store
-from oncelog_service.storage.rows import WRITE_POINTER, message_of, offset_of, tms_message_of, ttl_of, write_pointer_of
+from oncelog_service.storage.rows import own_ttl, tms_messages_of
+from oncelog_service.storage.runs import GROUP, TTL, StoredRun
 
 _LAST_PAYLOAD_ID = b"\xff" * 10
-_NO_HEAD = b"\xff"
-"""Begins no row. What begins a row – its flags, where its payload is, its write pointer – is that of its neighbours mostly, and
-looked at only where it differs: a transactional poll over committed messages costs what a plain one does."""
 
 
 class Encoding(NamedTuple):
     """How messages become bytes of the answer."""
 
-    row: Callable[[bytes], bytes]
-    """From a row that holds its payload."""
-    stored: Callable[[bytes, int, bytes], bytes]
-    """From row id, offset and payload row of a message in a stored group."""
+    messages: Callable[[StoredRun, int, int], Sequence[bytes]]
+    """From a run of the log, and which of its messages: one after the other, in as many pieces as it takes."""
+    stored: Callable[[bytes, int, StoredRun, int, int], Sequence[bytes]]
+    """From row id and offset of a stored group, a run of its messages, and which of them."""
     max_messages: int | None = None
     """Of a page; None: as many as the settings allow."""
     max_bytes: int | None = None
     """Bytes of a page; None: as many as the settings allow."""
-    note: Callable[[bytes, int], None] | None = None
-    """Called with a row that stands for a group, and how many messages of it are answered."""
+    note: Callable[[StoredRun, int, int], None] | None = None
+    """Called with a run of the log, the offset of the first message of it that is answered, and how many are."""
 
 
-AS_ONCELOG = Encoding(message_of, stored_message_of)
-AS_JSON = Encoding(message_of, stored_message_of, 2_000, 2**20)
+def _as_they_lie(run: StoredRun, begin: int, end: int) -> Sequence[bytes]:
+    return (run.text(begin, end),)
+
+
+def _stored(row_id: bytes, offset: int, run: StoredRun, begin: int, end: int) -> Sequence[bytes]:
+    return stored_messages_of(row_id, offset + run.first + begin, run, begin, end)
+
+
+def _stored_for_tms(row_id: bytes, offset: int, run: StoredRun, begin: int, end: int) -> Sequence[bytes]:
+    return tms_stored_messages_of(row_id, run, begin, end)
+
+
+AS_ONCELOG = Encoding(_as_they_lie, _stored)
+AS_JSON = Encoding(_as_they_lie, _stored, 2_000, 2**20)
 """As the other, to be turned into JSON: a parser and a printer that give nobody a turn, so 10 ms of them at a time."""
-AS_TMS = Encoding(tms_message_of, tms_stored_message_of)
+AS_TMS = Encoding(tms_messages_of, _stored_for_tms)
 
 
 def noting_pointers(encoding: Encoding, pointers: list[tuple[int, int] | None]) -> Encoding:
-    """Encode as ``encoding`` does, and note the write pointer and the offset of each message's row, None for one without.
+    """Encode as ``encoding`` does, and note for each message the write pointer and the offset of it, or of the first message of
+    its stored group; None for one without.
 
-    The pointer is negative once the row is rolled back.
+    The pointer is negative once the message is rolled back.
     """
 
-    def of(row: bytes) -> tuple[int, int] | None:
-        return (write_pointer_of(row), offset_of(row)) if row[1] & T else None
+    def note(run: StoredRun, offset: int, messages: int) -> None:
+        pointer = run.write_pointer
+        if pointer is None:
+            pointers.extend([None] * messages)
+        elif run.flags & GROUP:
+            pointers.extend([(pointer, run.first)] * messages)
+        else:
+            pointers.extend((pointer, each) for each in range(offset, offset + messages))
 
-    def one(row: bytes) -> bytes:
-        pointers.append(of(row))
-        return encoding.row(row)
-
-    def group(row: bytes, messages: int) -> None:
-        pointers.extend([of(row)] * messages)
-
-    return encoding._replace(row=one, note=group)
+    return encoding._replace(note=note)
 
 
 SETTLED = Transaction(transaction_id=0, read_pointer=2**63 - 1)
@@ -83,7 +94,9 @@ class Page(NamedTuple):
     """What one poll found."""
 
     messages: list[bytes]
-    """Encoded, ready to be joined into an answer."""
+    """Encoded, ready to be joined into an answer; many may stand in one piece."""
+    delivered: int
+    """How many messages they are."""
     last_id: bytes | None
     """Id of the last message looked at, delivered or not; None when there was none."""
     expired_at: int = 0
@@ -147,109 +160,152 @@ def read_page(
 
     ``last_row``: id of the last row that counts, None for all.
     """
-    with closing(rows_from(store, prefix, start[:ROW_ID_SIZE])) as rows:
-        upto = through(rows, last_row)
-        return collect(upto, start, bounds, encoding, transaction, lambda row, within: stored_in(store, prefix, row, within))
+    with closing(runs_from(store, prefix, start[:ROW_ID_SIZE])) as runs:
+        upto = through(runs, last_row)
+        return collect(upto, start, bounds, encoding, transaction, lambda run, within: stored_in(store, prefix, run, within))
 
 
-def through(rows: Iterable[tuple[bytes, bytes]], last_row: bytes | None) -> Iterable[tuple[bytes, bytes]]:
-    """The rows up to the one with this id, or all."""
-    return rows if last_row is None else takewhile(lambda each: each[0] <= last_row, rows)
+def through(runs: Iterable[StoredRun], last_row: bytes | None) -> Iterable[StoredRun]:
+    """The runs up to the one that ends with this id, or all."""
+    return runs if last_row is None else takewhile(lambda run: run.id <= last_row, runs)
 
 
 def collect(
-    rows: Iterable[tuple[bytes, bytes]],
+    runs: Iterable[StoredRun],
     start: bytes,
     bounds: Bounds,
     encoding: Encoding,
     transaction: Transaction | None = None,
-    stored: Callable[[bytes, bytes], Iterator[Stored]] | None = None,
+    stored: Callable[[StoredRun, bytes], Runs] | None = None,
 ) -> Page:
-    """The deliverable messages among ``rows``, from ``start`` on; the rows are checked and younger than the topic's TTL.
+    """The deliverable messages among ``runs``, from ``start`` on; the runs are checked and younger than the topic's TTL.
 
     ``stored`` joins in the payloads of a group from a payload id on; without it there may be none.
     """
-    messages: list[bytes] = []
-    limit, room, now_ms, judgements = bounds.limit, bounds.max_bytes, bounds.now_ms, bounds.judgements
-    expired_at = 0
-    encode = encoding.row
-    last: bytes | None = None
-    pointer, seen = b"", Sight.SEEN
+    page = _Collected(bounds, encoding)
+    runs = iter(runs)
+    for run in runs:
+        begin, within = _begin(run, start)
+        if begin == len(run):
+            continue  # before the start, or the one to start after: a position that was given is not answered again
+        seen = Sight.SEEN if transaction is None or run.write_pointer is None else sight(transaction, run.write_pointer)
+        if seen is Sight.UNDECIDED:
+            return page.ended(undecided=True)
+        if seen is Sight.PASSED:
+            page.pass_over(run)
+        elif run.flags & GROUP:
+            assert stored is not None
+            with closing(stored(run, within)) as payloads:
+                page.add_group(run, within, payloads)
+        else:
+            page.add(run, begin)
+        if page.more or page.full:
+            break
+        if page.rows <= 0:
+            page.more = next(runs, None) is not None
+            break
+    return page.ended()
+
+
+def _begin(run: StoredRun, start: bytes) -> tuple[int, bytes]:
+    """The index in a run of the first message that is asked for; of a group, from which of its payloads on."""
     first, within = start[:ROW_ID_SIZE], start[ROW_ID_SIZE:]
-    known = _NO_HEAD
-    rows = iter(rows)
-    for row_id, row in islice(rows, bounds.rows):
-        if not row.startswith(known):
-            flags = row[1]
-            if row_id == first and within > (_LAST_PAYLOAD_ID if flags & GROUP else FIRST_PAYLOAD_ID):
-                continue  # the one to start after; a position that was given is not answered again, or paging would not end
-            if transaction is not None and flags & T:
-                if row[WRITE_POINTER] != pointer:
-                    pointer = row[WRITE_POINTER]
-                    seen = sight(transaction, write_pointer_of(row))
-                if seen is Sight.UNDECIDED:
-                    return Page(messages, _completed(last), expired_at, undecided=True)
-                if seen is Sight.PASSED:
-                    last = row_id + _LAST_PAYLOAD_ID
-                    continue
-            if flags & GROUP:
-                assert stored is not None
-                judged_ms = judged_at(judgements, row_id, now_ms)
-                group = Bounds(limit - len(messages), room, judged_ms, bounds.rows)
-                found, last, room, more, expired = _collect_stored(
-                    row_id, stored(row, within if row_id == first else b""), group, encoding
-                )
-                messages += found
-                expired_at = max(expired_at, expired)
-                if encoding.note is not None:
-                    encoding.note(row, len(found))
-                if more:
-                    return Page(messages, last, expired_at, more=True, room=room)
-                if len(messages) >= limit or room <= 0:
-                    break
-                last = row_id + _LAST_PAYLOAD_ID
+    begin = run.index_from(first)
+    if begin == len(run) or run.id_at(begin) != first:
+        return begin, b""
+    after_it = within > (_LAST_PAYLOAD_ID if run.flags & GROUP else FIRST_PAYLOAD_ID)
+    return begin + after_it, within
+
+
+class _Collected:
+    """A page while it is put together."""
+
+    def __init__(self, bounds: Bounds, encoding: Encoding) -> None:
+        self._bounds = bounds
+        self._encoding = encoding
+        self._messages: list[bytes] = []
+        self._count = 0
+        self._room = bounds.max_bytes
+        self._last: bytes | None = None
+        self._expired_at = 0
+        self.rows = bounds.rows
+        """How many more may be looked at."""
+        self.more = False
+        """Whether it ends with less than there is, since no more may be looked at."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds as much as it may."""
+        return self._count >= self._bounds.limit or self._room <= 0
+
+    def ended(self, undecided: bool = False) -> Page:
+        """The page."""
+        room = self._room if self.more else 0
+        return Page(self._messages, self._count, self._last, self._expired_at, undecided=undecided, more=self.more, room=room)
+
+    def pass_over(self, run: StoredRun) -> None:
+        """A run that is as if it were not there."""
+        self.rows -= len(run)
+        self._last = run.id + _LAST_PAYLOAD_ID
+
+    def add(self, run: StoredRun, begin: int) -> None:
+        """Messages of the log, from this index on."""
+        end = self._take(run, begin, run.id, own_ttl, partial(self._encoding.messages, run), run)
+        self._last = run.id_at(end - 1) + FIRST_PAYLOAD_ID
+
+    def add_group(self, run: StoredRun, within: bytes, payloads: Iterable[StoredRun]) -> None:
+        """Messages of a stored group, from this payload id on. All have the time at which the group was published."""
+        self.rows -= 1  # so that empty ones end a page, too
+        for each in payloads:
+            begin = each.index_from(within)
+            if begin == len(each):
                 continue
-            if flags & TTL:
-                end = split_row_id(row_id)[0] + ttl_of(row) * 1000
-                if end <= judged_at(judgements, row_id, now_ms):
-                    last, expired_at = row_id, max(expired_at, end)
-                    continue
-            else:
-                known = row[: WRITE_POINTER.stop if flags & T else WRITE_POINTER.start]
-        last = row_id
-        messages.append(encode(row))
-        room -= len(row)
-        if len(messages) >= limit or room <= 0:
-            break
-    else:
-        more = next(rows, None) is not None
-        return Page(messages, _completed(last), expired_at, more=more, room=room if more else 0)
-    return Page(messages, _completed(last), expired_at)
+            if self.rows <= 0:
+                self.more = True
+                return
+            end = self._take(each, begin, run.id, own_payload_ttl, partial(self._encoding.stored, run.id, run.first, each), run)
+            self._last = run.id + each.id_at(end - 1)
+            if self.more or self.full:
+                return
+        self._last = run.id + _LAST_PAYLOAD_ID
 
+    def _take(
+        self,
+        run: StoredRun,
+        begin: int,
+        row_id: bytes,
+        ttl_of: Callable[[StoredRun, int], int | None],
+        encode: Callable[[int, int], Sequence[bytes]],
+        of: StoredRun,
+    ) -> int:
+        """Deliver what lives of a run, as far as it may; returns the index behind what was looked at.
 
-def _collect_stored(
-    row_id: bytes, stored: Iterator[Stored], bounds: Bounds, encoding: Encoding
-) -> tuple[list[bytes], bytes | None, int, bool, int]:
-    """Messages of one group, the id of the last one looked at, the room that is left, whether it ended at the rows' bound, and
-    when a ttl ended at the latest."""
-    messages: list[bytes] = []
-    expired_at = 0
-    room, last = bounds.max_bytes, None
-    timestamp, _ = split_row_id(row_id)
-    for payload_id, offset, row in islice(stored, bounds.rows):
-        last = row_id + payload_id
-        if row[1] & TTL and (end := timestamp + payload_ttl_of(row) * 1000) <= bounds.now_ms:
-            expired_at = max(expired_at, end)
-            continue
-        messages.append(encoding.stored(row_id, offset, row))
-        room -= len(row)
-        if len(messages) >= bounds.limit or room <= 0:
-            break
-    else:
-        return messages, last, room, next(stored, None) is not None, expired_at
-    return messages, last, room, False, expired_at
+        ``row_id``: as of when their own ttl is judged; ``of``: the run of the log that they are of.
+        """
+        looked_at = min(len(run), begin + self.rows)
+        if not run.flags & TTL:
+            end = run.fitting(begin, min(looked_at, begin + self._bounds.limit - self._count), self._room)
+            self._deliver(run, begin, end, encode, of)
+        else:
+            judged_ms = judged_at(self._bounds.judgements, row_id, self._bounds.now_ms)
+            published, end = split_row_id(row_id)[0], begin
+            while end < looked_at and not self.full:
+                ttl = ttl_of(run, end)
+                gone = 0 if ttl is None else published + ttl * 1000
+                if ttl is None or gone > judged_ms:
+                    self._deliver(run, end, end + 1, encode, of)
+                else:
+                    self._expired_at = max(self._expired_at, gone)
+                end += 1
+        self.rows -= end - begin
+        self.more = end == looked_at < len(run) and not self.full
+        return end
 
-
-def _completed(last: bytes | None) -> bytes | None:
-    """A message id from one, or from the id of a row that holds its payload."""
-    return last + FIRST_PAYLOAD_ID if last is not None and len(last) == ROW_ID_SIZE else last
+    def _deliver(
+        self, run: StoredRun, begin: int, end: int, encode: Callable[[int, int], Sequence[bytes]], of: StoredRun
+    ) -> None:
+        self._messages += encode(begin, end)
+        self._count += end - begin
+        self._room -= run.at(end) - run.at(begin)
+        if self._encoding.note is not None:
+            self._encoding.note(of, run.first + begin, end - begin)

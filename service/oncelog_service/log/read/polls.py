@@ -117,17 +117,19 @@ class Polls:
         limit = min(limit, encoding.max_messages or limit)
         room = min(self._limits.max_poll_bytes, encoding.max_bytes or self._limits.max_poll_bytes)
         messages: list[bytes] = []
+        delivered = 0
         last_id: bytes | None = None
         for number in count(1):
-            page = await self._slice(start, limit - len(messages), room, encoding, transaction, stable)
+            page = await self._slice(start, limit - delivered, room, encoding, transaction, stable)
             messages += page.messages
+            delivered += page.delivered
             last_id = page.last_id or last_id
             if not page.more or last_id is None or (messages and number >= _SLICES):
                 break
             start, room = after(last_id), page.room
             await asyncio.sleep(0)
             self._check_open()
-        return page._replace(messages=messages, last_id=last_id, more=False, room=0)
+        return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0)
 
     async def _slice(
         self, start: bytes, limit: int, room: int, encoding: Encoding, transaction: Transaction | None, stable: bool
@@ -139,7 +141,7 @@ class Polls:
         position = self._fold.stable.position if stable else self._fold.position
         last_id = position.last_message_id
         if last_id is None or last_id < start:
-            return Page([], None, upcoming=position.upcoming_offset)
+            return Page([], 0, None, upcoming=position.upcoming_offset)
         last_row = last_id[:ROW_ID_SIZE] if stable else None
         page = await self._living_slice(start, limit, room, encoding, transaction, last_row, living)
         if page.expired_at:
@@ -162,7 +164,7 @@ class Polls:
         cached_from = self._fold.position.upcoming_offset - self._cache.messages
         if self._cache.covers(row_id) or cached_from <= self._topic.earliest_offset:
             bounds = bounds._replace(rows=_CACHED_ROWS)
-            return collect(through(self._cache.rows(row_id), last_row), start, bounds, encoding, transaction)
+            return collect(through(self._cache.runs(row_id), last_row), start, bounds, encoding, transaction)
         return await read(read_page, self._store, self._prefix, start, bounds, encoding, transaction, last_row)
 
     async def _start(self, request: ConsumeRequest) -> bytes:

@@ -7,7 +7,6 @@ nothing is rolled back any more. What leaves it later is what expires.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 
 from oncelog.errors import InvalidRequest, MessagesExpired, OffsetOutOfRange
 from oncelog.wire.columns import encode_message_columns
@@ -18,11 +17,10 @@ from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.keep.expiry import Expiry, Living
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.columns import Range, end_within, read_columns
-from oncelog_service.log.scan import find_offset, rows_from
+from oncelog_service.log.scan import find_offset, run_from
 from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_ROW_ID, timestamp_prefix
 from oncelog_service.storage.port import Store
-from oncelog_service.storage.rows import offset_of
 
 
 class Ranges:
@@ -157,10 +155,8 @@ class Ranges:
 
 
 def _offset_from(store: Store, prefix: bytes, begin: bytes) -> int | None:
-    with closing(rows_from(store, prefix, begin)) as rows:
-        for _, row in rows:
-            return offset_of(row)
-    return None
+    run = run_from(store, prefix, begin)
+    return None if run is None else run.first + run.index_from(begin)
 
 
 def _encoded_columns(store: Store, prefix: bytes, wanted: Range) -> bytes:

@@ -29,9 +29,9 @@ _JOINED_AT_ONCE = 10_000
 
 async def page_answer(media: str, page: Page, generation: int, more: Sequence[Mapping[str, object]] | None = None) -> Answer:
     """Messages in a media type; of more than a few in JSON, or very many, on a thread. ``more``: what else each says in JSON."""
-    large = len(page.messages) > _JOINED_AT_ONCE or (media == JSON and sum(map(len, page.messages)) > AT_ONCE_BYTES)
-    said = said_of(page, generation)
-    return Answer(await off_loop(large, encode_consume_response, media, page.messages, page.last_id, more, said), media)
+    large = page.delivered > _JOINED_AT_ONCE or (media == JSON and sum(map(len, page.messages)) > AT_ONCE_BYTES)
+    found = page.messages, page.last_id, more, said_of(page, generation), page.delivered
+    return Answer(await off_loop(large, encode_consume_response, media, *found), media)
 
 
 async def publish(call: Call) -> Answer:

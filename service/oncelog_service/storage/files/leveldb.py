@@ -134,10 +134,10 @@ class LevelDBStore:
             put = rows.put
             put(ROW_KEY, EndRow(number, self._token).to_bytes())  # first: so it is found in the log without a look at the rest
             for batch in batches:
-                for table, prefix, suffixes, values in batch.runs:
-                    start = table.value + prefix
-                    for suffix, value in zip(suffixes, values, strict=True):
-                        put(start + suffix, value)
+                for laid in batch.laid:
+                    start = laid.table.value + laid.prefix
+                    for end, value in laid.rows():
+                        put(start + end, value)
                 for table, key, value in batch.puts:
                     put(table.value + key, value)
                 for table, key in batch.deletes:

@@ -248,13 +248,12 @@ def changes_of(batches: Sequence[Batch]) -> Changes:
     fences: set[Fence] = set()
     for batch in batches:
         fences |= batch.fences
-        for table, prefix, suffixes, values in batch.runs:
-            start = table.value + prefix
-            run = dict(zip([start + suffix for suffix in suffixes], values, strict=True))
-            runs.update(run)
-            if deletes:
-                deletes.difference_update(run)
-            for key in run.keys() & puts.keys() if puts else ():
+        for laid in batch.laid:
+            start = laid.table.value + laid.prefix
+            rows = {start + end: value for end, value in laid.rows()}
+            runs.update(rows)
+            deletes.difference_update(rows)
+            for key in rows.keys() & puts.keys():
                 del puts[key]
         for table, key, value in batch.puts:
             key = table.value + key
