@@ -38,6 +38,8 @@ class SystemClock:
 class RunningClock:
     """The time as it would be had the clock not been set at all since this was made: for what must end neither early nor late."""
 
+    __slots__ = ("_began", "_clock")
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = clock.now_ms(), clock.monotonic()
@@ -50,6 +52,8 @@ class RunningClock:
 
 class SteadyClock(RunningClock):
     """The time as it would be had the clock not been set forward since this was made: for what must not end or age early."""
+
+    __slots__ = ()
 
     def now_ms(self) -> int:
         """Milliseconds since 1970; behind the clock itself where that was set forward, never ahead of it."""

@@ -68,6 +68,8 @@ class _State:
 class Writer:
     """Belongs to one event loop and one opening of the store."""
 
+    __slots__ = ("_lease", "_loop", "_on_failure", "_on_fenced", "_state", "_store", "_thread")
+
     def __init__(
         self,
         store: Store,

@@ -17,6 +17,7 @@ from oncelog.errors import ProducerFenced, ProducerInTransaction
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.log.limits import Limits
+from oncelog_service.log.settling import Settling
 from oncelog_service.storage.memory import Disk
 from tests.patience import PATIENCE
 from tests.service.house import BEGIN, House, numbered, opened, turns
@@ -114,21 +115,23 @@ async def test_a_request_that_waited_for_the_disk_while_its_producer_was_opened_
         assert (await opening).last_sequence_id == house.log.producers.show("p").last_pushed == 0
 
 
-async def test_a_request_that_waited_for_a_settlement_while_its_producer_was_opened_anew_is_fenced(house: House) -> None:
+async def test_a_request_that_waited_for_a_settlement_while_its_producer_was_opened_anew_is_fenced(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, goes = house.log, asyncio.Event()
     epoch = (await log.producers.open("p", "n", "allow")).epoch
     pointer = await house.start()
     await log.publish(replace(under(pointer, 0), epoch=epoch))
     await house.transactions.commit(pointer)
-    settle_ended = log.settling.settle_ended
+    settle_ended = Settling.settle_ended
 
     async def held_up(*asked: Any, **how: Any) -> Any:
-        log.settling.settle_ended = settle_ended
+        monkeypatch.undo()
         found = await settle_ended(*asked, **how)
         await goes.wait()
         return found
 
-    log.settling.settle_ended = held_up
+    monkeypatch.setattr(Settling, "settle_ended", held_up)
     late = asyncio.ensure_future(log.publish(replace(numbered([b"1"], "p", 1), epoch=epoch)))
     await turns()
     await log.producers.open("p", "m", "allow")

@@ -68,6 +68,8 @@ offsets = st.sampled_from([0, 1, 60, 64, 8_190, 2**40])
 def columns(draw: st.DrawFn) -> Columns:
     """The messages of a request with any of the columns that a request may have."""
     bodies = draw(st.lists(payloads, min_size=1, max_size=80 if draw(st.booleans()) else 4))
+    if draw(st.booleans()):
+        bodies = [each[:100].ljust(100) for each in bodies]
 
     def column(values: st.SearchStrategy[Any]) -> Any:
         return draw(st.none() | st.lists(st.none() | values, min_size=len(bodies), max_size=len(bodies)))
@@ -178,7 +180,7 @@ def test_a_body_is_what_any_avro_reader_takes_for_the_message(columns: Columns, 
             assert [own_ttl(run, at) for at in range(len(run))] == [row.ttl for row in decode_rows(run)]
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.data())
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30) | st.lists(st.just(40), min_size=1, max_size=30), st.data())
 def test_a_run_gives_any_part_of_it(sizes: list[int], data: st.DataObject) -> None:
     ids = numbered(len(sizes), 70)
     (run,) = laid([Columns([bytes(each) for each in sizes])], ids)
@@ -255,6 +257,18 @@ def test_rolling_back_flips_the_sign_of_the_pointer_and_nothing_else_once(
         for refused in (marked, plain):  # a second time, and where there is no transaction
             with pytest.raises(AssertionError):
                 rolled_back(PREFIX, refused)
+
+
+def test_requests_that_fill_a_run_are_laid_as_they_come_and_those_that_are_alike_need_no_list_of_ends() -> None:
+    laying, ids = Laying(Table.MESSAGE, PREFIX, 10_000), numbered(1_000)
+    for at in range(0, 1_000, 250):
+        columns = Columns([bytes(100)] * 250, "p", range(1_000 + at, 1_250 + at))
+        laying.add(ids[at : at + 250], encode_messages(columns, ids[at : at + 250], 10_000 + at), chain_of(columns))
+    with mock.patch.object(Laying, "_lay_parts", side_effect=AssertionError("laid already")):
+        found = laying.runs
+    assert [len(run) for run in found] == [242, 8] * 4, "at most 32 KiB"
+    assert [row.sequence_id for run in found for row in decode_rows(run)] == [*range(1_000, 2_000)]
+    assert sum(len(run.data) - run.size for run in found) == 8 * 30 + 4 * 14, "a head and a checksum, and where a request begins"
 
 
 def test_what_is_laid_takes_nothing_more() -> None:

@@ -6,7 +6,7 @@ three times as much.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 NULL_BRANCH = b"\x00"
 VALUE_BRANCH = b"\x02"
@@ -66,13 +66,6 @@ def encode_long_run(start: int, count: int) -> list[bytes]:
             out += [low + high for low in _LOW[value & 63 : (upto - 1 & 63) + 1]]
         value = upto
     return out
-
-
-def encode_longs(values: Sequence[int]) -> list[bytes]:
-    """Each of ``values`` (all ≥ 0) as a ``long``; cheap where they rise by one."""
-    if values and values[-1] - values[0] == len(values) - 1:  # strictly rising ints, so they leave nothing out
-        return encode_long_run(values[0], len(values))
-    return [encode_long(value) for value in values]
 
 
 _LENGTHS = [encode_long(size) for size in range(4096)]

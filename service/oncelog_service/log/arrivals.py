@@ -9,15 +9,18 @@ from collections.abc import Iterable
 class Arrivals:
     """The callers that wait for one topic. Works on the event loop that owns it."""
 
+    __slots__ = ("_waiting",)
+
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[None], None] = {}  # of 5,000 topics: an empty set has 216 bytes
+        self._waiting: set[asyncio.Future[None]] | None = None
+        """Made for who waits: an empty set takes 216 bytes, and of many topics most have nobody waiting."""
 
     def wake(self) -> None:
         """Have all that wait look again."""
-        for arrival in self._waiting:
+        waiting, self._waiting = self._waiting, None
+        for arrival in waiting or ():
             if not arrival.done():
                 arrival.set_result(None)
-        self._waiting.clear()
 
     @staticmethod
     async def wait(topics: Iterable[Arrivals], seconds: float) -> None:
@@ -25,9 +28,12 @@ class Arrivals:
         topics = list(topics)
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for topic in topics:
-            topic._waiting[arrival] = None
+            if topic._waiting is None:
+                topic._waiting = set()
+            topic._waiting.add(arrival)
         try:
             await asyncio.wait([arrival], timeout=seconds)
         finally:
             for topic in topics:
-                topic._waiting.pop(arrival, None)
+                if topic._waiting is not None:
+                    topic._waiting.discard(arrival)

@@ -57,6 +57,8 @@ class RecentMessages:
 class TopicCache:
     """The newest messages of one topic, in blocks of what was written together."""
 
+    __slots__ = ("_blocks", "_budget", "messages")
+
     def __init__(self, budget: RecentMessages) -> None:
         self._budget = budget
         self._blocks = _NO_BLOCKS

@@ -18,6 +18,8 @@ from oncelog_service.storage.runs import Laying, StoredRun
 class Memory:
     """The memory of one open topic. The writer calls it in the order of the log, on the event loop that owns the topic."""
 
+    __slots__ = ("_cache", "_dedup", "_keys", "_snapshots", "_topic", "stored")
+
     def __init__(self, topic: OpenTopic, snapshots: Snapshots) -> None:
         self._topic = topic
         self._dedup = topic.dedup

@@ -41,6 +41,8 @@ _ROLLED_BACK_AT_ONCE = 2_000
 class Settling:
     """What one open topic does about the ends of transactions. Works on the event loop that owns the topic."""
 
+    __slots__ = ("_created", "_fold", "_memory", "_pointers", "_prefix", "_store", "_topic", "_transactions", "_writer")
+
     def __init__(self, topic: OpenTopic, memory: Memory) -> None:
         self._topic = topic
         self._prefix = topic.prefix
@@ -51,14 +53,13 @@ class Settling:
         self._fold = topic.dedup.fold
         self._pointers = topic.pointers
         self._transactions = topic.transactions
-        self._check_open = topic.check_open
         self._memory = memory
 
     # --- how a transaction ended
 
     async def settle(self, pointer: int, committed: bool) -> None:
         """The transaction has ended for good: its rows count from now on, or are rolled back. Idempotent."""
-        self._check_open()
+        self._topic.check_open()
         async with self._pointers.changing(pointer):
             if committed:
                 with self._pointers.committed(pointer):
@@ -113,7 +114,7 @@ class Settling:
             TransactionNotFound: nothing is held back under it. TransactionsUnavailable: whose it is cannot be asked.
         """
         state = (await self._transactions.states([pointer])).get(pointer)
-        self._check_open()
+        self._topic.check_open()
         if state is not None:
             raise TransactionNotInProgress(
                 f"write pointer {pointer} is of our own transaction service: end the transaction there",
@@ -168,7 +169,7 @@ class Settling:
             RollbackRefused: the range is not exactly what requests of this pointer published here. Nothing is changed.
             TransactionNotInProgress: it has committed. StaleMessageId: the rows belong to an older generation.
         """
-        self._check_open()
+        self._topic.check_open()
         pointer = rollback.write_pointer
         first, last = row_id(*rollback.start), row_id(*rollback.end)
         if not any(first) and not any(last):
@@ -211,7 +212,7 @@ class Settling:
         """Invert the sign of T in the rows of these runs. ``still_open``: refuse if the transaction ends meanwhile."""
         for part in _slices(runs):
             stored = await read(_read_rolled_back, self._store, self._prefix, part)
-            self._check_open()
+            self._topic.check_open()
             if still_open:
                 self._pointers.check(pointer)
             batch = Batch()

@@ -59,7 +59,6 @@ class TopicLog:
 
     # A service may have thousands open, and beyond 30 attributes an object without slots has a dict of 1.6 kB.
     __slots__ = (
-        "_check_open",
         "_clock",
         "_expectations",
         "_judge",
@@ -133,7 +132,6 @@ class TopicLog:
         self._keys = topic.keys
         self._stamps = topic.stamps
         self._pointers = topic.pointers
-        self._check_open = topic.check_open
         self.refused = 0
         """Messages answered as duplicates since the topic was opened."""
         self._queued: Addition | None = None
@@ -204,7 +202,7 @@ class TopicLog:
             if known.messages == len(request.payloads):
                 self.refused += known.messages
                 return response(known.receipts, self._rows_again(known, pointer), pointer)
-            self._check_open()
+            self.topic.check_open()
             self._writer.check()  # what is stamped and pushed below must be submitted
             if pointer is not None:
                 self._pointers.check(pointer)
@@ -292,14 +290,14 @@ class TopicLog:
             return await self._trim(rows)
 
     async def _trim(self, rows: Sequence[Expired]) -> int:
-        self._check_open()
+        self.topic.check_open()
         stable = self.dedup.fold.stable.position.upcoming_offset  # the index of keys has the same runs, and is as far
         rows = [row for row in rows if row.end <= stable]
         if not rows or rows[0].last_id <= self.topic.trimmed_id:
             return 0  # another round of retention was here first
         idle = self._clock.now_ms() - self._stamps.last_timestamp >= _IDLE_MS
         covered = await self.snapshots.cover(self.topic.earliest_offset, rows[-1].end, idle)
-        self._check_open()
+        self.topic.check_open()
         rows = [row for row in rows if row.end <= covered]
         if not rows:
             return 0  # until the schedule's next snapshots cover them, or the topic is idle
@@ -324,7 +322,7 @@ class TopicLog:
 
         A clock that is set forward makes nobody idle.
         """
-        self._check_open()
+        self.topic.check_open()
         before_ms = self._steady.now_ms() - self._limits.assigned_producer_ms
         names = iter(self.producers.names_of_rows())
         while some := list(islice(names, _ENDED_AT_ONCE)):
@@ -333,7 +331,7 @@ class TopicLog:
                 await self.producers.end_all(idle)
             else:
                 await asyncio.sleep(0)
-            self._check_open()
+            self.topic.check_open()
 
     async def close(self, snapshot: bool = True) -> None:
         """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from oncelog.errors import TopicDamaged
 from oncelog.wire.models import Verification
 from oncelog_dedup import LastEntry, Position, SequenceMap
 from oncelog_service.log.keep.recovery import key_entries_of, read_snapshots, rows
-from oncelog_service.log.names.assigned import counting
+from oncelog_service.log.names.assigned import counted_from
 from oncelog_service.log.scan import after, earliest_offset, stored_payloads
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import FIRST_ROW_ID
@@ -67,7 +68,7 @@ def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
         watchers.append((log.topic.keys, keys.stepped_back))
     for watching, watcher in watchers:
         watching.watchers.append(watcher)
-    counts_from = counting(dict(log.topic.producers))
+    counts_from = partial(counted_from, dict(log.topic.producers))
     found = verify(store, log.prefix, log.position, live, counts_from, log.topic.deduplicates, stepped_back, keys)
     steps = _watched(found, watchers)
     next(steps)  # of a generator that has not begun, which a client that hangs up at once leaves, nothing ends the watching

@@ -5,20 +5,11 @@ They lie between the offset and the payload of the Avro record `oncelog.v1.Messa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import NamedTuple
 
-from oncelog.wire.avro_parts import (
-    NULL_BRANCH,
-    VALUE_BRANCH,
-    decode_long,
-    encode_length,
-    encode_longs,
-    encode_string,
-    encode_tails,
-)
+from oncelog.wire.avro_parts import decode_long
 
 
 class Fields(NamedTuple):
@@ -49,54 +40,6 @@ class Columns:
     write_pointer: int | None = None
     tails: Sequence[bytes] | None = None
     """Keys, properties and ttls, if they are encoded already."""
-
-
-class Encoded(NamedTuple):
-    """The fields of a request's messages, encoded."""
-
-    named: bytes
-    """What they share: the producer, and whether there are sequence ids."""
-    sequence_ids: Iterable[bytes]
-    tails: Iterable[bytes]
-    lengths: Iterable[bytes]
-    """Of the payloads."""
-    sizes: Sequence[int]
-    """Of all that, up to the length of the payload; of one, where all have the same."""
-
-
-def encode_fields(columns: Columns) -> Encoded:
-    """Encodes what stands between offset and payload of each message, and the payload's length."""
-    named = VALUE_BRANCH + encode_string(columns.producer) if columns.producer is not None else NULL_BRANCH
-    ids: Sequence[bytes] | None = None
-    if columns.sequence_ids is None:
-        named += NULL_BRANCH
-    else:
-        named, ids = named + VALUE_BRANCH, encode_longs(columns.sequence_ids)
-    tails = columns.tails if any(each is not None for each in (columns.keys, columns.properties, columns.ttls)) else ()
-    if tails is None:
-        tails = encode_tails(len(columns.payloads), columns.keys, columns.properties, columns.ttls)
-    size = len(named) + (0 if tails else 3)
-    if not tails and (ids is None or len(ids[0]) == len(ids[-1])):  # ids rise
-        sizes = [size + (0 if ids is None else len(ids[0]))]
-    else:
-        around = zip(ids or repeat(b""), tails or repeat(b""), columns.payloads, strict=False)
-        sizes = [size + len(sequence_id) + len(tail) for sequence_id, tail, _ in around]
-    lengths = {each: encode_length(each) for each in {*map(len, columns.payloads)}}
-    each_length = repeat(*lengths.values()) if len(lengths) == 1 else map(lengths.__getitem__, map(len, columns.payloads))
-    return Encoded(named, ids or repeat(b""), tails or repeat(NULL_BRANCH * 3), each_length, sizes)
-
-
-def shapes_of(columns: Columns, before: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """What is to be said of each body (runs.py): ``before`` bytes, of each or of all, stand before its fields of these sizes."""
-    count = len(columns.payloads)
-    if len(before) == len(sizes) == 1:
-        shapes = [2 * (before[0] + sizes[0])] * count
-    else:
-        each_before, each_size = (repeat(each[0]) if len(each) == 1 else each for each in (before, sizes))
-        shapes = [2 * (begin + size) for _, begin, size in zip(range(count), each_before, each_size, strict=False)]
-    if columns.ttls is None:
-        return shapes
-    return [shape + (ttl is not None) for shape, ttl in zip(shapes, columns.ttls, strict=True)]
 
 
 def decode_fields(body: bytes, at: int) -> Fields:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from oncelog.wire.avro_parts import decode_long, encode_long_run
-from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl, encode_fields, shapes_of
+from oncelog.wire.avro_parts import decode_long
+from oncelog_service.storage.bodies import encode_bodies, texts
+from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl
 from oncelog_service.storage.rows import ID_LENGTH
 from oncelog_service.storage.runs import TTL, Bodies, StoredRun
 
@@ -31,9 +32,7 @@ class Payload(NamedTuple):
 
 def encode_payloads(columns: Columns) -> Bodies:
     """Encodes a body for each message, in the same order."""
-    fields = encode_fields(columns)
-    each = zip(repeat(fields.named), fields.sequence_ids, fields.tails, fields.lengths, columns.payloads, strict=False)
-    return Bodies([*map(b"".join, each)], shapes_of(columns, [0], fields.sizes))
+    return encode_bodies(columns)
 
 
 def decode_payloads(run: StoredRun, begin: int = 0, end: int | None = None) -> Iterator[Payload]:
@@ -66,14 +65,8 @@ def tails_of(run: StoredRun) -> list[bytes]:
 
 def stored_messages_of(row_id: bytes, first_offset: int, run: StoredRun, begin: int, end: int) -> list[bytes]:
     """Joins the Avro bytes, as `oncelog.v1.Message`, of messages in the Payload Table, the first of which has this offset."""
-    each = zip(
-        repeat(ID_LENGTH + row_id),
-        run.ids(begin, end),
-        encode_long_run(first_offset, end - begin),
-        run.bodies(begin, end),
-        strict=False,
-    )
-    return [*map(b"".join, each)]
+    heads = texts(end - begin, ID_LENGTH + row_id, run.ids(begin, end), first_offset)
+    return [*map(b"".join, zip(heads, run.bodies(begin, end), strict=True))]
 
 
 def tms_stored_messages_of(row_id: bytes, run: StoredRun, begin: int, end: int) -> list[bytes]:

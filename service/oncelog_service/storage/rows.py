@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import NamedTuple
 
-from oncelog.wire.avro_parts import decode_long, encode_length, encode_long_run
-from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl, encode_fields, shapes_of
+from oncelog.wire.avro_parts import decode_long, encode_length
+from oncelog_service.storage.bodies import encode_bodies
+from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID
 from oncelog_service.storage.port import RowDamaged
 from oncelog_service.storage.runs import GROUP, TTL, Bodies, StoredRun, lay_group
@@ -107,25 +107,8 @@ def message_id_of(row_id: bytes) -> bytes:
 
 
 def encode_messages(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -> Bodies:
-    """Encodes a body for each message, in the same order. Nothing is made per message but its body."""
-    fields = encode_fields(columns)
-    offsets = encode_long_run(first_offset, len(row_ids))
-    each = zip(
-        repeat(ID_LENGTH),
-        row_ids,
-        repeat(FIRST_PAYLOAD_ID),
-        offsets,
-        repeat(fields.named),
-        fields.sequence_ids,
-        fields.tails,
-        fields.lengths,
-        columns.payloads,
-        strict=False,
-    )
-    bodies = [*map(b"".join, each)]
-    alike = len(offsets[0]) == len(offsets[-1])  # they rise
-    before = [OFFSET_AT + len(offset) for offset in (offsets[:1] if alike else offsets)]
-    return Bodies(bodies, shapes_of(columns, before, fields.sizes))
+    """Encodes a body for each message, in the same order."""
+    return encode_bodies(columns, ID_LENGTH, row_ids, FIRST_PAYLOAD_ID, first_offset)
 
 
 def chain_of(columns: Columns) -> bytes | None:

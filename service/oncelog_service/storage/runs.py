@@ -12,11 +12,12 @@ A row of either table, version 1, big-endian::
     2       4     count u32: how many messages the run stands for
     6       8     first i64: the offset of the first message; of payloads, its index within their write pointer
     14      4     payload_at u32: from the beginning of a body to its payload, where that is the same in all; else 0
-    18      4     begins u32: how many requests that can be found again begin in the run
-    22      8     only with T: write pointer of the transaction, i64; negative once rolled back
+    18      4     body_size u32: bytes of a body, where all bodies are as large and have their payloads at the same place; else 0
+    22      4     begins u32: how many requests that can be found again begin in the run
+    26      8     only with T: write pointer of the transaction, i64; negative once rolled back
     ..      14 b  of each of these requests: index u32 of its first message · row id of the same producer's message before it,
                   zeros where there is none
-    ..      4 n   end u32 of each body, counted from the beginning of the first
+    ..      4 n   only where body_size is 0: end u32 of each body, counted from the beginning of the first
     ..      4 n   only where payload_at is 0: from the beginning of each body to its payload u32
     ..      ...   the bodies, side by side (rows.py, payload_rows.py)
     end-4   4     CRC-32 of the row's key and of everything before it, little-endian
@@ -54,7 +55,7 @@ VERSION = 1
 T, TTL, GROUP = 1, 4, 8
 """The flags of a run."""
 _FLAGS = frozenset((0, T, TTL, T | TTL, GROUP, T | GROUP))
-_HEAD = struct.Struct(">BBIqII")
+_HEAD = struct.Struct(">BBIqIII")
 _POINTER = struct.Struct(">q")
 _BEGIN = struct.Struct(f">I{ROW_ID_SIZE}s")
 
@@ -63,8 +64,11 @@ class Bodies(NamedTuple):
     """What the messages of a request come to, before they are laid together."""
 
     bodies: list[bytes]
-    shapes: list[int]
-    """Of each: twice the number of bytes before its payload, and 1 more where it has a ttl of its own."""
+    shapes: Sequence[int]
+    """Of each: twice the number of bytes before its payload, and 1 more where it has a ttl of its own. One, where it is that of
+    all."""
+    size: int = 0
+    """Bytes of each, where all have one size and one shape; else 0."""
 
 
 class StoredRun:
@@ -73,6 +77,7 @@ class StoredRun:
     __slots__ = (
         "_begins",
         "_begins_at",
+        "_body_size",
         "_ends",
         "_ends_at",
         "base",
@@ -94,7 +99,7 @@ class StoredRun:
         """``id``: how the key ends. ``data``: checked, or just laid."""
         self.id = id
         self.data = data
-        _, self.flags, self.count, self.first, self.payload_at, self._begins = _HEAD.unpack_from(data)
+        _, self.flags, self.count, self.first, self.payload_at, self._body_size, self._begins = _HEAD.unpack_from(data)
         self.write_pointer: int | None = None
         """Negative once rolled back."""
         at = _HEAD.size
@@ -103,9 +108,9 @@ class StoredRun:
             at += _POINTER.size
         self._begins_at = at
         self._ends_at = at + _BEGIN.size * self._begins
-        self.base = self._ends_at + 4 * len(self) * (1 if self.payload_at else 2)
+        self.base = self._ends_at + 4 * len(self) * ((not self._body_size) + (not self.payload_at))
         """Where the first body begins."""
-        self._ends: tuple[int, ...] | None = None
+        self._ends: Sequence[int] | None = None
 
     def __len__(self) -> int:
         """Counts the bodies: one for each message, or one that stands for a group."""
@@ -127,11 +132,15 @@ class StoredRun:
         return self.write_pointer is not None and self.write_pointer < 0
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def ends(self) -> Sequence[int]:
         """Where each body ends, counted from :attr:`base`."""
         if self._ends is None:
-            self._ends = struct.unpack_from(f">{len(self)}I", self.data, self._ends_at)
+            count, size = len(self), self._body_size
+            self._ends = range(size, size * count + 1, size) if size else self._numbers(0)
         return self._ends
+
+    def _numbers(self, skipped: int) -> tuple[int, ...]:
+        return struct.unpack_from(f">{len(self)}I", self.data, self._ends_at + 4 * skipped)
 
     @property
     def begins(self) -> dict[int, bytes]:
@@ -189,9 +198,7 @@ class StoredRun:
         """How far behind the beginning of some bodies in a row their payloads are: of all, or of each."""
         if self.payload_at:
             return self.payload_at
-        count = len(self)
-        places: tuple[int, ...] = struct.unpack_from(f">{count}I", self.data, self._ends_at + 4 * count)
-        return places[begin:end]
+        return self._numbers(len(self))[begin:end]
 
     def payload_place(self, index: int) -> int:
         """The same of one of them."""
@@ -223,36 +230,58 @@ def rolled_back(prefix: bytes, run: StoredRun) -> StoredRun:
 
 
 class Laying:
-    """Messages of one log that one write brings; they are laid together when they are written.
+    """Messages of one log that one write brings. They are laid together as soon as they fill a run, and all by the write.
 
     It may grow until then. The messages' ids, and their offsets or indexes, are behind all that are there, in this order.
     """
 
-    __slots__ = ("_begins", "_bodies", "_first", "_flags", "_ids", "_laid", "_shapes", "_write_pointer", "prefix", "table")
+    __slots__ = (
+        "_begins",
+        "_bytes",
+        "_first",
+        "_flags",
+        "_ids",
+        "_is_whole",
+        "_laid",
+        "_parts",
+        "_upto",
+        "_write_pointer",
+        "prefix",
+        "table",
+    )
 
-    def __init__(self, table: Table, prefix: bytes, first: int, write_pointer: int | None = None, flags: int = 0) -> None:
+    def __init__(self, table: Table, prefix: bytes, first: int, write_pointer: int | None = None) -> None:
         self.table = table
         self.prefix = prefix
         self._first = first
         self._write_pointer = write_pointer
-        self._flags = flags | (0 if write_pointer is None else T)
+        self._flags = 0 if write_pointer is None else T
         self._ids: list[bytes] = []
-        self._bodies: list[bytes] = []
-        self._shapes: list[int] = []
         self._begins: list[tuple[int, bytes]] = []
-        self._laid: list[StoredRun] | None = None
+        self._laid: list[StoredRun] = []
+        self._upto = 0
+        """How many messages are laid."""
+        self._parts: list[Bodies] = []
+        """The others."""
+        self._bytes = 0
+        """Of these."""
+        self._is_whole = False
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def add(self, ids: Sequence[bytes], messages: Bodies, previous: bytes | None = None) -> None:
         """Add a request; ``previous``: what its entry in the chain says, None: it has none."""
-        assert self._laid is None
+        assert not self._is_whole
         if previous is not None:
             self._begins.append((len(self._ids), previous))
         self._ids += ids
-        self._bodies += messages.bodies
-        self._shapes += messages.shapes
+        self._parts.append(messages)
+        self._bytes += messages.size * len(ids) or sum(map(len, messages.bodies))
+        if self._bytes >= RUN_BYTES:
+            # Here, on the event loop: the writer's thread waits for the interpreter wherever it has let go of it, and while it
+            # lays runs for several requests everybody waits for it.
+            self._lay_parts()
 
     @property
     def first_id(self) -> bytes:
@@ -267,49 +296,70 @@ class Laying:
     @property
     def runs(self) -> list[StoredRun]:
         """The runs; from the first call on nothing is added any more."""
-        if self._laid is None:
-            self._laid = [*self._lay()]
-            self._bodies = []  # they may be large, and are in the runs
+        self._is_whole = True
+        if self._parts:
+            self._lay_parts()
         return self._laid
 
     def rows(self) -> Iterable[tuple[bytes, bytes]]:
         """(how the key ends, row) of each run."""
         return [(run.id, run.data) for run in self.runs]
 
+    def _lay_parts(self) -> None:
+        self._laid += self._lay()
+        self._upto, self._parts, self._bytes = len(self._ids), [], 0
+
     def _lay(self) -> Iterator[StoredRun]:
-        ends = [*accumulate(map(len, self._bodies), initial=0)]
-        for begin, end in _rising_by_one(self._ids):
+        bodies = self._parts[0].bodies if len(self._parts) == 1 else [each for part in self._parts for each in part.bodies]
+        alike = {(part.size, *part.shapes[:1]) for part in self._parts}
+        size, shape = min(alike) if len(alike) == 1 else (0, 0)
+        if size:
+            step = max(1, RUN_BYTES // size)
+            for begin, end in _rising_by_one(self._ids[self._upto :]):
+                for at in range(begin, end, step):
+                    upto = min(end, at + step)
+                    yield self._run(at, upto, shape & 1, shape >> 1, size, (), bodies[at:upto])
+            return
+        shapes = [each for part in self._parts for each in _of_each(part)]
+        ends = [*accumulate(map(len, bodies), initial=0)]
+        for begin, end in _rising_by_one(self._ids[self._upto :]):
             at = begin
             while at < end:
                 upto = min(end, max(at + 1, bisect_right(ends, ends[at] + RUN_BYTES, at) - 1))
-                yield self._run(at, upto, ends)
+                kinds = {*shapes[at:upto]}
+                numbers = [each - ends[at] for each in ends[at + 1 : upto + 1]]
+                payload_at = shapes[at] >> 1 if len(kinds) == 1 else 0
+                if not payload_at:
+                    numbers += [each >> 1 for each in shapes[at:upto]]
+                yield self._run(at, upto, any(each & 1 for each in kinds), payload_at, 0, numbers, bodies[at:upto])
                 at = upto
 
-    def _run(self, begin: int, end: int, ends: Sequence[int]) -> StoredRun:
-        count, before, shapes = end - begin, ends[begin], self._shapes[begin:end]
-        kinds = {*shapes}
-        flags = self._flags | (TTL if any(each & 1 for each in kinds) else 0)
-        begins = [(at - begin, previous) for at, previous in self._begins if begin <= at < end] if self._begins else []
-        payload_at = shapes[0] >> 1 if len(kinds) == 1 else 0
-        numbers = [each - before for each in ends[begin + 1 : end + 1]]
-        if not payload_at:
-            numbers += [each >> 1 for each in shapes]
+    def _run(
+        self, at: int, upto: int, own_ttl: int, payload_at: int, size: int, numbers: Sequence[int], bodies: Sequence[bytes]
+    ) -> StoredRun:
+        begin, end = self._upto + at, self._upto + upto
+        begins = [(at - begin, previous) for at, previous in self._begins if begin <= at < end]
+        flags = self._flags | (TTL if own_ttl else 0)
         return _encoded(
             self.prefix,
             self._ids[end - 1],
-            _HEAD.pack(VERSION, flags, count, self._first + begin, payload_at, len(begins)),
+            _HEAD.pack(VERSION, flags, end - begin, self._first + begin, payload_at, size, len(begins)),
             b"" if self._write_pointer is None else _POINTER.pack(self._write_pointer),
             *(_BEGIN.pack(*each) for each in begins),
             struct.pack(f">{len(numbers)}I", *numbers),
-            *self._bodies[begin:end],
+            *bodies,
         )
+
+
+def _of_each(part: Bodies) -> Sequence[int]:
+    return [*part.shapes] * len(part.bodies) if len(part.shapes) == 1 else part.shapes
 
 
 def lay_group(prefix: bytes, id: bytes, first: int, messages: int, body: Bodies, write_pointer: int | None) -> StoredRun:  # noqa: A002
     """Encodes the row that stands for ``messages`` messages of the Payload Table."""
     flags, begins = (GROUP, b"") if write_pointer is None else (GROUP | T, _POINTER.pack(write_pointer))
-    head = _HEAD.pack(VERSION, flags, messages, first, body.shapes[0] >> 1, 0)
-    return _encoded(prefix, id, head, begins, struct.pack(">I", len(body.bodies[0])), body.bodies[0])
+    head = _HEAD.pack(VERSION, flags, messages, first, body.shapes[0] >> 1, len(body.bodies[0]), 0)
+    return _encoded(prefix, id, head, begins, body.bodies[0])
 
 
 def _encoded(prefix: bytes, id: bytes, *parts: bytes) -> StoredRun:  # noqa: A002

@@ -92,7 +92,7 @@ def test_what_can_be_read_is_saved_and_what_cannot_is_named(damaged: Damaged) ->
     holes = [each.removeprefix("default/a: offsets ").split(" to ") for each in named]
     lost = {number for first, last in holes for number in range(int(first), int(last) + 1)}
     assert 300 in lost
-    assert len(lost) < MESSAGES // 4
+    assert len(lost) < MESSAGES // 2, "the rows that are hit, of up to 32 KiB each"
     assert max(lost) < MESSAGES - 1
     assert not [each for each in found["losses"] if "whole" in each]
 

@@ -19,6 +19,8 @@ from oncelog_service.storage.runs import Laying
 class Appearances:
     """The caller hands the batch to the writer in the same step, and tells memory of both runs when it is written."""
 
+    __slots__ = ("_clock", "_dedup", "_keys", "_prefix", "_stamps")
+
     def __init__(self, topic: OpenTopic) -> None:
         self._prefix = topic.prefix
         self._clock = topic.clock

@@ -28,6 +28,8 @@ _REMEMBERED = 10_000
 class Expectations:
     """Judges what requests expect of one open topic. Works on the event loop that owns it."""
 
+    __slots__ = ("_dedup", "_name", "_relatives", "_settling", "_writer", "keys")
+
     def __init__(self, topic: OpenTopic, settling: Settling) -> None:
         self._name = topic_name(topic.prefix)
         self.keys = topic.keys

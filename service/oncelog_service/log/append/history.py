@@ -289,6 +289,8 @@ class _Looked(NamedTuple):
 class History:
     """What producers of one open topic have stored. May be asked by several threads."""
 
+    __slots__ = ("_looked", "_prefix", "_store")
+
     def __init__(self, store: Store, prefix: bytes) -> None:
         self._store = store
         self._prefix = prefix

@@ -34,13 +34,14 @@ NOTHING = Known(0, [], {})
 class Judge:
     """Decides which messages of a request are new, on the maps of the publish path and on its event loop."""
 
+    __slots__ = ("_dedup", "_history", "_pointers", "_producers", "_settling", "_topic", "_writer")
+
     def __init__(self, topic: OpenTopic, producers: Producers, settling: Settling) -> None:
         self._topic = topic
         self._history = History(topic.store, topic.prefix)
         self._writer = topic.writer
         self._dedup = topic.dedup
         self._pointers = topic.pointers
-        self._check_open = topic.check_open
         self._producers = producers
         self._settling = settling
 
@@ -56,7 +57,7 @@ class Judge:
         known = NOTHING
         cleared: Mapping[int, bool] = {}
         while True:
-            self._check_open()  # each time round: the store may have failed while this waited
+            self._topic.check_open()  # each time round: the store may have failed while this waited
             await self._producers.check_epoch(producer, request.epoch)
             if not self._topic.deduplicates:
                 return NOTHING

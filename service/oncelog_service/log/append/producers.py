@@ -18,7 +18,7 @@ from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
 from oncelog_dedup import MAX_SEQUENCE_ID, LastEntry
 from oncelog_service.log.append.history import MOST_RECENT, walk
 from oncelog_service.log.checks import check_producer_name, first_gap
-from oncelog_service.log.names.assigned import counting, has_ended, is_assigned, new_name
+from oncelog_service.log.names.assigned import counted_from, has_ended, is_assigned, new_name
 from oncelog_service.log.names.epochs import begun_by, remembering
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.settling import Settling
@@ -29,18 +29,33 @@ from oncelog_service.storage.records import ProducerRow, encode_record
 
 
 class Producers:
-    """Works on the event loop that owns the topic, on the same maps as the publish path."""
+    """Works on the event loop that owns the topic, on the same maps as the publish path.
+
+    An epoch that was handed out once the topic takes nothing more might come again in the next generation: so whether it is open
+    is asked wherever something was awaited.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_dedup",
+        "_generations",
+        "_opened",
+        "_prefix",
+        "_rows",
+        "_settling",
+        "_sorted",
+        "_sorted_at",
+        "_store",
+        "_topic",
+        "_writer",
+    )
 
     def __init__(self, topic: OpenTopic, settling: Settling) -> None:
         self._topic = topic
         self._prefix = topic.prefix
         self._generations = topic.generations
-        # An epoch that was handed out once the topic takes nothing more might come again in the next generation.
-        self._check_open = topic.check_open
         self._settling = settling
         self._rows = topic.producers
-        self.counts_from = counting(topic.producers)
-        """The offset below which nothing of a producer counts."""
         self._dedup = topic.dedup
         self._store = topic.store
         self._writer = topic.writer
@@ -50,6 +65,10 @@ class Producers:
         self._sorted_at: tuple[int, int] | None = None
         self._opened: list[str] = []
         """Those that were opened since."""
+
+    def counts_from(self, name: str) -> int:
+        """The offset below which nothing of a producer counts."""
+        return counted_from(self._rows, name)
 
     @property
     def highest_epoch(self) -> int:
@@ -64,7 +83,7 @@ class Producers:
         ProducerEnded; ProducerInTransaction: a transaction of the producer is prepared.
         """
         if name is None:
-            self._check_open()
+            self._topic.check_open()
             name, row = new_name(), ProducerRow()
         else:
             row = await self._row_to_open(name, nonce)
@@ -92,7 +111,7 @@ class Producers:
         if await self._generations.opened_before(ProducerRow, name, nonce):
             raise self._generations.producer_fenced(name, None, self._epoch(name))
         await self.check_epoch(name, None)
-        self._check_open()
+        self._topic.check_open()
         return self._rows.get(name, ProducerRow())
 
     async def end(self, name: str, epoch: int) -> None:
@@ -106,7 +125,7 @@ class Producers:
             await self.check_epoch(name, epoch)
         except ProducerEnded:
             return  # and it is on disk
-        self._check_open()
+        self._topic.check_open()
         await self.end_all([name])
 
     def names_of_rows(self) -> list[str]:
@@ -138,10 +157,10 @@ class Producers:
         Raises ProducerNotFound.
         """
         while self._dedup.in_flight(name):
-            self._check_open()
+            self._topic.check_open()
             await self._writer.drained()
         await self.shown(name)  # in the last moment: a name that has ended meanwhile must get no row
-        self._check_open()
+        self._topic.check_open()
         row = self._rows.get(name, ProducerRow())
         # Not the newest entry's offset: with deduplication off, lower ids may lie behind it, and would be back after a restart.
         below = self._dedup.fold.upcoming_offset

@@ -27,12 +27,14 @@ from oncelog_service.storage.port import Store
 class Unnamed:
     """Knows the sequence ids of one open topic's messages without a producer. Works on the event loop that owns it."""
 
+    __slots__ = ("_fold", "_numbers", "_prefix", "_store", "_topic", "_writer")
+
     def __init__(self, topic: OpenTopic) -> None:
         self._prefix = topic.prefix
         self._store = topic.store
         self._writer = topic.writer
         self._fold = topic.dedup.fold
-        self._check_open = topic.check_open
+        self._topic = topic
         self._numbers = topic.numbers
 
     async def known(self, request: PublishRequest, pointer: int) -> Known:
@@ -48,7 +50,7 @@ class Unnamed:
             return NOTHING
         numbers = await self._opened(pointer)
         while True:
-            self._check_open()
+            self._topic.check_open()
             taken = numbers.overlapping(sequence_ids)
             if not taken:
                 return NOTHING

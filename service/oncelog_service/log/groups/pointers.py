@@ -26,6 +26,21 @@ _REMEMBERED = 10_000
 class WritePointers:
     """The write pointers of one open topic. Works on the event loop that owns it."""
 
+    __slots__ = (
+        "_clock",
+        "_closing",
+        "_ended_by_hand",
+        "_foreign",
+        "_left",
+        "_locks",
+        "_max_lifetime_ms",
+        "_over",
+        "_own",
+        "_participant",
+        "_transactions",
+        "_using",
+    )
+
     def __init__(
         self, transactions: Transactions, participant: str, clock: Clock, max_lifetime_ms: int, foreign: bool = False
     ) -> None:

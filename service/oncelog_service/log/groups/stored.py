@@ -159,6 +159,8 @@ class StoredGroup:
 class Groups:
     """The stored groups of one topic that are in use, read from disk when they are first used."""
 
+    __slots__ = ("_keyed", "_open", "_prefix", "_store")
+
     def __init__(self, prefix: bytes, store: Store, keyed: bool = False) -> None:
         """``keyed``: the topic checks expectations, so that groups must know their messages' keys."""
         self._prefix = prefix

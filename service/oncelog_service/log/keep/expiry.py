@@ -54,6 +54,8 @@ class Behind(NamedTuple):
 class Expiry:
     """Says what of one open topic lives, and writes its judgements. Works on the event loop that owns the topic."""
 
+    __slots__ = ("_clock", "_durable", "_judgements", "_oldest", "_prefix", "_store", "_topic", "_writer")
+
     def __init__(self, topic: OpenTopic, judgements: Judgements) -> None:
         """``judgements``: on disk."""
         self._topic = topic

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import TypeVar
 
 from oncelog.errors import TopicDamaged
@@ -17,7 +18,7 @@ from oncelog_dedup import Entry, Position, ReplayError, SequenceMap, Snapshot, S
 from oncelog_service.log.groups.stored import last_entries_of
 from oncelog_service.log.judgements import Judgements, judgements_of
 from oncelog_service.log.key_index import KeyEntries, KeyIndex, group_key_entries, key_entries, key_name
-from oncelog_service.log.names.assigned import counting
+from oncelog_service.log.names.assigned import counted_from
 from oncelog_service.log.open_topic import Recovered
 from oncelog_service.log.scan import (
     after,
@@ -59,7 +60,7 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
     _check_end(store, prefix, earliest, begin)
     try:
         with closing(_entries(store, prefix, _behind(snapshot))) as found:
-            replayed = replay(snapshot, found, counting(producers))
+            replayed = replay(snapshot, found, partial(counted_from, producers))
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
     keys, key_snapshots = recover_keys(store, prefix, replayed.fold.position.last_message_id) if keyed else (None, None)

@@ -32,6 +32,19 @@ _ENCODED_AT_ONCE = 2_000
 class Snapshots:
     """The snapshots of one open topic."""
 
+    __slots__ = (
+        "_clock",
+        "_ended_for_good",
+        "_fold",
+        "_key_offsets",
+        "_keys",
+        "_offsets",
+        "_prefix",
+        "_running",
+        "_schedule",
+        "_writer",
+    )
+
     def __init__(self, topic: OpenTopic, recovered: Recovered) -> None:
         self._prefix = topic.prefix
         limits = topic.limits

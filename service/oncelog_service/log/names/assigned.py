@@ -7,7 +7,7 @@ is refused; what the log holds of it counts for nobody, in memory and when the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from uuid import uuid4
 
 from oncelog_service.storage.records import ProducerRow
@@ -35,13 +35,9 @@ def has_ended(name: str, rows: Mapping[str, ProducerRow]) -> bool:
     return name not in rows and is_assigned(name)
 
 
-def counting(rows: Mapping[str, ProducerRow]) -> Callable[[str], int]:
-    """Producer → the offset from which on its messages count: 0, unless an operator had it forgotten or it has ended."""
-
-    def counts_from(name: str) -> int:
-        row = rows.get(name)
-        if row is not None:
-            return row.forgotten_below
-        return _NEVER if is_assigned(name) else 0
-
-    return counts_from
+def counted_from(rows: Mapping[str, ProducerRow], name: str) -> int:
+    """From which offset on a producer's messages count: 0, unless an operator had it forgotten or it has ended."""
+    row = rows.get(name)
+    if row is not None:
+        return row.forgotten_below
+    return _NEVER if is_assigned(name) else 0

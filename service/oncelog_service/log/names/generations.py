@@ -28,6 +28,8 @@ _LOOKED_BACK = 4
 class Generations:
     """The generation of one open topic, and the floor under its epochs."""
 
+    __slots__ = ("_floor", "_store", "_topic", "present")
+
     def __init__(self, prefix: bytes, generation: int, epoch_floor: int, store: Store) -> None:
         """``prefix`` begins every key of this generation."""
         self._topic = prefix[:-GENERATION_SIZE]

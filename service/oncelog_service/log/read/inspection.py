@@ -39,12 +39,14 @@ class Glance(NamedTuple):
 class Inspection:
     """Shows what lies in the tables of one open topic, and what became of it."""
 
+    __slots__ = ("_fold", "_polls", "_prefix", "_store", "_topic", "_transactions")
+
     def __init__(self, topic: OpenTopic, polls: Polls) -> None:
         self._prefix = topic.prefix
         self._store = topic.store
         self._fold = topic.dedup.fold
         self._transactions = topic.transactions
-        self._check_open = topic.check_open
+        self._topic = topic
         self._polls = polls
 
     def glance(self) -> Glance:
@@ -66,7 +68,7 @@ class Inspection:
         """Rows of the log from the offset ``first`` on, as they lie there. Raises OffsetOutOfRange, TopicDamaged."""
         if first < 0:
             raise InvalidRequest(f"an offset is 0 or more, not {first}")
-        self._check_open()
+        self._topic.check_open()
         glance = self.glance()
         found = await read(_rows, self._store, self._prefix, await self._polls.start_at_offset(first), limit)
         states = [
@@ -84,14 +86,14 @@ class Inspection:
 
     async def groups(self, limit: int) -> list[InspectedGroup]:
         """What is stored apart from the log. Raises TopicDamaged."""
-        self._check_open()
+        self._topic.check_open()
         found = await read(_groups, self._store, self._prefix, limit)
         states = await self._transactions_say([each.write_pointer for each in found if each.write_pointer is not None])
         return [each.model_copy(update={"state": states.get(each.write_pointer or 0)}) for each in found]
 
     async def payloads(self, pointer: int, limit: int) -> list[InspectedPayload]:
         """What is stored under one write pointer. Raises TopicDamaged."""
-        self._check_open()
+        self._topic.check_open()
         return await read(_payloads, self._store, self._prefix, pointer, limit)
 
     async def _transactions_say(self, pointers: Sequence[int]) -> dict[int, RowState]:

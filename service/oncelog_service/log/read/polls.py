@@ -33,6 +33,8 @@ _SLICES = 100
 class Polls:
     """Finds where polls begin, and puts their pages together. Works on the event loop that owns the topic."""
 
+    __slots__ = ("_cache", "_clock", "_expiry", "_fold", "_limits", "_prefix", "_store", "_topic", "_transaction")
+
     def __init__(self, topic: OpenTopic, expiry: Expiry) -> None:
         self._topic = topic
         self._prefix = topic.prefix
@@ -41,7 +43,6 @@ class Polls:
         self._limits = topic.limits
         self._fold = topic.dedup.fold
         self._cache = topic.cache
-        self._check_open = topic.check_open
         self._expiry = expiry
         self._transaction: tuple[bytes, Transaction] | None = None
 
@@ -55,7 +56,7 @@ class Polls:
             TopicDamaged: a message is damaged or missing.
         """
         check_consume(request)
-        self._check_open()
+        self._topic.check_open()
         self._topic.check_generation(request.generation)
         limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         transaction = None if request.transaction is None else await self._decoded(request.transaction)
@@ -73,7 +74,7 @@ class Polls:
             if page.messages or page.undecided or left <= 0:
                 return page
             await self._arrival(seen, left)
-            self._check_open()
+            self._topic.check_open()
 
     async def _check_nothing_lost(self, start: bytes, offset: int | None, rolled_back: bool) -> None:
         """Raises MessagesExpired where messages behind the start have expired by the topic's ttl. ``offset``: the start's, if it
@@ -101,7 +102,7 @@ class Polls:
             transaction = Transaction.from_bytes(data)
         else:
             transaction = await asyncio.to_thread(_decode_whole, data)
-            self._check_open()
+            self._topic.check_open()
         if len(data) <= _REMEMBERED_BYTES:
             self._transaction = data, transaction
         return transaction
@@ -128,7 +129,7 @@ class Polls:
                 break
             start, room = after(last_id), page.room
             await asyncio.sleep(0)
-            self._check_open()
+            self._topic.check_open()
         return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0)
 
     async def _slice(

@@ -26,6 +26,8 @@ from oncelog_service.storage.port import Store
 class Ranges:
     """The stable ranges of one open topic. Works on the event loop that owns it."""
 
+    __slots__ = ("_dedup", "_expiry", "_limits", "_prefix", "_scans", "_store", "_topic", "arrivals")
+
     def __init__(self, topic: OpenTopic, expiry: Expiry, scans: Scans) -> None:
         self._topic = topic
         self._prefix = topic.prefix
@@ -33,9 +35,12 @@ class Ranges:
         self._dedup = topic.dedup
         self._limits = topic.limits
         self._expiry = expiry
-        self.check_open = topic.check_open
         self._scans = scans
         self.arrivals = topic.stable_arrivals
+
+    def check_open(self) -> None:
+        """Raises StorageUnavailable once the topic takes nothing more."""
+        self._topic.check_open()
 
     @property
     def stable(self) -> int:
@@ -54,7 +59,7 @@ class Ranges:
 
     async def offsets(self, asked: TopicAsked) -> TopicOffsets:
         """Where the log begins, up to where it is stable, and what else is asked. Raises TopicDamaged."""
-        self.check_open()
+        self._topic.check_open()
         stable = self.stable
         living = self._expiry.living()
         await self._expiry.hide(living)
@@ -94,7 +99,7 @@ class Ranges:
             InvalidRequest; StaleMessageId: the topic is of another generation. OffsetOutOfRange: the range is not stable up to
                 its end, or retention has been beyond its beginning. TopicDamaged.
         """
-        self.check_open()
+        self._topic.check_open()
         self._check(first, upto, generation, limit, max_bytes)
         living, expired_at = self._expiry.living(), list[int]()
         await self._expiry.hide(living)

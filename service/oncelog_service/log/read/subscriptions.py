@@ -55,6 +55,22 @@ from oncelog_service.storage.records import SubscriptionRow, encode_record
 class Subscriptions:
     """Works on the event loop that owns the topic. Rows in memory are those on disk or on their way there."""
 
+    __slots__ = (
+        "_changes",
+        "_clock",
+        "_fold",
+        "_generations",
+        "_limits",
+        "_polls",
+        "_prefix",
+        "_ranges",
+        "_rows",
+        "_settling",
+        "_store",
+        "_topic",
+        "_writer",
+    )
+
     def __init__(
         self, topic: OpenTopic, rows: dict[str, SubscriptionRow], ranges: Ranges, polls: Polls, settling: Settling
     ) -> None:
@@ -66,7 +82,6 @@ class Subscriptions:
         self._clock = topic.clock
         self._fold = topic.dedup.fold
         self._limits = topic.limits
-        self._check_open = topic.check_open
         self._rows = rows
         self._ranges = ranges
         self._polls = polls
@@ -87,7 +102,7 @@ class Subscriptions:
         check_start(asked.start)
         if await self._generations.opened_before(SubscriptionRow, asked.name, asked.nonce):
             raise self._generations.consumer_fenced(asked.name, None, None)
-        self._check_open()
+        self._topic.check_open()
         start: int | None = None
         while True:
             row = self._rows.get(asked.name, SubscriptionRow(0))
@@ -97,7 +112,7 @@ class Subscriptions:
             cursor = start if row.cursor is None else row.cursor
             if cursor is None:
                 start = await self._offset_at(asked.start)
-                self._check_open()
+                self._topic.check_open()
                 continue  # somebody else may have opened it meanwhile
             epoch = await self._begin(asked.name, asked.nonce, cursor)
             break
@@ -113,7 +128,7 @@ class Subscriptions:
         row = await self._held(name, asked)
         if begun_by(row.opens, asked.nonce) is None:
             cursor = await self._offset_at(asked.to)
-            self._check_open()
+            self._topic.check_open()
             row = await self._held(name, asked)  # not another's by now
         epoch = begun_by(row.opens, asked.nonce)
         if epoch is None:
@@ -122,7 +137,7 @@ class Subscriptions:
 
     async def delete(self, name: str) -> None:
         """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""
-        self._check_open()
+        self._topic.check_open()
         row = await self._existing(name)
         await self._write(name, SubscriptionRow(row.epoch + 1))
 
@@ -183,7 +198,7 @@ class Subscriptions:
         Raises:
             InvalidRequest, ConsumerFenced, SubscriptionNotFound, StaleMessageId: definite. TopicDamaged.
         """
-        self._check_open()
+        self._topic.check_open()
         self._topic.check_generation(asked.generation)
         row = await self._current(name, asked.epoch)
         if asked.after is not None:
@@ -196,7 +211,7 @@ class Subscriptions:
         while True:
             seen = self._ranges.last_stable_id
             page = await self._polls.page(start, limit, encoding, SETTLED, stable=True)
-            self._check_open()
+            self._topic.check_open()
             await self._current(name, asked.epoch)
             if page.last_id is not None:
                 start, looked_at = after(page.last_id), page.last_id
@@ -204,7 +219,7 @@ class Subscriptions:
             if page.messages or left <= 0:
                 return page._replace(last_id=looked_at)
             await self._more(seen, left)
-            self._check_open()
+            self._topic.check_open()
 
     async def acknowledge(self, name: str, asked: Acknowledge) -> Acknowledged:
         """Move the cursor behind a message, if that is forward; answered when it is on disk.
@@ -215,7 +230,7 @@ class Subscriptions:
             TransactionsUnavailable: it cannot be said how far the log is stable.
         """
         check_acknowledge(asked)
-        self._check_open()
+        self._topic.check_open()
         self._topic.check_generation(asked.generation)
         await self._current(name, asked.epoch)
         if asked.message_id is not None:
@@ -225,7 +240,7 @@ class Subscriptions:
         if self._ranges.stable < cursor <= self._fold.position.upcoming_offset:
             # After a restart it may not be known yet how transactions ended whose messages were given out before.
             await self._settling.settle_all_ended()
-        self._check_open()
+        self._topic.check_open()
         if cursor > self._ranges.stable:
             raise self._out_of_range(f"offset {cursor - 1} was not given to any consumer")
         row = await self._current(name, asked.epoch)
@@ -265,12 +280,12 @@ class Subscriptions:
 
     async def show(self, name: str) -> Subscription:
         """A subscription as it is on disk. Raises SubscriptionNotFound, TopicDamaged."""
-        self._check_open()
+        self._topic.check_open()
         return await self._shown(name, (await self._existing(name)).epoch)
 
     async def show_all(self, names: Sequence[str]) -> list[Subscription]:
         """Show many subscriptions as they are on disk; those that are deleted are left out."""
-        self._check_open()
+        self._topic.check_open()
         rows = {name: self._rows[name] for name in names if name in self._rows}
         await self._writer.drained()
         offsets, upcoming = await self._ranges.offsets(TopicAsked()), self._fold.position.upcoming_offset

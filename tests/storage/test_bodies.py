@@ -1,0 +1,37 @@
+"""Texts that are made all at once are those that are joined from their parts one by one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.wire.avro_parts import encode_long
+from oncelog_service.storage.bodies import Part, texts
+
+MAX = 2**63 - 1
+firsts = st.integers(0, MAX) | st.builds(
+    lambda bits, back: max(0, min(MAX, 2**bits - back)), st.integers(0, 63), st.integers(-3, 300)
+)
+
+
+@st.composite
+def parts_of(draw: st.DrawFn) -> tuple[int, list[Part]]:
+    """How many texts, and their parts."""
+    count = draw(st.sampled_from([1, 2, 40, 41, 64, 65, 129, 200, 1_000]))
+    numbers = firsts.map(lambda first: min(first, MAX - count))
+    ids = st.tuples(st.binary(max_size=3), st.integers(0, 2**24 - count)).map(
+        lambda each: [each[0] + (each[1] + at).to_bytes(3, "big") for at in range(count)]
+    )
+    return count, draw(st.lists(st.binary(max_size=20) | numbers | ids, min_size=1, max_size=6))
+
+
+def one_by_one(part: Part, index: int) -> bytes:
+    if isinstance(part, bytes):
+        return part
+    return encode_long(part + index) if isinstance(part, int) else part[index]
+
+
+@given(parts_of())
+def test_texts_are_their_parts_joined(asked: tuple[int, list[Part]]) -> None:
+    count, parts = asked
+    assert [*texts(count, *parts)] == [b"".join(one_by_one(part, index) for part in parts) for index in range(count)]
