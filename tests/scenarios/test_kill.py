@@ -88,18 +88,21 @@ def test_senders_who_all_wait_for_one_message_when_the_service_is_killed_lose_do
 # --- the producer is killed
 
 
-@pytest.mark.parametrize(("rows", "kills"), [(15_000, 3), pytest.param(100_000, 20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "rows", "kills"),
+    [("calls", 15_000, 3), ("tasks", 8_000, 3), pytest.param("calls", 100_000, 20, marks=pytest.mark.slow)],
+)
 def test_a_producer_killed_at_random_moments_resumes_and_every_row_is_there_once(
-    service: ServiceProcess, rows: int, kills: int
+    service: ServiceProcess, kind: str, rows: int, kills: int
 ) -> None:
     """The last but one dies together with the service."""
     with seeded() as rng:
         for number in range(kills):
-            acknowledged = _publish_and_kill(service, rows, rng.uniform(0.0, 0.1), with_service=number == kills - 2)
+            acknowledged = _publish_and_kill(service, kind, rows, rng.uniform(0.0, 0.1), with_service=number == kills - 2)
             log = read_log(service.url, TOPIC)
             assert [message.sequence_id for message in log] == list(range(len(log)))
             assert acknowledged < len(log) < rows, "a kill that comes too late proves nothing"
-        with _loader(service, rows) as loader:
+        with _loader(service, kind, rows) as loader:
             loader.communicate(timeout=600)
             assert loader.returncode == 0
         log = read_log(service.url, TOPIC)
@@ -107,9 +110,9 @@ def test_a_producer_killed_at_random_moments_resumes_and_every_row_is_there_once
         assert [message.sequence_id for message in log] == list(range(rows))
 
 
-def _publish_and_kill(service: ServiceProcess, rows: int, seconds: float, with_service: bool) -> int:
+def _publish_and_kill(service: ServiceProcess, kind: str, rows: int, seconds: float, with_service: bool) -> int:
     """The highest row acknowledged to a producer that was killed so many seconds after its first receipt."""
-    with _loader(service, rows) as loader:
+    with _loader(service, kind, rows) as loader:
         assert loader.stdout is not None
         first = loader.stdout.readline()
         time.sleep(seconds)
@@ -122,8 +125,8 @@ def _publish_and_kill(service: ServiceProcess, rows: int, seconds: float, with_s
     return int(told[-1])
 
 
-def _loader(service: ServiceProcess, rows: int) -> AbstractContextManager[subprocess.Popen[str]]:
-    return process("tests.scenarios.writing", service.url, TOPIC, "loader", rows)
+def _loader(service: ServiceProcess, kind: str, rows: int) -> AbstractContextManager[subprocess.Popen[str]]:
+    return process("tests.scenarios.writing", kind, service.url, TOPIC, "loader", rows)
 
 
 # --- two incarnations
@@ -131,7 +134,7 @@ def _loader(service: ServiceProcess, rows: int) -> AbstractContextManager[subpro
 
 def test_a_paused_producer_that_awakes_after_it_was_replaced_stores_nothing_more(service: ServiceProcess) -> None:
     rows = 15_000
-    with _loader(service, rows) as old:
+    with _loader(service, "calls", rows) as old:
         assert old.stdout is not None
         old.stdout.readline()
         old.send_signal(signal.SIGSTOP)

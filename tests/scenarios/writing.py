@@ -297,22 +297,42 @@ class Load:
             assert follower.messages == self._log, "somebody was given something else"
 
 
+def _tell(receipt: Receipt) -> None:
+    sys.stdout.write(f"{receipt.sequence_id}\n")
+    sys.stdout.flush()
+
+
 def publish_rows(url: str, topic: str, name: str, rows: int) -> None:
     """Publish rows 0 … rows - 1, but for those that are there already; a line on stdout for each acknowledged row."""
     waiting: deque[Future[Receipt]] = deque()
-
-    def tell() -> None:
-        sys.stdout.write(f"{waiting.popleft().result().sequence_id}\n")
-        sys.stdout.flush()
-
     with Client(url, retry=PATIENCE) as client, Producer(topic, name=name, client=client, batch_max_messages=20) as producer:
         for row in producer.resume(range(rows), sequence_id=lambda row: row):
             waiting.append(producer.send_async(payload_of(name, row), sequence_id=row))
             while waiting and (waiting[0].done() or len(waiting) > 100):
-                tell()
+                _tell(waiting.popleft().result())
         while waiting:
-            tell()
+            _tell(waiting.popleft().result())
+
+
+async def publish_rows_in_tasks(url: str, topic: str, name: str, rows: int) -> None:
+    """The same by tasks of one event loop, each of which awaits its own message."""
+    waiting: deque[asyncio.Task[Receipt]] = deque()
+    async with (
+        AsyncClient(url, retry=PATIENCE) as client,
+        AsyncProducer(topic, name=name, client=client, batch_max_messages=4, delivery_timeout=PATIENCE) as producer,
+    ):
+        for row in producer.resume(range(rows), sequence_id=lambda row: row):
+            # Tasks that begin in one order take their numbers in it.
+            waiting.append(asyncio.create_task(producer.send(payload_of(name, row), sequence_id=row)))
+            if len(waiting) == 64:
+                _tell(await waiting.popleft())
+        while waiting:
+            _tell(await waiting.popleft())
 
 
 if __name__ == "__main__":
-    publish_rows(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    kind, *given, count = sys.argv[1:]
+    if kind == "tasks":
+        asyncio.run(publish_rows_in_tasks(*given, int(count)))  # type: ignore[call-arg]
+    else:
+        publish_rows(*given, int(count))  # type: ignore[call-arg]
