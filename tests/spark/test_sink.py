@@ -15,7 +15,6 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from oncelog import Client
 from oncelog.errors import (
     BranchGone,
     ConnectionFailed,
@@ -33,7 +32,7 @@ from oncelog.spark.writing.sink import BatchWriter, Staged, StreamWriter
 from oncelog.spark.writing.write_options import WriteOptions
 from tests.model.log import read_log
 from tests.patience import until
-from tests.spark.topics import values
+from tests.spark.topics import Topics, values
 from tests.world.service import RunningService, ServiceProcess, running_service
 
 PLAIN = StructType().add("key", BinaryType()).add("value", BinaryType())
@@ -41,16 +40,27 @@ ROUTED = StructType().add("value", BinaryType()).add("topic", StringType())
 NUMBERED = StructType().add("value", BinaryType()).add("producer", StringType()).add("sequence_id", LongType())
 
 
-@pytest.fixture
-def service(running: RunningService) -> RunningService:
-    """One for each test: queries have the same ids."""
-    return running
+class Log(Topics):
+    """A topic, others, and jobs that write into them."""
+
+    def job(self, query: str | None = "query-1", topic: str | None = "", **options: str) -> Job:
+        """``topic``: None: where each row says."""
+        return Job(self.url, query, **({} if topic is None else {"topic": topic or self.topic}), **options)
+
+    def values(self, topic: str = "") -> list[bytes]:
+        return values(self.url, topic or self.topic)
+
+    def staged(self) -> list[str]:
+        """Ids of what is neither committed nor dropped."""
+        return [each.id for each in self.client.atomic_transactions("spark")]
 
 
 @pytest.fixture
-def topic(service: RunningService, request: pytest.FixtureRequest) -> str:
-    name = request.node.name[:200].replace("[", "-").replace("]", "")
-    return created(service.url, name)
+def log(running: RunningService) -> Iterator[Log]:
+    """Of a service for each test: queries have the same ids."""
+    made = Log(running.url)
+    yield made
+    made.client.close()
 
 
 class Job:
@@ -59,7 +69,7 @@ class Job:
     def __init__(self, url: str, query: str | None = "query-1", **options: str) -> None:
         sink._swept.clear()  # as in a new process
         self.query = query
-        self.options = WriteOptions.parse({"url": url, "retryTimeoutMs": "3000", **options})
+        self.options = WriteOptions.parse({"url": url, "retryTimeoutMs": "3000"} | options)
         self.schema = PLAIN
 
     def writer(self) -> Any:
@@ -104,55 +114,42 @@ def routed(*pairs: tuple[str | None, bytes]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.binary()), pa.array(topics, pa.string())], names=["value", "topic"])
 
 
-def created(url: str, topic: str) -> str:
-    with Client(url) as client:
-        client.create_topic(topic)
-    return topic
-
-
 def numbered(*each: tuple[bytes, str | None, int | None]) -> pa.RecordBatch:
     values, producers, ids = zip(*each, strict=True)
     columns = [pa.array(values, pa.binary()), pa.array(producers, pa.string()), pa.array(ids, pa.int64())]
     return pa.record_batch(columns, names=["value", "producer", "sequence_id"])
 
 
-def in_progress(url: str, group: str = "spark") -> list[str]:
-    with Client(url) as client:
-        return [each.id for each in client.atomic_transactions(group=group)]
-
-
 # --- a batch lands whole, in order, once
 
 
-def test_partitions_follow_each_other_by_their_numbers_and_rows_as_they_came(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic, chunkMessages="7")
+def test_partitions_follow_each_other_by_their_numbers_and_rows_as_they_came(log: Log) -> None:
+    job = log.job(chunkMessages="7")
     writer, wanted = job.writer(), [b"%d" % number for number in range(200)]
     second = job.task(writer, 0, [rows(*wanted[at : at + 30]) for at in range(60, 200, 30)], partition=1)
     first = job.task(writer, 0, rows(*wanted[:60], keys=[b"k", None, b"", *wanted[3:60]]), partition=0)
-    assert values(service.url, topic) == []  # nobody sees what is staged
+    assert log.values() == []  # nobody sees what is staged
     job.commit(0, [first, second])
-    assert values(service.url, topic) == wanted
-    assert [message.key for message in read_log(service.url, topic)[:4]] == [b"k", None, b"", b"3"]
+    assert log.values() == wanted
+    assert [message.key for message in read_log(log.url, log.topic)[:4]] == [b"k", None, b"", b"3"]
 
 
-def test_several_topics_get_their_rows_in_one_commit_or_none_of_them_any(service: RunningService, topic: str) -> None:
-    other, job = created(service.url, topic + "-other"), Job(service.url)
+def test_several_topics_get_their_rows_in_one_commit_or_none_of_them_any(log: Log) -> None:
+    topic, other, job = log.topic, log.other(), log.job(topic=None)
     job.schema = ROUTED
     with pytest.raises(TopicNotFound, match="creates no topics: create missing in namespace default first"):
         job.run(0, routed((topic, b"a"), ("missing", b"b")))
-    assert (values(service.url, topic), in_progress(service.url)) == ([], [])
+    assert (log.values(), log.staged()) == ([], [])
     job.run(0, routed((topic, b"a"), (other, b"b"), (topic, b"c")), routed((other, b"d")))
-    assert (values(service.url, topic), values(service.url, other)) == ([b"a", b"c"], [b"b", b"d"])
+    assert (log.values(), log.values(other)) == ([b"a", b"c"], [b"b", b"d"])
 
 
-def test_partitions_without_rows_are_not_shown_to_the_service_and_an_empty_batch_asks_it_nothing(
-    service: RunningService, topic: str
-) -> None:
-    job = Job(service.url, topic=topic)
+def test_partitions_without_rows_are_not_shown_to_the_service_and_an_empty_batch_asks_it_nothing(log: Log) -> None:
+    job = log.job()
     _, messages = job.stage(0, [rows(), rows(b"a"), []])
     assert [isinstance(each, Staged) for each in messages] == [False, True, False]
     job.commit(0, messages)
-    assert values(service.url, topic) == [b"a"]
+    assert log.values() == [b"a"]
     silent = Job("http://127.0.0.1:1", topic="nobody-is-asked")
     silent.run(0, rows(), [])
 
@@ -160,35 +157,35 @@ def test_partitions_without_rows_are_not_shown_to_the_service_and_an_empty_batch
 # --- attempts
 
 
-def test_of_two_attempts_of_a_task_only_the_chosen_one_counts(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic)
+def test_of_two_attempts_of_a_task_only_the_chosen_one_counts(log: Log) -> None:
+    job = log.job()
     writer = job.writer()
     job.task(writer, 0, rows(b"a"), attempt=0)  # it got other rows, and its message is lost
     chosen = job.task(writer, 0, rows(b"a", b"b"), attempt=1)
     job.commit(0, [chosen])
-    assert values(service.url, topic) == [b"a", b"b"]
-    until(lambda: in_progress(service.url) == [])  # the other one is dropped by the commit
+    assert log.values() == [b"a", b"b"]
+    until(lambda: log.staged() == [])  # the other one is dropped by the commit
 
 
-def test_a_task_that_lives_on_through_the_commit_is_refused_there(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic, chunkMessages="1")
+def test_a_task_that_lives_on_through_the_commit_is_refused_there(log: Log) -> None:
+    job = log.job(chunkMessages="1")
     writer, messages = job.stage(0, [rows(b"a")])
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield rows(b"b")
         job.commit(0, messages)
-        until(lambda: in_progress(service.url) == [])
+        until(lambda: log.staged() == [])
         yield rows(b"c")
 
     for late in (slow(), rows(b"late")):
         with pytest.raises(TransactionNotInProgress, match="nothing that this task has staged counts"):
             job.task(writer, 0, late)
-    assert values(service.url, topic) == [b"a"]
-    assert in_progress(service.url) == []
+    assert log.values() == [b"a"]
+    assert log.staged() == []
 
 
-def test_a_task_that_fails_leaves_nothing(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic, chunkMessages="1")
+def test_a_task_that_fails_leaves_nothing(log: Log) -> None:
+    job = log.job(chunkMessages="1")
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield rows(b"a", b"b", b"c", b"d")
@@ -196,14 +193,14 @@ def test_a_task_that_fails_leaves_nothing(service: RunningService, topic: str) -
 
     with pytest.raises(ZeroDivisionError):
         job.task(job.writer(), 0, failing())
-    assert in_progress(service.url) == []
+    assert log.staged() == []
 
 
 # --- batches that come again
 
 
-def test_a_batch_that_comes_again_is_not_written_again_however_it_is_cut(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic, producer=topic)
+def test_a_batch_that_comes_again_is_not_written_again_however_it_is_cut(log: Log) -> None:
+    job = log.job(producer=log.topic)
     job.run(0, rows(b"x"))
     _, messages = job.stage(1, [rows(b"a", b"b", keys=[b"k", None]), rows(b"c")])
     with warnings.catch_warnings():
@@ -212,78 +209,70 @@ def test_a_batch_that_comes_again_is_not_written_again_however_it_is_cut(service
             job.commit(1, messages)
         job.run(1, rows(b"a", keys=[b"k"]), rows(), rows(b"c", b"b"))
     job.run(2, rows(b"d"))
-    assert values(service.url, topic) == [b"x", b"a", b"b", b"c", b"d"]
-    until(lambda: in_progress(service.url) == [])
+    assert log.values() == [b"x", b"a", b"b", b"c", b"d"]
+    until(lambda: log.staged() == [])
 
 
-def test_a_number_that_comes_with_other_rows_ends_the_query_until_its_name_is_forgotten(
-    service: RunningService, topic: str
-) -> None:
+def test_a_number_that_comes_with_other_rows_ends_the_query_until_its_name_is_forgotten(log: Log) -> None:
     """Of a checkpoint that was rewound, or emptied, or copied: two drivers with one query's id."""
-    job, copy = (Job(service.url, topic=topic, producer=topic) for _ in range(2))
+    job, copy = (log.job(producer=log.topic) for _ in range(2))
     job.run(0, rows(b"a"))
     with pytest.raises(
         RepeatDiffers, match="micro-batch 0 of query query-1 was committed before, with other rows: 1:"
     ) as refusal:
         copy.run(0, rows(b"b"))
-    assert (refusal.value.producer, refusal.value.sequence_id, refusal.value.newest) == (topic, 0, 0)
+    assert (refusal.value.producer, refusal.value.sequence_id, refusal.value.newest) == (log.topic, 0, 0)
     assert refusal.value.definite, "nothing of it was written"
-    for way in ("another option producer", f'forget_group_producer("spark", "{topic}")', "onDifferentRows=warn"):
+    for way in ("another option producer", f'forget_group_producer("spark", "{log.topic}")', "onDifferentRows=warn"):
         assert way in str(refusal.value)
     copy.run(1, rows(b"c"))
     with pytest.raises(RepeatDiffers, match=r"micro-batch 0 .*comes when number 1 .* is committed") as refusal:
         job.run(0, rows(b"a"))
     assert (refusal.value.sequence_id, refusal.value.newest) == (0, 1)
-    assert values(service.url, topic) == [b"a", b"c"]
-    until(lambda: in_progress(service.url) == [])
-    with Client(service.url) as client:
-        client.forget_group_producer("spark", topic)
+    assert log.values() == [b"a", b"c"]
+    until(lambda: log.staged() == [])
+    log.client.forget_group_producer("spark", log.topic)
     job.run(0, rows(b"a", b"c"))
-    assert values(service.url, topic) == [b"a", b"c"] * 2
+    assert log.values() == [b"a", b"c"] * 2
 
 
-def test_rows_that_differ_are_passed_over_where_the_option_says_so(
-    service: RunningService, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = Job(service.url, topic=topic, producer=topic, onDifferentRows="warn")
+def test_rows_that_differ_are_passed_over_where_the_option_says_so(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    job = log.job(producer=log.topic, onDifferentRows="warn")
     job.run(1, rows(b"a"))
     for batch, value in ((0, b"a"), (1, b"b")):
         with pytest.warns(UserWarning, match=f"micro-batch {batch} of query query-1 (comes when|was committed before)"):
             job.run(batch, rows(value))
     assert "checkpoint was restored" in caplog.text
     job.run(2, rows(b"c"))
-    assert values(service.url, topic) == [b"a", b"c"]
+    assert log.values() == [b"a", b"c"]
 
 
-def test_commits_are_known_by_the_query_and_groups_do_not_know_each_other(service: RunningService, topic: str) -> None:
-    Job(service.url, query="one", topic=topic).run(0, rows(b"a"))
-    Job(service.url, query="two", topic=topic).run(0, rows(b"b"))
-    with Client(service.url) as client:
-        known = client.group_producer("spark", "spark-one")
+def test_commits_are_known_by_the_query_and_groups_do_not_know_each_other(log: Log) -> None:
+    log.job("one").run(0, rows(b"a"))
+    log.job("two").run(0, rows(b"b"))
+    known = log.client.group_producer("spark", "spark-one")
     assert (known.sequence_id, known.incarnation, known.messages) == (0, "one", 1)
     for group, value in (("left", b"c"), ("right", b"d")):
-        Job(service.url, query=group, topic=topic, producer=topic, group=group).run(0, rows(value))
-    assert values(service.url, topic) == [b"a", b"b", b"c", b"d"]
+        log.job(group, producer=log.topic, group=group).run(0, rows(value))
+    assert log.values() == [b"a", b"b", b"c", b"d"]
 
 
 # --- a new checkpoint under an old name
 
 
-def test_a_new_checkpoint_is_refused_under_an_old_name_unless_it_takes_over_from_that_query(
-    service: RunningService, topic: str
-) -> None:
-    old = Job(service.url, query="old", topic=topic, producer=topic, takeOver="old")  # what nobody has, and oneself
+def test_a_new_checkpoint_is_refused_under_an_old_name_unless_it_takes_over_from_that_query(log: Log) -> None:
+    old = log.job("old", producer=log.topic, takeOver="old")  # what nobody has, and oneself
     for _ in range(2):
         old.run(7, rows(b"a"))
     for options in ({}, {"takeOver": "older"}):
         with pytest.raises(ProducerFenced, match=r"belongs to query old, and this is query new.*set option takeOver") as refusal:
-            Job(service.url, query="new", topic=topic, producer=topic, **options).run(0, rows(b"b"))
+            log.job("new", producer=log.topic, **options).run(0, rows(b"b"))
         assert (refusal.value.current_incarnation, refusal.value.definite) == ("old", True)
-    assert values(service.url, topic) == [b"a"]
-    new = Job(service.url, query="new", topic=topic, producer=topic, takeOver="old")
+    assert log.values() == [b"a"]
+    new = log.job("new", producer=log.topic, takeOver="old")
     for batch, value in ((0, b"b"), (0, b"b"), (1, b"c")):
         new.run(batch, rows(value))
-    assert values(service.url, topic) == [b"a", b"b", b"c"]
+    assert log.values() == [b"a", b"b", b"c"]
     with pytest.raises(ProducerFenced):
         old.run(8, rows(b"zombie"))
 
@@ -291,18 +280,18 @@ def test_a_new_checkpoint_is_refused_under_an_old_name_unless_it_takes_over_from
 # --- what goes wrong
 
 
-def test_abort_leaves_nothing_but_what_is_committed_and_the_batch_can_come_again(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic)
+def test_abort_leaves_nothing_but_what_is_committed_and_the_batch_can_come_again(log: Log) -> None:
+    job = log.job()
     _, messages = job.stage(3, [rows(b"a"), rows(b"b")])
     job.writer().abort([messages[0], None, messages[1]], 3)
-    assert in_progress(service.url) == []
+    assert log.staged() == []
     with pytest.raises(BranchGone):
         job.commit(3, messages)
     _, messages = job.stage(3, [rows(b"a"), rows(b"b")])
     job.commit(3, messages)  # whose answer Spark has not got
     job.writer().abort(messages, 3)
     job.run(3, rows(b"a"), rows(b"b"))
-    assert values(service.url, topic) == [b"a", b"b"]
+    assert log.values() == [b"a", b"b"]
 
 
 def test_where_the_service_is_gone_abort_is_quiet_commit_raises_and_none_shows_the_token(
@@ -332,59 +321,57 @@ def test_a_commit_whose_answer_is_lost_says_what_is_known(given: dict[str, str],
     assert str(error) == f"the connection broke. It was tried again for retryTimeoutMs = 3000. {says}."
 
 
-def test_what_was_staged_too_long_ago_is_refused_with_the_option_to_raise(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic, stagingTimeoutMs="1")
-    with Client(service.url) as client:
-        client.begin_atomic("spark", id="staged-long-ago", timeout=0.001, of="spark-x.0")
+def test_what_was_staged_too_long_ago_is_refused_with_the_option_to_raise(log: Log) -> None:
+    job = log.job(stagingTimeoutMs="1")
+    log.client.begin_atomic("spark", id="staged-long-ago", timeout=0.001, of="spark-x.0")
     messages = [Staged("spark-x.0", "staged-long-ago", 1, 1, "query-1")]
-    until(lambda: "staged-long-ago" not in in_progress(service.url))
+    until(lambda: "staged-long-ago" not in log.staged())
     with pytest.raises(BranchGone, match=r"stagingTimeoutMs = 1,.*raise it"):
         job.commit(0, messages)
 
 
-def test_what_earlier_attempts_left_is_dropped_by_the_next_commit(service: RunningService, topic: str) -> None:
-    job = Job(service.url, query="left", topic=topic)
+def test_what_earlier_attempts_left_is_dropped_by_the_next_commit(log: Log) -> None:
+    job = log.job("left")
     job.stage(4, [rows(b"a")])  # the driver dies
     job.stage(5, [rows(b"b")])  # and again
     later = job.task(job.writer(), 6, rows(b"d"))
-    Job(service.url, query="left-other", topic=topic).stage(4, [rows(b"c")])
+    log.job("left-other").stage(4, [rows(b"c")])
     job.run(5, rows(b"b"))
-    assert [each.partition(".")[0] for each in in_progress(service.url)] == ["left", "left-other"]  # batch 6, and not its own
+    assert [each.partition(".")[0] for each in log.staged()] == ["left", "left-other"]  # batch 6, and not its own
     job.commit(6, [later])
-    assert values(service.url, topic) == [b"b", b"d"]
+    assert log.values() == [b"b", b"d"]
     job.stage(7, [rows(b"e")])
     job.writer().abort([None], 7)  # Spark does not say what was staged
     job.run(7, rows(b"e"))
-    assert [each.partition(".")[0] for each in in_progress(service.url)] == ["left-other"]
+    assert [each.partition(".")[0] for each in log.staged()] == ["left-other"]
 
 
-def test_no_client_travels_with_a_writer(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic)
+def test_no_client_travels_with_a_writer(log: Log) -> None:
+    job = log.job()
     writer, _ = job.stage(0, [rows(b"a")])
     job.options.connection.client()
     assert b"Client" not in cloudpickle.dumps(writer)
 
 
-def test_a_row_that_is_too_large_says_so(topic: str) -> None:
+def test_a_row_that_is_too_large_says_so() -> None:
     with running_service(max_request_bytes=1 << 20) as small:
-        created(small.url, topic)
+        job = Log(small.url).job()
         with pytest.raises(RequestTooLarge, match="one row, with a value of 2097152 bytes"):
-            Job(small.url, topic=topic).run(0, rows(b"a" * (2 << 20)))
+            job.run(0, rows(b"a" * (2 << 20)))
         with pytest.raises(RequestTooLarge, match="2 rows, the longest value has 1048576 bytes: lower option chunkMessages"):
-            Job(small.url, topic=topic).run(0, rows(b"a" * (1 << 20), b"b"))
+            job.run(0, rows(b"a" * (1 << 20), b"b"))
 
 
-def test_without_sparks_word_on_the_batch_nothing_is_written(service: RunningService, topic: str) -> None:
-    writer = StreamWriter(WriteOptions.parse({"url": service.url, "topic": topic}), PLAIN, False)
+def test_without_sparks_word_on_the_batch_nothing_is_written(log: Log) -> None:
     with pytest.raises(RuntimeError, match=r"streaming\.sql\.batchId"):
-        writer.write(iter([rows(b"a")]))
+        log.job().writer().write(iter([rows(b"a")]))
 
 
 # --- producers that are kept
 
 
-def test_producers_are_kept_in_order_and_repeats_are_left_out(service: RunningService, topic: str) -> None:
-    job = Job(service.url, topic=topic, keepProducers="true")
+def test_producers_are_kept_in_order_and_repeats_are_left_out(log: Log) -> None:
+    job = log.job(keepProducers="true")
     job.schema = NUMBERED
     for wrong in ([numbered((b"a1", "a", 1), (b"a0", "a", 0))], [numbered((b"a1", "a", 1)), numbered((b"a0", "a", 0))]):
         with pytest.raises(InvalidRequest, match="sortWithinPartitions"):
@@ -393,7 +380,7 @@ def test_producers_are_kept_in_order_and_repeats_are_left_out(service: RunningSe
     job.run(1, numbered((b"a1", "a", 1), (b"a2", "a", 2), (b"b5", "b", 5)))
     with pytest.raises(SequenceReused, match="keepProducers=true"):
         job.run(2, numbered((b"other", "a", 0)))
-    kept = [(each.producer, each.sequence_id, each.payload) for each in read_log(service.url, topic)]
+    kept = [(each.producer, each.sequence_id, each.payload) for each in read_log(log.url, log.topic)]
     assert [each for each in kept if each[0] == "a"] == [("a", 0, b"a0"), ("a", 1, b"a1"), ("a", 2, b"a2")]
     assert [each for each in kept if each[0] != "a"] == [("b", 5, b"b5"), (None, None, b"x")]
 
@@ -401,18 +388,18 @@ def test_producers_are_kept_in_order_and_repeats_are_left_out(service: RunningSe
 # --- batches
 
 
-def test_a_batch_appends_whenever_it_is_written(service: RunningService, topic: str) -> None:
+def test_a_batch_appends_whenever_it_is_written(log: Log) -> None:
     for _ in range(2):
-        job = Job(service.url, query=None, topic=topic)
+        job = log.job(None)
         writer, messages = job.stage(0, [rows(b"a"), rows(b"b")])
         writer.commit(messages)
         writer.commit(messages)  # idempotent
-    assert values(service.url, topic) == [b"a", b"b"] * 2
+    assert log.values() == [b"a", b"b"] * 2
 
 
-def test_a_numbered_batch_is_written_once(service: RunningService, topic: str) -> None:
+def test_a_numbered_batch_is_written_once(log: Log) -> None:
     def write(value: bytes, number: str) -> None:
-        job = Job(service.url, query=None, topic=topic, producer=topic, sequenceId=number)
+        job = log.job(None, producer=log.topic, sequenceId=number)
         writer, messages = job.stage(0, [rows(value)])
         writer.commit(messages)
 
@@ -422,57 +409,54 @@ def test_a_numbered_batch_is_written_once(service: RunningService, topic: str) -
         write(b"c", "4")
     with pytest.raises(RepeatDiffers, match=r"comes when number 4 .* is committed"):
         write(b"a", "3")
-    assert values(service.url, topic) == [b"a", b"b"]
+    assert log.values() == [b"a", b"b"]
 
 
-def test_an_aborted_batch_leaves_nothing_also_of_tasks_that_nobody_names(service: RunningService, topic: str) -> None:
-    job = Job(service.url, query=None, topic=topic)
+def test_an_aborted_batch_leaves_nothing_also_of_tasks_that_nobody_names(log: Log) -> None:
+    job = log.job(None)
     writer, _ = job.stage(0, [rows(b"a"), rows(b"b")])
     writer.abort([None, None])
-    assert in_progress(service.url) == []
+    assert log.staged() == []
 
 
-def in_query(url: str, topic: str, query: str | None, number: int, value: bytes) -> None:
+def in_query(log: Log, topic: str, query: str | None, number: int, value: bytes) -> None:
     """A numbered batch that is written within a query's foreachBatch, or outside of any query."""
-    job = Job(url, query=query)
-    job.options = WriteOptions.parse(
-        {"url": url, "topic": topic, "producer": topic.removesuffix("-other"), "sequenceId": str(number)}
-    )
+    job = log.job(query, topic, producer=log.topic, sequenceId=str(number))
     writer = BatchWriter(job.options, PLAIN, False)
     writer.commit([job.task(writer, number, rows(value))])
 
 
 @pytest.mark.parametrize(("first", "second"), [("one", "two"), ("one", None), (None, "one")])
 def test_a_numbered_batch_of_another_query_or_of_none_is_never_taken_for_a_repeat(
-    service: RunningService, topic: str, first: str | None, second: str | None
+    log: Log, first: str | None, second: str | None
 ) -> None:
-    in_query(service.url, topic, first, 5, b"a")
+    in_query(log, log.topic, first, 5, b"a")
     for number in (0, 5, 6):
         with pytest.raises(ProducerFenced, match="belongs to " + (f"query {first}" if first else "a batch outside")):
-            in_query(service.url, topic, second, number, b"a")
-    assert values(service.url, topic) == [b"a"]
+            in_query(log, log.topic, second, number, b"a")
+    assert log.values() == [b"a"]
 
 
-def test_two_writes_of_one_micro_batch_under_one_name_end_the_query(service: RunningService, topic: str) -> None:
+def test_two_writes_of_one_micro_batch_under_one_name_end_the_query(log: Log) -> None:
     """As in one foreachBatch: nothing tells the second one from a repeat but its rows."""
-    other = created(service.url, topic + "-other")
-    in_query(service.url, topic, "query", 0, b"a")
+    other = log.other()
+    in_query(log, log.topic, "query", 0, b"a")
     with pytest.raises(RepeatDiffers, match="each write within foreachBatch has a producer of its own"):
-        in_query(service.url, other, "query", 0, b"a")
-    assert (values(service.url, topic), values(service.url, other)) == ([b"a"], [])
+        in_query(log, other, "query", 0, b"a")
+    assert (log.values(), log.values(other)) == ([b"a"], [])
 
 
-def test_in_output_mode_complete_each_batch_appends_the_whole_result(service: RunningService) -> None:
-    StreamWriter(WriteOptions.parse({"url": service.url, "topic": "t"}), PLAIN, True)
+def test_in_output_mode_complete_each_batch_appends_the_whole_result(log: Log) -> None:
+    StreamWriter(log.job().options, PLAIN, True)
 
 
 # --- the service in between
 
 
-def test_a_service_that_restarts_while_tasks_stage_and_is_away_at_the_commit_loses_nothing(topic: str, tmp_path: Path) -> None:
+def test_a_service_that_restarts_while_tasks_stage_and_is_away_at_the_commit_loses_nothing(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path / "data") as process:
-        created(process.url, topic)
-        job = Job(process.url, topic=topic, chunkMessages="10", retryTimeoutMs="60000")
+        log = Log(process.url)
+        job = log.job(chunkMessages="10", retryTimeoutMs="60000")
         wanted = [b"%d" % number for number in range(200)]
 
         def interrupted() -> Iterator[pa.RecordBatch]:
@@ -488,4 +472,5 @@ def test_a_service_that_restarts_while_tasks_stage_and_is_away_at_the_commit_los
         restart.start()
         job.commit(0, [staged])
         restart.join()
-        assert values(process.url, topic) == wanted
+        assert log.values() == wanted
+        log.client.close()

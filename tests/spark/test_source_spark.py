@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.topics import Topics
@@ -83,6 +82,8 @@ def test_available_now_reads_in_batches_of_the_limit_and_a_batch_done_again_has_
     log.publish([b"b0", b"b1"], other)
     options = {"subscribe": f"{log.topic},{other}", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "5"}
     first = batches(log.stream(**options), tmp_path)
+    pinned = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])
+    assert pinned["topics"][log.topic] == {"base": 0, "pos": 0, "generation": 1, "oldest": True}, "before its first row"
     assert {batch: len(rows) for batch, rows in first.items()} == {0: 0, 1: 5, 2: 5}
     assert sorted(chain(*first.values())) == sorted([f"a{index}" for index in range(8)] + ["b0", "b1"])
     for commit in (tmp_path / "commits").glob("*2*"):
@@ -90,15 +91,6 @@ def test_available_now_reads_in_batches_of_the_limit_and_a_batch_done_again_has_
     log.publish([b"a8"])
     again = batches(log.stream(**options, minPartitions="3"), tmp_path)
     assert again == {2: first[2], 3: ["a8"]}
-
-
-def test_a_stream_from_latest_is_pinned_in_sparks_log_before_its_first_row(log: Log, tmp_path: Path) -> None:
-    log.publish([b"before"])
-    assert batches(log.stream(), tmp_path) == {0: []}
-    logged = (tmp_path / "offsets" / "0").read_text().splitlines()[-1]
-    assert json.loads(logged) == {"v": 1, "topics": {log.topic: {"base": 1, "pos": 1, "generation": 1}}}
-    log.publish([b"after"])
-    assert batches(log.stream(), tmp_path) == {1: ["after"]}
 
 
 def test_a_schema_of_the_callers_own_prunes_columns_of_batch_and_stream(log: Log, tmp_path: Path) -> None:
@@ -110,12 +102,6 @@ def test_a_schema_of_the_callers_own_prunes_columns_of_batch_and_stream(log: Log
     assert batches(stream.option("startingOffsets", "earliest").load(), tmp_path) == {0: [], 1: ["a", "b"]}
     with pytest.raises(Exception, match="column value is not of type string"):
         log.spark.read.format("oncelog").schema("value STRING").options(url=log.url, subscribe=log.topic).load().collect()
-
-
-def test_an_option_that_is_none_is_refused_while_analysing(log: Log) -> None:
-    for load in (log.batch, log.stream):
-        with pytest.raises(AnalysisException, match="did you mean startingOffsets"):
-            load(startingOfset="earliest")
 
 
 def test_filters_are_pushed_down_where_the_option_says_so(log: Log) -> None:
