@@ -418,11 +418,3 @@ def test_a_marker_stays_while_the_service_does_not_know_of_the_commit_whatever_t
     other.finish()
     assert list(SqlParticipant(engine, "shop").recover(client).values()) == ["committed"]
     assert effects(engine) == visible(client) == [1]
-
-
-def test_a_table_of_markers_of_another_kind_is_told_as_such(client: MemoryClient, engine: Engine) -> None:
-    with engine.begin() as connection:
-        old = "write_pointer BIGINT PRIMARY KEY, resource VARCHAR(249), state VARCHAR(9), ended_ms BIGINT"
-        connection.execute(text(f"CREATE TABLE oncelog_transactions ({old})"))
-    with pytest.raises(ValueError, match="lacks: store_id"):
-        client.transaction(SqlParticipant(engine, "shop")).start()

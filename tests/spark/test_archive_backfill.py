@@ -145,41 +145,35 @@ def test_a_data_frame_with_positions_is_published_in_their_order(spark: SparkSes
     assert [int(each.payload) for each in read_log(client.url, topic)] == list(range(300))
 
 
-@pytest.mark.parametrize("others", [1, 100, 1_000])
-def test_of_two_backfills_under_one_name_the_one_that_is_behind_ends(spark: SparkSession, client: Client, others: int) -> None:
-    topic, rows = create(client, f"overtaken-{others}"), numbers(spark, 300)
-
-    def run(rows_each: int, told: Any) -> None:
-        backfill(spark, rows, topic, url=client.url, name=topic, position="id", rows=rows_each, on_progress=told)
-
-    def other(progress: dict[str, Progress]) -> None:
-        if progress[topic].batches == 1:
-            with suppress(Stopped):
-                run(others, stop_after(1))
-
-    with pytest.raises(BackfillOvertaken, match="to position"):
-        run(100, other)
-    run(100, lambda _: None)
-    assert [int(each.payload) for each in read_log(client.url, topic)] == list(range(300))
-
-
-def test_a_backfill_that_is_overtaken_while_it_writes_ends(
-    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("within", "others"), [(False, 1), (False, 1_000), (True, 200)])
+def test_of_two_backfills_under_one_name_the_one_that_is_behind_ends(
+    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch, within: bool, others: int
 ) -> None:
-    """The other one commits between the look at how far it is and our commit: our slice is answered as a duplicate."""
-    topic, rows = create(client, "overtaken-within"), numbers(spark, 300)
+    """Between two slices, or ``within`` one: ours is answered as a duplicate."""
+    topic, rows = create(client, f"overtaken-{within}-{others}"), numbers(spark, 300)
     module = sys.modules["oncelog.spark.jobs.backfill"]  # the name is that of the function, too
     write, slices = module._write, []
 
-    def write_behind_the_other(part: Any, sink: Any) -> int:
-        slices.append(part)
-        if len(slices) == 1:
-            backfill(spark, rows, topic, url=client.url, name=topic, position="id", rows=200)
-        return int(write(part, sink))
+    def run(rows_each: int, told: Any = lambda _: None) -> None:
+        backfill(spark, rows, topic, url=client.url, name=topic, position="id", rows=rows_each, on_progress=told)
 
-    monkeypatch.setattr(module, "_write", write_behind_the_other)
-    with pytest.raises(BackfillOvertaken, match="it has come to position 299"):
-        backfill(spark, rows, topic, url=client.url, name=topic, position="id", rows=100)
+    def other() -> None:
+        with suppress(Stopped):
+            run(others, stop_after(1))
+
+    def overtaken(part: Any, sink: Any) -> int:
+        slices.append(part)
+        if within and len(slices) == 2:
+            other()
+        written = int(write(part, sink))
+        if not within and len(slices) == 1:
+            other()
+        return written
+
+    monkeypatch.setattr(module, "_write", overtaken)
+    with pytest.raises(BackfillOvertaken, match="it has come to position"):
+        run(100)
+    run(100)
     assert [int(each.payload) for each in read_log(client.url, topic)] == list(range(300))
 
 
