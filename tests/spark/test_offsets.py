@@ -17,6 +17,7 @@ from oncelog.spark.reading.offsets import (
     advanced,
     begins,
     capped,
+    fitting,
     from_json,
     loss_at,
     offset_of,
@@ -164,6 +165,12 @@ def test_available_now_ends_at_the_target_whatever_comes_meanwhile(before: dict[
 
 def test_a_topic_made_anew_behind_the_target_has_nothing_for_this_run() -> None:
     assert capped({"t": known(9, 2, generation=2)}, {"t": known(100)})["t"].stable == 2
+
+
+def test_what_fits_into_the_bytes_is_read_and_nothing_of_a_topic_made_anew_between_two_answers() -> None:
+    at, first = dict.fromkeys(TOPICS, 5), dict.fromkeys(TOPICS, known(10))
+    asked = {"a": known(12).model_copy(update={"within": 7}), "b": known(9, generation=2).model_copy(update={"within": 9})}
+    assert {topic: one.stable for topic, one in fitting(at, first, asked).items()} == {"a": 7, "b": 5, "c": 10}
 
 
 # --- what is lost

@@ -228,6 +228,19 @@ def capped(known: Mapping[str, TopicOffsets], target: Mapping[str, TopicOffsets]
     return found
 
 
+def fitting(
+    at: Mapping[str, int], known: Mapping[str, TopicOffsets], asked: Mapping[str, TopicOffsets]
+) -> dict[str, TopicOffsets]:
+    """``known``, but no further than what fits ``within``, as ``asked`` says of some topics: behind what begins ``at`` there."""
+    found = dict(known)
+    for topic, answer in asked.items():
+        # Between the two answers a topic may have been made anew: how far the new one's bytes go says nothing of this one.
+        within = answer.within if answer.generation == known[topic].generation else at[topic]
+        if within is not None and within < known[topic].stable:
+            found[topic] = known[topic].model_copy(update={"stable": within})
+    return found
+
+
 def behind(positions: Positions, newest: Mapping[str, TopicOffsets]) -> Json:
     """How many offsets each topic is stable beyond its position: numbers named as the metrics of Kafka's source."""
     lags = [max(0, newest[topic].stable - positions[topic].pos) for topic in sorted(positions.keys() & newest.keys())]

@@ -279,13 +279,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             return known
         part = max(1, max_bytes // len(new))
         answers = self._ask({topic: TopicAsked(after=begin, max_bytes=part) for topic, begin in new.items()})
-        nearer = dict(known)
-        for topic, answer in answers.items():
-            # Between the two answers a topic may have been made anew: how far the new one's bytes go says nothing of this one.
-            within = answer.within if answer.generation == known[topic].generation else at[topic]
-            if within is not None and within < known[topic].stable:
-                nearer[topic] = known[topic].model_copy(update={"stable": within})
-        return nearer
+        return offsets.fitting(at, known, answers)
 
 
 def _names(edge: Edge, name: str, number: int) -> bool:
