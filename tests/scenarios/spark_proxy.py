@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +56,11 @@ class Answer:
     body: bytes
     then: Callable[[], None] | None = None
     """Called once it has left."""
+
+    @property
+    def state(self) -> str:
+        """What became of a commit."""
+        return str(json.loads(self.body)["state"] if self.status == 200 else self.status)
 
 
 Rule = Callable[[Request, Callable[[], Answer]], Answer | None]
@@ -130,13 +136,9 @@ class FaultProxy:
         finally:
             connection.close()
 
-    def commits(self) -> list[tuple[int | None, str]]:
-        """(micro-batch, body of the answer) of every commit that Spark was answered."""
-        return [
-            (commit.sequence_id, answer.body.decode())
-            for request, answer in self.answered
-            if (commit := request.commit) is not None
-        ]
+    def commits(self, batch: int) -> list[str]:
+        """What became of each commit of a micro-batch, as Spark was answered."""
+        return [answer.state for request, answer in self.answered if request.commits(batch)]
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()

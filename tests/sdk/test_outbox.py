@@ -417,6 +417,7 @@ def test_a_relay_that_was_overtaken_changes_nothing(shop: Shop) -> None:
         lambda: old.change(held),
         lambda: old.change(held, holder=None),
         lambda: old.change(held._replace(holder="new"), next_number=100),
+        lambda: old.change(taken_over._replace(holder="old"), next_number=100),  # as in a database that was put back
     ):
         with pytest.raises(LeaseLost):
             change()

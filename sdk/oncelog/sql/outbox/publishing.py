@@ -59,9 +59,8 @@ class Publishing:
     def publish(self, name: Name, rows: Sequence[Row], next_number: int) -> Published:
         """Publishes rows of one topic, in their order, up to the first that is refused.
 
-        Raises:
-            OutboxBehind: the topic has numbers of this producer that the database never gave, ``next_number`` and above.
-            ProducerFenced: another relay has opened it. Where it is the topic that was made anew, it is opened there.
+        One meets OutboxBehind where the topic has numbers of this producer that the database never gave, ``next_number`` and
+        above. Raises ProducerFenced: another relay has opened it. Where it is the topic that was made anew, it is opened there.
         """
         done = duplicates = 0
         messages = Messages()
@@ -83,7 +82,7 @@ class Publishing:
                 done += len(part)
                 del parts[0]
         except OncelogError as error:
-            if isinstance(error, OutboxBehind) or (isinstance(error, ProducerFenced) and error.generation is None):
+            if isinstance(error, ProducerFenced) and error.generation is None:
                 raise
             # By the next try the topic may be another one, or deduplication switched off; and this may have been stored.
             self._epochs.pop(name, None)
