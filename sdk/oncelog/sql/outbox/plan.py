@@ -105,17 +105,13 @@ class Backlog:
         """Notes that a topic refuses the first of these rows; answers whether that is news.
 
         ``progress``: it has taken others just now, so that it is tried again soon. ``row``: instead of rows, the id of its first
-        one, where none may get a number; until :meth:`unblock`.
+        one, where none may get a number.
         """
         before = self.blocked.get(name)
         tries = 0 if before is None or progress else before.tries + 1
         wait = min(BLOCKED_SECONDS, 0.5 * 2.0 ** min(tries, 16))
         self.blocked[name] = Blocked(error, planned, row, tries, now + wait)
         return before is None or before.error.code != error.code
-
-    def unblock(self, name: Name) -> None:
-        """Notes that the rows of a topic may get numbers, or are gone."""
-        self.blocked.pop(name, None)
 
     def drop(self, done: Collection[Planned]) -> None:
         """Forgets rows that are published, or not in the outbox any more."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -159,7 +159,7 @@ class OutboxRelay:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
@@ -384,7 +384,7 @@ class OutboxRelay:
         row = self._database.first_of(name)
         error = None if row is None else self._check_not_behind(name)
         if error is None:
-            self._backlog.unblock(name)
+            self._backlog.blocked.pop(name, None)
         elif self._backlog.block(name, error, [], time.monotonic(), row=row):
             self._log_refusal(name, row, error)
 
