@@ -66,7 +66,7 @@ def test_what_is_expected_is_that_of_the_first_message_and_a_refusal_burns_nothi
     refused(topic.publish("no", **{**ALL, "expectedOffset": 2}), "last_message_id", None, hex_id(last))
     ahead = {"expectedOffset": 2, "expectedLastMessageId": last}
     refused(topic.publish("no", **ahead, expectedKeyOffsets={"k": None}), "key_offset", None, 1, "k")
-    refused(topic.publish("no", expectedKeyOffsets={"new": 0}), "key_offset", 0, None, "new")
+    refused(topic.publish("no", expectedKeyOffsets={"new": {"long": 0}}), "key_offset", 0, None, "new")
     assert topic.publish("c", **ahead, expectedKeyOffsets={"k": 1, "new": None}).status_code == 200, "it has neither key itself"
     assert told(topic.send("p", 0)) == "s"
     assert topic.payloads() == ["a", "b", "c", "m0"]

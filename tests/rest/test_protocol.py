@@ -144,23 +144,35 @@ GOOD = (
             Told(head("GET", "/nothing", "connection: upgrade", "upgrade: h2c"), 404),
             Told(head("GET", "/echo"), 405),
             Told(head("POST", "/nothing", "content-length: 2000") + b"x" * 2_000, 404),
+            Told(declared(b"x" * LIMIT), 200, b"x" * LIMIT),
             Told(declared(b"x" * (LIMIT + 1)), 413),
             Told(chunked([b"x" * 700] * 2), 413),
         ]
     )
 )
-LAST = st.sampled_from(
-    [
-        Told(declared(b"bye", "connection: close"), 200, b"bye", ends=True),
-        Told(chunked([b"bye"], b"connection: close"), 200, b"bye", ends=True),
-        Told(declared(b"old").replace(b"HTTP/1.1", b"HTTP/1.0"), 200, b"old", ends=True),
-        Told(b"garbage\r\n\r\n", 400, ends=True),
-        Told(declared(b"x", "transfer-encoding: chunked"), 400, ends=True),
-        Told(head("POST", "/echo", "transfer-encoding: chunked") + b"zz\r\n", 400, ends=True),
-        Told(head("POST", "/nothing", "transfer-encoding: chunked") + b"zz\r\n", 404, ends=True),
-        Told(b"CONNECT oncelog:80 HTTP/1.1\r\n\r\n", 400, ends=True),
-    ]
-)
+ENDS = [
+    Told(declared(b"bye", "connection: close"), 200, b"bye", ends=True),
+    Told(chunked([b"bye"], b"connection: close"), 200, b"bye", ends=True),
+    Told(declared(b"old").replace(b"HTTP/1.1", b"HTTP/1.0"), 200, b"old", ends=True),
+    *(
+        Told(garbage, 400, ends=True)
+        for garbage in (
+            b"garbage\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # who speaks TLS
+            b"GET\r\n\r\n",
+            b"GET /\xff\xfe HTTP/1.1\r\nhost: x\r\n\r\n",
+            head("POST", "/echo", "bad header"),
+            head("POST", "/echo", "content-length: -5"),
+            head("POST", "/echo", f"content-length: {10**30}"),
+        )
+    ),
+    Told(declared(b"x", "transfer-encoding: chunked"), 400, ends=True),
+    Told(head("POST", "/echo", "transfer-encoding: chunked") + b"zz\r\n", 400, ends=True),
+    Told(head("POST", "/nothing", "transfer-encoding: chunked") + b"zz\r\n", 404, ends=True),
+    Told(b"CONNECT oncelog:80 HTTP/1.1\r\n\r\n", 400, ends=True),
+]
+"""What is the last that is answered on a connection."""
+LAST = st.sampled_from(ENDS)
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -211,6 +223,18 @@ def test_however_the_bytes_are_cut_the_same_is_answered_and_done_in_order(
         obeyed = [each.body for each in told if each.body is not None]
         assert [body for status, body in answers if status == 200] == obeyed == echo.seen
         assert wire.closed == (last is not None)
+
+    run(check)
+
+
+def test_whatever_ends_a_connection_is_answered_and_nothing_behind_it_is_read() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        for last in ENDS:
+            wire = Wire(shared)
+            for byte in last.raw + b"POST /echo HTTP/1.1\r\n\r\n":
+                await wire.send(bytes([byte]))
+            await until(lambda wire=wire: wire.closed)  # type: ignore[misc]
+            assert [status for status, _ in wire.answers()] == [last.status], last
 
     run(check)
 
@@ -391,18 +415,23 @@ def test_a_client_that_takes_nothing_of_its_answer_is_waited_for_only_so_long(
     run(check)
 
 
-@pytest.mark.parametrize("path", ["/echo", "/nothing"])
-@pytest.mark.parametrize("begun", [b"0\r\nx: ", b"1;"], ids=["trailer", "extension"])
-def test_what_surrounds_a_body_is_bounded_as_a_head_is(path: str, begun: bytes) -> None:
+AROUND = head("POST", "/echo", "transfer-encoding: chunked") + b"2\r\nxy\r\n"
+
+
+@pytest.mark.parametrize(
+    "begun", [b"POST /echo HTTP/1.1\r\nx: ", AROUND + b"0\r\nx: ", AROUND + b"1;"], ids=["head", "trailer", "extension"]
+)
+@pytest.mark.parametrize("path", [b"/echo", b"/nothing"])
+def test_a_head_and_what_surrounds_a_body_are_bounded(path: bytes, begun: bytes) -> None:
     async def check(echo: Echo, shared: Shared) -> None:
         wire = Wire(shared)
-        await wire.send(head("POST", path, "transfer-encoding: chunked") + b"2\r\nxy\r\n" + begun, turns=5)
+        await wire.send(begun.replace(b"/echo", path), turns=5)
         sent = 0
         while not wire.closed:
             await wire.send(b"x" * 1_000, turns=5)
             sent += 1_000
         assert 60_000 < sent < 70_000
-        assert [status for status, _ in wire.answers()] == [400 if path == "/echo" else 404]
+        assert [status for status, _ in wire.answers()] == [404 if path == b"/nothing" and begun.startswith(AROUND) else 400]
         assert echo.seen == []
 
     run(check)

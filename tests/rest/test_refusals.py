@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from oncelog.errors import NotFound
 from oncelog.wire.codec import encode
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
 from oncelog_service.rest.routes import Route
@@ -348,10 +347,3 @@ def test_of_very_many_wrong_values_none_is_named(topic: Topic) -> None:
         problem = refused(send(topic, "POST", "/v1/transactions/5/commit", as_json({"changes": [1] * wrong})))
         assert said in problem["detail"]
         assert len(problem["detail"]) < 500
-
-
-def test_every_error_of_an_address_is_one_that_it_documents() -> None:
-    for route in ROUTES:
-        assert all(error.status is not None for error in route.errors), named(route)
-        if "{topic}" in route.path and route.method != "PUT":
-            assert any(issubclass(error, NotFound) for error in route.errors), named(route)

@@ -8,7 +8,7 @@ from oncelog import Client
 from oncelog.wire.avro_parts import encode_bytes, encode_long
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
 from oncelog.wire.transaction import Transaction
-from tests.rest.talk import TIMEOUT, Topic, assert_problem, connected, head, read_answer
+from tests.rest.talk import TIMEOUT, Topic, assert_problem
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, running_service
 
@@ -136,17 +136,9 @@ def test_what_is_published_in_one_form_is_read_in_every_other(running: RunningSe
     assert full.content.count(payload) == 2
 
 
-def test_the_media_type_may_carry_parameters(running: RunningService) -> None:
+def test_the_media_type_may_carry_parameters_and_head_answers_as_get(running: RunningService) -> None:
     topic = Topic(running.url)
     assert topic.post("/publish", b'{"messages":["a"]}', JSON + "; charset=utf-8").status_code == 200
     assert topic.post("/poll", b"{}", "Application/JSON").json()[0]["payload"] == "a"
-
-
-def test_head_answers_like_get_without_a_body(running: RunningService) -> None:
-    with connected(running.url) as connection:
-        connection.sendall(head("HEAD", "/healthz") + head("GET", "/healthz"))
-        stream = connection.makefile("rb")
-        assert stream.readline().startswith(b"HTTP/1.1 200")
-        while stream.readline().strip():
-            pass
-        assert read_answer(stream)[0] == 200
+    of_head, of_get = (topic.request(method, "/stats") for method in ("HEAD", "GET"))
+    assert (of_head.status_code, of_head.headers["content-length"]) == (200, of_get.headers["content-length"])

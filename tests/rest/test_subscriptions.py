@@ -1,4 +1,4 @@
-"""Expectations and subscriptions over HTTP: how each is written and answered, and what is refused with which code."""
+"""Subscriptions over HTTP: how each call is written and answered, and what is refused with which code."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ import requests
 
 from oncelog.wire.codec import decode_polled
 from oncelog.wire.media import JSON, ONCELOG_AVRO
-from tests.patience import PATIENCE
 from tests.rest.talk import Topic, assert_problem, done, hex_id
 from tests.world.service import RunningService
-
-NEVER = "\x00" * 20
-"""The last message id of a topic that has none."""
-
-
-@pytest.fixture
-def checked(running: RunningService) -> Topic:
-    return Topic(running.url, "checked", **{"check.expected.offsets": "true"})
 
 
 @pytest.fixture
@@ -91,35 +82,3 @@ def test_messages_are_answered_as_a_poll_answers_them(topic: Topic, accept: str 
     else:
         assert answer.headers["content-type"] == JSON
         assert answer.json() == topic.read()
-
-
-# --- expectations
-
-
-def test_each_expectation_holds_or_its_mismatch_says_what_is_so(checked: Topic) -> None:
-    assert checked.publish("x", expectedLastMessageId=NEVER, keys=["k"]).status_code == 200
-    first = checked.read()[-1]["id"]
-    assert (
-        checked.publish("x", expectedLastMessageId=hex_id(first), keys=["\xff"], expectedKeyOffsets={"k": 0}).status_code == 200
-    )
-    last = hex_id(checked.read()[-1]["id"])
-    for expected, facts in (
-        ({"expectedOffset": 0}, ("offset", 0, 2, None)),
-        ({"expectedLastMessageId": NEVER}, ("last_message_id", None, last, None)),
-        ({"expectedLastMessageId": first}, ("last_message_id", hex_id(first), last, None)),
-        ({"expectedKeyOffsets": {"k": None}}, ("key_offset", None, 0, "k")),
-        ({"expectedKeyOffsets": {"k": 0, "l": 0}}, ("key_offset", 0, None, "l")),
-        ({"expectedOffset": 5, "expectedLastMessageId": NEVER, "expectedKeyOffsets": {"k": None}}, ("offset", 5, 2, None)),
-    ):
-        problem = assert_problem(checked.publish("x", **expected), 412, "offset_mismatch")
-        assert problem["topic"] == "default/checked"
-        assert tuple(problem.get(name) for name in ("condition", "expected", "actual", "key")) == facts
-    assert checked.publish("x", expectedKeyOffsets={"\xff": {"long": 1}}, expectedOffset=2).status_code == 200
-    assert len(checked.read()) == 3
-
-
-def test_a_key_whose_newest_message_is_undecided_is_named_with_its_transaction(checked: Topic) -> None:
-    pointer = checked.session.post(checked.base + "/v1/transactions", timeout=PATIENCE).json()["writePointer"]
-    checked.publish_under(pointer, "a", keys=["k"])
-    problem = assert_problem(checked.publish("b", expectedKeyOffsets={"k": 0}), 409, "key_in_transaction")
-    assert (problem["key"], problem["write_pointer"]) == ("k", pointer)
