@@ -175,8 +175,11 @@ def test_the_stored_messages_of_a_producer_are_found_newest_first() -> None:
         10: (10, 7),
     }
     assert [each.group_index for each in latest_stored(log.store, KEY, 4)] == [8, 7, 6, 5]
+    del log.disk.tables[Table.PAYLOAD][KEY + log.stored_runs(100)[1].id]
+    with pytest.raises(TopicDamaged, match="number 3 is missing"):
+        find_stored(log.store, KEY, "a", [8])
     flip(log.disk, Table.PAYLOAD, KEY + log.stored_runs(100)[-1].id)
-    with pytest.raises(TopicDamaged):
+    with pytest.raises(TopicDamaged, match="checksum"):
         find_stored(log.store, KEY, "a", [8])
 
 

@@ -81,7 +81,7 @@ def test_what_retention_deleted_is_not_found_and_is_no_error(run_bytes: int, tog
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("run_bytes", [EACH, SOME])
-@pytest.mark.parametrize("missing", [2, 3, 5, 9, 12])
+@pytest.mark.parametrize("missing", [0, 2, 3, 5, 9, 12])
 def test_a_message_damaged_or_missing_on_the_way_is_refused_and_never_answered_from_others(
     missing: int, run_bytes: int, together: bool
 ) -> None:
@@ -125,6 +125,27 @@ def test_a_group_that_does_not_hold_the_producer_it_should_is_damage() -> None:
     flip(log.disk, Table.PAYLOAD, min(log.disk.tables[Table.PAYLOAD]))
     with pytest.raises(TopicDamaged):
         walk(log.store, PREFIX, "b", at, [0])
+
+
+class TrimmedMeanwhile(MemoryStore):
+    """Retention deletes every row of the log before the first payload is read."""
+
+    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        if table is Table.PAYLOAD:
+            self.disk.tables[Table.MESSAGE].clear()
+        return super().scan(table, start, stop, reverse=reverse)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_group_that_lacks_a_payload_is_refused_unless_it_was_deleted_meanwhile(number: int) -> None:
+    log = WrittenLog(run_bytes=EACH)
+    log.put(5, Columns([b"0", b"1", b"2"], "a", [0, 1, 2]))
+    log.publish_stored(5)
+    payloads = log.disk.tables[Table.PAYLOAD]
+    del payloads[sorted(payloads)[number]]
+    with pytest.raises(TopicDamaged, match=f"number {number} is missing"):
+        walk(log.store, PREFIX, "a", log.newest["a"], [0])
+    walk(TrimmedMeanwhile(log.disk), PREFIX, "a", log.newest["a"], [0])
 
 
 # --- what a topic looks up for a request that comes again

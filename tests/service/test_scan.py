@@ -274,6 +274,16 @@ def test_payloads_that_are_too_few_too_many_or_not_in_their_places_are_refused()
     payloads_refused(log, b"", b"\x00" * 10, b"\x00\x00\x01", b"\xff" * 10, match=match)
 
 
+def test_payloads_that_reach_over_the_ones_before_are_refused_also_where_a_page_begins_with_them() -> None:
+    log = one_group()
+    base, (one, other) = pointer_key(PREFIX, 100), log.stored_runs(100)
+    timestamp, seq_id = split_row_id(one.id)
+    del log.disk.tables[Table.PAYLOAD][base + other.id]
+    ids = [row_id(timestamp, seq_id + each) for each in range(3)]
+    lay(log, Table.PAYLOAD, base, ids, encode_payloads(Columns([b"4", b"5", b"6"])), one.end)
+    payloads_refused(log, b"", one.id, after(one.id), ids[1], match="the payload 4 stored under write pointer 100")
+
+
 def test_the_last_payloads_of_a_pointer_are_its_own_or_none() -> None:
     log = one_group()
     last = last_payloads(log.store, PREFIX, 100)
@@ -310,6 +320,24 @@ def test_the_offset_behind_an_id_is_known_wherever_in_a_run_or_a_group_it_lies(h
     for each in ids:
         for at in (each, each[:19] + b"\xff"):
             assert offset_behind(log.store, PREFIX, at) == (sum(each <= at for each in ids), at in ids)
+
+
+@pytest.mark.parametrize("run_bytes", [1, 20, RUN_BYTES])
+def test_an_id_in_a_hole_is_not_said_to_be_that_of_no_message(run_bytes: int) -> None:
+    for number in range(len(one_group(run_bytes=run_bytes).runs) - 1):
+        log = one_group(run_bytes=run_bytes)
+        gone = log.runs[number]
+        del rows_of(log)[PREFIX + gone.id]
+        for each in gone.ids():
+            with pytest.raises(TopicDamaged, match="is missing"):
+                offset_behind(log.store, PREFIX, each + bytes(10))
+    for number in range(len(payload_keys(one_group(run_bytes=run_bytes)))):
+        log = one_group(run_bytes=run_bytes)
+        lost = log.stored_runs(100)[number]
+        del log.disk.tables[Table.PAYLOAD][pointer_key(PREFIX, 100) + lost.id]
+        for each in lost.ids():
+            with pytest.raises(TopicDamaged):
+                offset_behind(log.store, PREFIX, log.row_ids[2] + each)
 
 
 def test_a_damaged_row_met_while_looking_for_an_offset_is_refused() -> None:

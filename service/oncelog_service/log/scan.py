@@ -173,8 +173,9 @@ def is_trimmed(store: Store, prefix: bytes, row_id: bytes) -> bool:
 
 
 def _whole(store: Store, prefix: bytes, under: int, total: int, within: bytes) -> Runs:
-    index = _index_before(store, pointer_key(prefix, under), within)
-    with closing(_payload_runs(store, prefix, under, within, index)) as stored:
+    before = _run_before(store, pointer_key(prefix, under), within)
+    index = 0 if before is None else before.end
+    with closing(_payload_runs(store, prefix, under, within, before)) as stored:
         for each in stored:
             yield each
             index = each.end
@@ -184,24 +185,24 @@ def _whole(store: Store, prefix: bytes, under: int, total: int, within: bytes) -
 
 def payload_runs(store: Store, prefix: bytes, under: int) -> Runs:
     """What is stored under a write pointer or a branch key, in store order, all checked. Raises TopicDamaged."""
-    return _payload_runs(store, prefix, under, b"", 0)
+    return _payload_runs(store, prefix, under, b"", None)
 
 
-def _payload_runs(store: Store, prefix: bytes, under: int, within: bytes, index: int) -> Runs:
+def _payload_runs(store: Store, prefix: bytes, under: int, within: bytes, before: StoredRun | None) -> Runs:
     base = pointer_key(prefix, under)
+    index, last = (0, b"") if before is None else (before.end, before.id)
     with closing(store.scan(Table.PAYLOAD, base + within, base + AFTER_ANY)) as rows:
         try:
-            for run in checked(rows, base, index):
+            for run in checked(rows, base, index, last):
                 yield run
                 index = run.end
         except TopicDamaged as damage:
             raise TopicDamaged(f"the payload {index} stored under {_named(under)} is damaged or missing") from damage
 
 
-def _index_before(store: Store, base: bytes, within: bytes) -> int:
-    """The index with which the first row at or behind a payload id begins. Raises TopicDamaged: the row before is damaged."""
-    before = _last_run(store, Table.PAYLOAD, base, within) if within.strip(b"\x00") else None
-    return 0 if before is None else before.end
+def _run_before(store: Store, base: bytes, within: bytes) -> StoredRun | None:
+    """The row before the first one at or behind a payload id; None if there is none. Raises TopicDamaged: it is damaged."""
+    return _last_run(store, Table.PAYLOAD, base, within) if within.strip(b"\x00") else None
 
 
 def _named(under: int) -> str:
@@ -257,23 +258,19 @@ def offset_behind(store: Store, prefix: bytes, message_id: bytes) -> tuple[int, 
     Of an id that sorts before all that is there: the offset at which the log begins.
     """
     row_id, within = message_id[:ROW_ID_SIZE], message_id[ROW_ID_SIZE:]
-    found = _behind(store, Table.MESSAGE, prefix, row_id)
-    if found is None:
-        return earliest_offset(store, prefix), False
-    run, end, is_there = found
-    if not is_there or not run.flags & GROUP:
-        return end, is_there and within == FIRST_PAYLOAD_ID
-    stored = _behind(store, Table.PAYLOAD, pointer_key(prefix, payloads_under(run)), within)
-    return (run.first, False) if stored is None else (run.first + stored[1], stored[2])
-
-
-def _behind(store: Store, table: Table, prefix: bytes, id: bytes) -> tuple[StoredRun, int, bool] | None:  # noqa: A002
-    """The last run with messages up to this id, the number behind those, and whether one of them has it; None: there is none."""
-    run = _first_run(store, table, prefix, id)
-    if run is not None and run.first_id <= id:
-        return run, run.end if run.flags & GROUP else run.first + run.index_from(id) + 1, True
-    before = _last_run(store, table, prefix, id)
-    return None if before is None else (before, before.end, False)
+    run = run_from(store, prefix, row_id)
+    if run is None:
+        before = run_before(store, prefix)
+        return earliest_offset(store, prefix) if before is None else before.end, False
+    if run.first_id > row_id:
+        return run.first, False
+    if not run.flags & GROUP:
+        return run.first + run.index_from(row_id) + 1, within == FIRST_PAYLOAD_ID
+    with closing(stored_in(store, prefix, run, within)) as stored:
+        for each in stored:
+            is_there = each.first_id <= within
+            return run.first + each.first + (each.index_from(within) + 1 if is_there else 0), is_there
+    return run.end, False
 
 
 def _first_behind(store: Store, table: Table, prefix: bytes, number: int) -> StoredRun | None:

@@ -22,7 +22,7 @@ from oncelog.errors import TopicDamaged
 from oncelog.wire.avro_parts import VALUE_BRANCH, encode_length, encode_long_run, encode_string
 from oncelog_dedup import LastEntry
 from oncelog_service.log.groups.stored import latest_stored
-from oncelog_service.log.scan import after, find_offset, read_back, run_before, run_from, runs_from
+from oncelog_service.log.scan import after, earliest_offset, find_offset, is_trimmed, read_back, run_before, run_from, runs_from
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, pointer_key
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.rows import OFFSET_AT, GroupProducer, Row, decode_row, decode_rows
@@ -143,12 +143,15 @@ def _backwards(store: Store, prefix: bytes, row_id: bytes) -> Iterator[Row]:
     if run is None:
         run = run_before(store, prefix)
     end = 0 if run is None else run.index_from(after(row_id))
+    first = 0
     while run is not None:
-        begins = run.begins
+        begins, first = run.begins, run.first
         for index in reversed(range(end)):
             yield read_back(decode_row, run, index, begins)
         run = run_before(store, prefix, run.id)
         end = 0 if run is None else len(run)
+    if first > earliest_offset(store, prefix):
+        raise TopicDamaged(f"offset {first - 1} is missing: nothing is before offset {first}")
 
 
 def _part(row: Row, producer: str) -> GroupProducer:
@@ -161,12 +164,16 @@ def _part(row: Row, producer: str) -> GroupProducer:
 
 def _stored_by(store: Store, prefix: bytes, producer: str, row: Row) -> list[Original]:
     """The producer's messages in a stored group, the newest first; of a large group the latest ones."""
-    key = pointer_key(prefix, row.payloads_under)
-    return [
-        Original(each.sequence_id, row.row_id + each.payload_id, row.offset + each.group_index, each.payload, row.write_pointer)
-        for each in latest_stored(store, key, _LARGEST_PART)
-        if each.producer == producer
-    ]
+    key, found = pointer_key(prefix, row.payloads_under), list[Original]()
+    try:
+        for each in latest_stored(store, key, _LARGEST_PART, row.messages):
+            if each.producer == producer:
+                message_id, offset = row.row_id + each.payload_id, row.offset + each.group_index
+                found.append(Original(each.sequence_id, message_id, offset, each.payload, row.write_pointer))
+    except TopicDamaged:
+        if not is_trimmed(store, prefix, row.row_id):
+            raise
+    return found
 
 
 def _original(row: Row) -> Original:

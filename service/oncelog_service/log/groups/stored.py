@@ -15,7 +15,7 @@ from oncelog.errors import StoredGroupPublished, TopicDamaged
 from oncelog_dedup import Deduplicator, Fold, LastEntry, Run, Verdict
 from oncelog_service.log.key_index import key_name
 from oncelog_service.log.numbers import Numbers, Taken, partly_taken
-from oncelog_service.log.scan import payload_runs, read_back
+from oncelog_service.log.scan import Runs, payload_runs, read_back
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
@@ -217,11 +217,26 @@ def payloads(store: Store, prefix: bytes, pointer: int) -> Generator[Payload]:
             yield from decode_payloads(run)
 
 
-def latest_stored(store: Store, key: bytes, limit: int | None) -> Iterator[Payload]:
-    """The last ``limit`` payloads, None: all, whose keys begin with ``key``, the newest first. Raises TopicDamaged."""
-    with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY, reverse=True)) as rows:
-        runs = (read_back(decode_run, key, row_key[len(key) :], row) for row_key, row in rows)
+def latest_stored(store: Store, key: bytes, limit: int | None, total: int | None = None) -> Iterator[Payload]:
+    """The last ``limit`` payloads, None: all, whose keys begin with ``key``, the newest first.
+
+    ``total``: how many were stored, if it is known. Raises TopicDamaged: one is damaged or missing.
+    """
+    with closing(_runs_back(store, key, total)) as runs:
         yield from islice((decode_payload(run, index) for run in runs for index in reversed(range(len(run)))), limit)
+
+
+def _runs_back(store: Store, key: bytes, total: int | None) -> Runs:
+    behind = total
+    with closing(store.scan(Table.PAYLOAD, key, key + AFTER_ANY, reverse=True)) as rows:
+        for row_key, row in rows:
+            run = read_back(decode_run, key, row_key[len(key) :], row)
+            if behind not in (None, run.end):
+                raise TopicDamaged(f"of the payloads under {key.hex()}, number {run.end} is missing")
+            yield run
+            behind = run.first
+    if behind and total is not None:
+        raise TopicDamaged(f"of the payloads under {key.hex()}, number {behind - 1} is missing")
 
 
 def find_stored(store: Store, key: bytes, producer: str | None, sequence_ids: Sequence[int]) -> dict[int, Payload]:
