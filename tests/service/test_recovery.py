@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest
@@ -12,10 +14,11 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.open_topic import Recovered
 from oncelog_service.storage import pieces
 from oncelog_service.storage.fields import Columns
-from oncelog_service.storage.keys import SNAPSHOT_SLOTS
+from oncelog_service.storage.keys import SNAPSHOT_SLOTS, row_id
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
-from oncelog_service.storage.rows import message_id_of
+from oncelog_service.storage.rows import chain_of, encode_messages, message_id_of
+from oncelog_service.storage.runs import Laying
 from tests.service.house import BEGIN, PREFIX, crashed, fill, flip, numbered, oldest, opened
 from tests.world.clock import ManualClock
 
@@ -73,6 +76,32 @@ async def test_snapshots_and_replay_give_what_the_whole_log_gives_and_damaged_on
     whole = crashed(disk)
     whole.tables[Table.SNAPSHOT].clear()
     assert known(recovered(whole)) == known(found)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 5)), min_size=1, max_size=12))
+def test_a_run_of_many_requests_gives_what_its_messages_give_one_by_one(sent: list[tuple[str | None, int]]) -> None:
+    """Without deduplication sequence ids need not rise; of equal ones the first message is the producer's newest."""
+    disk, expected = Disk(), SequenceMap()
+    laying = Laying(Table.MESSAGE, PREFIX, 0)
+    for at, (name, number) in enumerate(sent):
+        columns, ids = Columns([b"x"], name, None if name is None else [number]), [row_id(BEGIN, at)]
+        laying.add(ids, encode_messages(columns, ids, at), chain_of(columns))
+        if name is not None:
+            expected.raise_to(name, LastEntry(number, message_id_of(ids[0]), at))
+    ((last, data),) = laying.rows()
+    disk.tables[Table.MESSAGE][PREFIX + last] = data
+    assert last_entries(recovered(disk)) == expected
+
+
+def test_a_message_that_says_the_offset_of_another_place_keeps_the_topic_closed() -> None:
+    disk, ids = Disk(), [row_id(BEGIN, at) for at in range(3)]
+    laying = Laying(Table.MESSAGE, PREFIX, 0)
+    laying.add(ids[:2], encode_messages(Columns([b"x"] * 2), ids[:2], 0))
+    laying.add(ids[2:], encode_messages(Columns([b"x"]), ids[2:], 3))
+    ((last, data),) = laying.rows()
+    disk.tables[Table.MESSAGE][PREFIX + last] = data
+    with pytest.raises(TopicDamaged, match="offset 2"):
+        recovered(disk)
 
 
 async def test_the_damaged_slot_is_the_next_one_to_be_written() -> None:

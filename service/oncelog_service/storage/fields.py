@@ -72,8 +72,13 @@ def decode_named(body: bytes, at: int) -> tuple[str | None, int | None, int]:
     """Decodes producer and sequence id, which begin at ``at``; returns their end too."""
     producer = sequence_id = None
     if body[at] == 2:
-        length, at = decode_long(body, at + 1)
-        producer, at = body[at : at + length].decode(), at + length
+        length, start = body[at + 1], at + 2
+        if length < 0x80:  # most names are so short, and this is asked of every message that is recovered
+            at = start + (length >> 1)
+        else:
+            length, start = decode_long(body, at + 1)
+            at = start + length
+        producer = body[start:at].decode()
     else:
         at += 1
     if body[at] == 2:

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TypeVar
 
 from oncelog.errors import TopicDamaged
-from oncelog.wire.avro_parts import decode_long
-from oncelog_dedup import Entry, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
+from oncelog.wire.avro_parts import decode_long, encode_long_run
+from oncelog_dedup import Entry, LastEntry, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
 from oncelog_service.log.groups.stored import last_entries_of
 from oncelog_service.log.judgements import Judgements, judgements_of
 from oncelog_service.log.key_index import KeyEntries, KeyIndex, group_key_entries, key_entries, key_name
@@ -31,7 +31,7 @@ from oncelog_service.log.scan import (
     trim_of,
 )
 from oncelog_service.storage.fields import decode_named
-from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.records import ExpiryRow, ProducerRow, SubscriptionRow, decode_record
@@ -139,15 +139,40 @@ def _entries(store: Store, prefix: bytes, start: bytes) -> Generator[Entry]:
             try:
                 if run.flags & GROUP:
                     yield _group_entry(decode_row(run, 0))
-                else:
+                elif run.write_pointer is not None:
                     yield from _message_entries(run, run.index_from(start))
+                else:
+                    yield _plain_entry(run, run.index_from(start))
             except _UNREADABLE as error:
                 raise _unreadable(run, error) from error
 
 
+def _plain_entry(run: StoredRun, begin: int) -> Entry:
+    """All messages of a run that belong to no transaction, as one entry.
+
+    Whether a message counts need not be known here: a producer is forgotten between two writes, so no run counts in part.
+    """
+    newest: dict[str, tuple[int, int]] = {}
+    data, ids, first = run.data, run.ids(begin), run.first + begin
+    places = [run.at(begin), *map(run.base.__add__, run.ends[begin:-1])]
+    for index, (offset, place) in enumerate(zip(encode_long_run(first, len(ids)), places, strict=True)):
+        if not data.startswith(offset, place + OFFSET_AT):
+            raise ValueError(f"the message in the place of offset {first + index} says that it has another one")
+        producer, sequence_id, _ = decode_named(data, place + OFFSET_AT + len(offset))
+        if producer is not None and sequence_id is not None:
+            present = newest.get(producer)
+            # Without deduplication ids need not rise, and of equal ones the first counts.
+            if present is None or sequence_id > present[0]:
+                newest[producer] = sequence_id, index
+    last_entries = [
+        (producer, LastEntry(sequence_id, ids[index] + FIRST_PAYLOAD_ID, first + index))
+        for producer, (sequence_id, index) in newest.items()
+    ]
+    return Entry(first, message_id_of(ids[0]), None, None, None, len(ids), tuple(last_entries), message_id_of(run.id))
+
+
 def _message_entries(run: StoredRun, begin: int) -> Iterator[Entry]:
-    begins = run.begins if run.write_pointer is not None else ()
-    data = run.data
+    begins, data = run.begins, run.data
     for index, row_id in enumerate(run.ids(begin), begin):
         offset, at = decode_long(data, run.at(index) + OFFSET_AT)
         producer, sequence_id, _ = decode_named(data, at)
