@@ -240,6 +240,15 @@ def test_what_fits_into_a_size_is_at_least_one_message_and_never_more(
     assert found == upto or sum(sizes[first : found + 1]) > room
 
 
+def test_a_group_that_was_stored_before_the_one_at_which_it_begins_is_measured_whole() -> None:
+    log = WrittenLog()
+    for pointer in (1, 2):
+        log.put(pointer, Columns([bytes(100)] * 3), now_ms=log.now_ms + pointer)
+    log.publish_stored(2)
+    log.publish_stored(1)
+    assert end_within(log.store, log.prefix, 1, 6, 350) == 4
+
+
 # --- large ones ---------------------------------------------------------------------------------------------------------
 
 

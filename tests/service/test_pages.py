@@ -17,7 +17,18 @@ from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction, VisibilityLevel
 from oncelog_dedup import Position, SequenceMap
 from oncelog_service.log.read.columns import Range, read_columns
-from oncelog_service.log.read.pages import AS_ONCELOG, AS_TMS, Bounds, Page, Sight, collect, read_page, sight
+from oncelog_service.log.read.pages import (
+    AS_ONCELOG,
+    AS_TMS,
+    SETTLED,
+    Bounds,
+    Page,
+    Sight,
+    collect,
+    noting_pointers,
+    read_page,
+    sight,
+)
 from oncelog_service.log.scan import after, find_offset
 from oncelog_service.log.verify import verify
 from oncelog_service.storage.fields import Columns
@@ -277,6 +288,36 @@ def test_a_page_ends_inside_a_group_behind_the_message_that_fills_it(run_bytes: 
     for max_bytes, expected in ((1, b"1"), (size, b"1"), (size + 1, b"12"), (3 * size, b"123")):
         page = read_page(log.store, PREFIX, inside, ALL._replace(max_bytes=max_bytes), AS_ONCELOG, None)
         assert bodies(page) == expected
+
+
+def test_a_page_that_may_look_at_no_more_says_whether_there_is_more_and_no_full_one_does() -> None:
+    log = WrittenLog()
+    log.publish(Columns([b"a", b"b", b"c"], ttls=[1, 1, 1]))
+    for limit, rows, now_ms, delivered, more in (
+        (9, 2, log.now_ms, 2, True),
+        (9, 2, log.now_ms + 1_000, 0, True),
+        (9, 3, log.now_ms, 3, False),
+        (2, 2, log.now_ms, 2, False),
+    ):
+        page = read_page(log.store, PREFIX, FIRST_ROW_ID, Bounds(limit, 10**9, now_ms, rows), AS_TMS, None)
+        assert (page.delivered, page.more) == (delivered, more)
+
+
+def test_messages_that_were_rolled_back_are_looked_at_one_by_one() -> None:
+    log = WrittenLog()
+    log.publish(Columns([b"a", b"b", b"c"], write_pointer=5), rolled=True)
+    log.publish(Columns([b"d"]))
+    for rows, delivered in ((3, 0), (4, 1)):
+        page = read_page(log.store, PREFIX, FIRST_ROW_ID, Bounds(9, 10**9, 0, rows), AS_TMS, SETTLED)
+        assert (page.delivered, page.more) == (delivered, not delivered)
+
+
+def test_pointers_are_noted_of_the_messages_that_are_answered() -> None:
+    log = WrittenLog()
+    ids = log.publish(Columns([b"a", b"b", b"c"], write_pointer=5))
+    pointers: list[tuple[int, int] | None] = []
+    read_page(log.store, PREFIX, ids[1], Bounds(9, 10**9, 0), noting_pointers(AS_TMS, pointers), None)
+    assert pointers == [(5, 1), (5, 2)]
 
 
 def test_a_damaged_payload_is_refused_and_never_passed_over() -> None:

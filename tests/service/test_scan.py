@@ -306,6 +306,7 @@ def test_an_offset_is_found_as_by_looking_through_all_of_the_log(
     naive = [each for each in log.messages if each.row_id in left and each.offset >= offset]
     found = find_offset(log.store, PREFIX, offset)
     assert [each for each in log.messages if each.row_id in left and found is not None and each.message_id >= found] == naive
+    assert find_offset(log.store, PREFIX, len(log.messages)) is None
     if naive and offset >= earliest:
         first = naive[0]
         begins = not any(each.row_id == first.row_id and each.offset < first.offset for each in log.messages)

@@ -81,6 +81,9 @@ LOSSES = {
     "the last message, which a snapshot knows": Loss(
         without(Table.MESSAGE, -1), f"default/a: offsets {END - 1} to {END - 1}", frozenset({END - 1})
     ),
+    "the newest messages of a producer, which a snapshot knows": Loss(
+        without(Table.MESSAGE, 9), "default/a: offsets 18 to 19", frozenset({18, 19})
+    ),
     "a payload of a group": Loss(without(Table.PAYLOAD, 1), f"default/a: offsets {GROUP[0]} to {GROUP[-1]}", frozenset(GROUP)),
     "a snapshot of the producers": Loss(without(Table.SNAPSHOT), None),
     "the transactions": Loss(both(without(Table.TRANSACTION_SNAPSHOT), without(Table.TRANSACTION_EDIT, 0)), "transactions: "),

@@ -145,7 +145,7 @@ def read(schema: Any, data: bytes) -> Any:
     return record
 
 
-@given(st.lists(columns(), min_size=1, max_size=4), st.integers(65_400, 65_536), offsets, st.sampled_from([1, 300, 2**15]))
+@given(st.lists(columns(), min_size=1, max_size=4), st.integers(65_530, 65_536), offsets, st.sampled_from([1, 300, 2**15]))
 def test_requests_that_are_laid_together_read_back_message_by_message(
     requests: list[Columns], first_seq: int, first_offset: int, run_bytes: int
 ) -> None:
@@ -160,6 +160,7 @@ def test_requests_that_are_laid_together_read_back_message_by_message(
         assert run.id == ids[run.end - 1 - first_offset], "it lies under the key of its last message"
         assert len({each[:8] for each in run.ids()}) == 1, "of one millisecond"
         assert len(run) == 1 or run.size <= run_bytes
+        assert all(each < len(run) for each in run.begins)
         assert run.flags == (TTL if any(row.ttl is not None for row in decode_rows(run)) else 0)
         before = run.end
     assert before == first_offset + count
@@ -269,6 +270,15 @@ def test_requests_that_fill_a_run_are_laid_as_they_come_and_those_that_are_alike
     assert [len(run) for run in found] == [242, 8] * 4, "at most 32 KiB"
     assert [row.sequence_id for run in found for row in decode_rows(run)] == [*range(1_000, 2_000)]
     assert sum(len(run.data) - run.size for run in found) == 8 * 30 + 4 * 14, "a head and a checksum, and where a request begins"
+
+
+@pytest.mark.parametrize(("id_step", "offset_step"), [(1, 0), (0, 1)])
+def test_a_body_that_says_another_id_or_offset_than_its_place_is_damage(id_step: int, offset_step: int) -> None:
+    ids, said = numbered(3), numbered(3, id_step)
+    laying = Laying(Table.MESSAGE, PREFIX, 7)
+    laying.add(ids, encode_messages(Columns([b"a"] * 3), said, 7 + offset_step))
+    with pytest.raises(RowDamaged, match="says that it is another one"):
+        list(decode_rows(laying.runs[0]))
 
 
 def test_what_is_laid_takes_nothing_more() -> None:

@@ -50,11 +50,22 @@ class Findings:
     last_entries: SequenceMap = field(default_factory=SequenceMap)
     keys: SequenceMap = field(default_factory=SequenceMap)
     """The newest message of each key, where the topic keeps an index of them."""
+    filled: list[range] = field(default_factory=list)
+    """Offsets at which a salvage found no message: what snapshots say of those is all that is known."""
 
     def problem(self, text: str) -> None:
         """Note a problem; the first hundred are kept."""
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(text)
+
+    def fill(self, offset: int) -> None:
+        """Note that no message is left at this offset, which is behind those that were noted."""
+        begin = self.filled.pop().start if self.filled and self.filled[-1].stop == offset else offset
+        self.filled.append(range(begin, offset + 1))
+
+    def is_gone(self, offset: int, earliest: int) -> bool:
+        """Whether the message at this offset was deleted or lost."""
+        return offset < earliest or any(offset in each for each in self.filled)
 
 
 def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
@@ -125,10 +136,10 @@ def verify(
             start = _fold_slice(findings, store, prefix, start, upto, counts_from, judged, keys)
             yield findings
         earliest = earliest_offset(store, prefix)
-        findings.last_entries = _with_deleted(store, prefix, findings.last_entries, earliest, counts_from)
+        findings.last_entries = _with_gone(store, prefix, findings, findings.last_entries, earliest, counts_from)
         _compare(findings, "producer", findings.last_entries, live, stepped_back)
         if keys is not None:
-            findings.keys = _with_deleted(store, prefix, findings.keys, earliest, _all_count, Table.KEY_SNAPSHOT)
+            findings.keys = _with_gone(store, prefix, findings, findings.keys, earliest, _all_count, Table.KEY_SNAPSHOT)
             _compare(findings, "key", findings.keys, keys.last_entries, keys.stepped_back)
         _check_count(findings, earliest, upto)
     except TopicDamaged as damage:
@@ -152,6 +163,8 @@ def _fold_slice(
         for row in islice(found, _SLICE_ROWS):
             if row.offset + row.messages > upto.upcoming_offset:
                 return None
+            if row.fills_a_hole:
+                findings.fill(row.offset)
             for producer, last_entry in _last_entries(store, prefix, row):
                 if last_entry.offset >= counts_from(producer):
                     _fold(findings, producer, last_entry, judged)
@@ -196,20 +209,21 @@ def _all_count(_: str) -> int:
     return 0
 
 
-def _with_deleted(
+def _with_gone(
     store: Store,
     prefix: bytes,
+    findings: Findings,
     folded: SequenceMap,
     earliest: int,
     counts_from: Callable[[str], int],
     table: Table = Table.SNAPSHOT,
 ) -> SequenceMap:
-    """The fold of the rows that are there, and of those that retention deleted as the snapshots keep them."""
+    """The fold of the rows that are there, and as the snapshots keep them of those that retention deleted or a salvage lacks."""
     last_entries = folded.copy()
     for snapshot in read_snapshots(store, prefix, table):
         if snapshot is not None:
             for producer, last_entry in snapshot.last_entries.items():
-                if counts_from(producer) <= last_entry.offset < earliest:
+                if counts_from(producer) <= last_entry.offset and findings.is_gone(last_entry.offset, earliest):
                     last_entries.raise_to(producer, last_entry)
     return last_entries
 

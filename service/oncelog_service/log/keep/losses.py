@@ -1,8 +1,8 @@
 """What a salvaged store lacks, and how it becomes one that opens: holes in logs are filled with rows that no reader is given.
 
 A filler is an empty message without a name whose own time to live is over: offsets stay dense, ids go on rising, and the fold
-counts nothing. What the lost messages' sequence ids were is not known: of a producer with later messages they count as published,
-of one without they do not.
+counts nothing. What the lost messages' sequence ids were is not known: of a producer with later messages, or in a snapshot, they
+count as published, of others they do not.
 """
 
 from __future__ import annotations
