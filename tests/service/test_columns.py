@@ -284,7 +284,18 @@ def test_what_is_older_than_the_first_living_row_is_left_out() -> None:
     wanted = EVERYTHING._replace(upto=10, begin=timestamp_prefix(BEGIN + 3))
     found = read_columns(log.store, log.prefix, wanted)
     assert (found.next, found.offsets) == (10, [(4, 6)])
-    assert read_columns(log.store, log.prefix, wanted._replace(begin=timestamp_prefix(BEGIN + 100))).messages == 0
+    nothing = wanted._replace(begin=timestamp_prefix(BEGIN + 100))
+    assert read_columns(log.store, log.prefix, nothing).messages == 0
+    del log.disk.tables[Table.MESSAGE][log.prefix + log.runs[-1].id]
+    with pytest.raises(TopicDamaged):
+        read_columns(log.store, log.prefix, nothing)
+
+
+def test_payloads_at_one_place_whose_lengths_take_more_or_fewer_bytes_are_cut_right() -> None:
+    log = WrittenLog()
+    log.publish(Columns([b"a" * 10, b"b" * 100, b"c" * 10_000]))
+    columns = read_columns(log.store, log.prefix, EVERYTHING._replace(upto=3))
+    assert [each.payload for each in spread(columns)] == [b"a" * 10, b"b" * 100, b"c" * 10_000]
 
 
 def test_a_text_that_goes_on_as_foretold_is_one_run() -> None:

@@ -18,17 +18,20 @@ from hypothesis import strategies as st
 from oncelog.errors import OncelogError, StorageUnavailable
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_dedup import LastEntry
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
+from oncelog_service.log.append.addition import Addition
 from oncelog_service.log.limits import Limits
-from oncelog_service.storage.keys import ROW_ID_SIZE
+from oncelog_service.storage.fields import Columns
+from oncelog_service.storage.keys import ROW_ID_SIZE, row_id
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.payload_rows import decode_payloads
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import decode_rows
+from oncelog_service.storage.rows import decode_rows, encode_messages, message_id_of
 from oncelog_service.storage.runs import StoredRun, decode_run
 from tests.patience import PATIENCE
-from tests.service.house import BEGIN, House, InPlace, numbered, opened, turns
+from tests.service.house import BEGIN, PREFIX, House, InPlace, numbered, opened, turns
 from tests.world.clock import ManualClock
 
 
@@ -278,3 +281,13 @@ async def test_a_topic_that_is_closed_answers_what_was_handed_over_and_refuses_t
         assert run.house.log.position.upcoming_offset == 4
 
     await ran(Writer, meet)
+
+
+def test_of_what_joined_a_write_the_highest_sequence_id_counts_and_of_equal_ones_the_first_and_all_keys() -> None:
+    addition, ids = Addition(PREFIX, 0, None), [row_id(1, each) for each in range(3)]
+    for at, sequence_id in enumerate((0, 1, 1)):
+        entry = LastEntry(sequence_id, message_id_of(ids[at]), at)
+        messages = encode_messages(Columns([b"x"], "p", [sequence_id]), ids[at : at + 1], at)
+        addition.add(ids[at : at + 1], messages, None, [("p", entry)], ((f"key {at}", entry),))
+    assert addition.run.last_entries == (("p", LastEntry(1, message_id_of(ids[1]), 1)),)
+    assert [name for name, _ in addition.keyed.last_entries] == ["key 0", "key 1", "key 2"]

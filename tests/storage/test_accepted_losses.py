@@ -5,17 +5,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
 from oncelog import Client, Consumer, Producer, Reader
+from oncelog.errors import TopicDamaged
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.cli.stores.salvage import Salvaged, _accept, _look_for_losses
+from oncelog_service.log.keep import losses
+from oncelog_service.log.keep.losses import Hole, fill
 from oncelog_service.service import Service
 from oncelog_service.storage.copying import SALVAGED, copy_row_of, set_copy_row
+from oncelog_service.storage.keys import row_id
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.records import CopyRow, TrimRow, encode_record
+from tests.service.house import PREFIX
 from tests.world.clock import ManualClock
 from tests.world.service import running_service
 
@@ -143,6 +149,23 @@ def test_what_is_lost_is_named_and_the_rest_is_served_once_that_is_accepted(whol
     else:
         assert [each for each in named if each.startswith(loss.named)], named
     check_serves(disk, loss.gone)
+
+
+def test_a_hole_is_filled_in_several_writes(whole: Disk) -> None:
+    loss, disk = LOSSES["messages in the middle"], Disk()
+    disk.tables.update(copy.deepcopy(whole.tables))
+    loss.damage(disk)
+    with mock.patch.object(losses, "_AT_ONCE", 3):
+        accepted(disk)
+    check_serves(disk, loss.gone)
+
+
+def test_what_stands_for_a_group_leaves_its_own_id_to_a_filler_but_no_more() -> None:
+    store, after, group = MemoryStore(Disk()), row_id(1, 0), row_id(1, 1)
+    fill(store, Hole(PREFIX, 1, 2, after, group, group))
+    assert [key for key, _ in store.scan(Table.MESSAGE, b"", b"\xff" * 64)] == [PREFIX + group]
+    with pytest.raises(TopicDamaged, match="more of them than ids"):
+        fill(store, Hole(PREFIX, 1, 3, after, group, group))
 
 
 def test_messages_that_were_deleted_and_come_again_are_deleted_again(whole: Disk) -> None:
