@@ -4,6 +4,7 @@ messages, and any offset is found."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_ROW_ID, pointer_key, row_id, split_row_id
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.payload_rows import encode_payloads
-from oncelog_service.storage.port import Table
+from oncelog_service.storage.port import Rows, Table
 from oncelog_service.storage.rows import encode_messages
 from oncelog_service.storage.runs import RUN_BYTES, Bodies, Laying, StoredRun
 from tests.service.house import BEGIN, OTHER, PREFIX, fill, flip, single_rows
@@ -158,6 +159,32 @@ def test_a_damaged_row_is_refused_wherever_the_scan_begins_and_whatever_is_damag
             for each in (run.first_id, run.id):
                 with pytest.raises(TopicDamaged):
                     row_at(log.store, PREFIX, each)
+
+
+class Watched(MemoryStore):
+    """Counts its scans that are open."""
+
+    scans = 0
+
+    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        self.scans += 1
+        try:
+            yield from super().scan(table, start, stop, reverse=reverse)
+        finally:
+            self.scans -= 1
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_no_scan_is_left_open_where_a_row_is_damaged(number: int) -> None:
+    """It would hold up the closing of the store for as long as somebody keeps the error."""
+    log = one_group()
+    damaged = log.runs[number].id
+    flip(log.disk, Table.MESSAGE, PREFIX + damaged)
+    store = Watched(log.disk)
+    for start in (FIRST_ROW_ID, damaged, after(damaged)):
+        with pytest.raises(TopicDamaged) as kept, closing(runs_from(store, PREFIX, start)) as runs:
+            list(runs)
+        assert (type(kept.value), store.scans) == (TopicDamaged, 0)
 
 
 def test_intact_rows_that_are_not_in_their_places_are_damage() -> None:

@@ -86,8 +86,9 @@ def _from(store: Store, prefix: bytes, start: bytes) -> tuple[int, bytes, Rows]:
                 # One row more than asked for: it says which offset the first one of the page must have.
                 if first is None or first[0][len(prefix) :] != begin:
                     continue  # retention removed it between the two reads: look again
+                end = read_back(decode_run, prefix, begin, first[1]).end
                 scan.pop_all()
-                return read_back(decode_run, prefix, begin, first[1]).end, begin, found
+                return end, begin, found
             if first is None:
                 return earliest, b"", found
             run = read_back(decode_run, prefix, first[0][len(prefix) :], first[1])
