@@ -78,7 +78,7 @@ async def test_snapshots_and_replay_give_what_the_whole_log_gives_and_damaged_on
     assert known(recovered(whole)) == known(found)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 5)), min_size=1, max_size=12))
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 5)), min_size=1, max_size=20))
 def test_a_run_of_many_requests_gives_what_its_messages_give_one_by_one(sent: list[tuple[str | None, int]]) -> None:
     """Without deduplication sequence ids need not rise; of equal ones the first message is the producer's newest."""
     disk, expected = Disk(), SequenceMap()
@@ -93,11 +93,12 @@ def test_a_run_of_many_requests_gives_what_its_messages_give_one_by_one(sent: li
     assert last_entries(recovered(disk)) == expected
 
 
-def test_a_message_that_says_the_offset_of_another_place_keeps_the_topic_closed() -> None:
-    disk, ids = Disk(), [row_id(BEGIN, at) for at in range(3)]
+@pytest.mark.parametrize("count", [3, 20])
+def test_a_message_that_says_the_offset_of_another_place_keeps_the_topic_closed(count: int) -> None:
+    disk, ids = Disk(), [row_id(BEGIN, at) for at in range(count)]
     laying = Laying(Table.MESSAGE, PREFIX, 0)
     laying.add(ids[:2], encode_messages(Columns([b"x"] * 2), ids[:2], 0))
-    laying.add(ids[2:], encode_messages(Columns([b"x"]), ids[2:], 3))
+    laying.add(ids[2:], encode_messages(Columns([b"x"] * (count - 2)), ids[2:], 3))
     ((last, data),) = laying.rows()
     disk.tables[Table.MESSAGE][PREFIX + last] = data
     with pytest.raises(TopicDamaged, match="offset 2"):

@@ -139,12 +139,16 @@ def _entries(store: Store, prefix: bytes, start: bytes) -> Generator[Entry]:
             try:
                 if run.flags & GROUP:
                     yield _group_entry(decode_row(run, 0))
-                elif run.write_pointer is not None:
+                elif run.write_pointer is not None or len(run) < _FEW:
                     yield from _message_entries(run, run.index_from(start))
                 else:
                     yield _plain_entry(run, run.index_from(start))
             except _UNREADABLE as error:
                 raise _unreadable(run, error) from error
+
+
+_FEW = 6
+"""Messages below which an entry for each of them is faster than one for all."""
 
 
 def _plain_entry(run: StoredRun, begin: int) -> Entry:
