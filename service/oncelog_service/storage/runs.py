@@ -58,6 +58,7 @@ _FLAGS = frozenset((0, T, TTL, T | TTL, GROUP, T | GROUP))
 _HEAD = struct.Struct(">BBIqIII")
 _POINTER = struct.Struct(">q")
 _BEGIN = struct.Struct(f">I{ROW_ID_SIZE}s")
+_NUMBER = struct.Struct(">I")
 
 
 class Bodies(NamedTuple):
@@ -202,8 +203,11 @@ class StoredRun:
 
     def payload_place(self, index: int) -> int:
         """The same of one of them."""
-        places = self.payload_places(index, index + 1)
-        return places if isinstance(places, int) else places[0]
+        if self.payload_at:
+            return self.payload_at
+        # One alone, since all are asked for one after the other. Behind the ends: where those are left out, payload_at is not 0.
+        (place,) = _NUMBER.unpack_from(self.data, self._ends_at + 4 * (len(self) + index))
+        return int(place)
 
     def _seq_of(self, index: int) -> int:
         return int.from_bytes(self.id[-2:], "big") - (len(self) - 1 - index)
