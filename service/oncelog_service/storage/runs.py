@@ -137,11 +137,11 @@ class StoredRun:
         """Where each body ends, counted from :attr:`base`."""
         if self._ends is None:
             count, size = len(self), self._body_size
-            self._ends = range(size, size * count + 1, size) if size else self._numbers(0)
+            self._ends = range(size, size * count + 1, size) if size else self._numbers(0, count)
         return self._ends
 
-    def _numbers(self, skipped: int) -> tuple[int, ...]:
-        return struct.unpack_from(f">{len(self)}I", self.data, self._ends_at + 4 * skipped)
+    def _numbers(self, begin: int, end: int) -> tuple[int, ...]:
+        return struct.unpack_from(f">{end - begin}I", self.data, self._ends_at + 4 * begin)
 
     @property
     def begins(self) -> dict[int, bytes]:
@@ -199,7 +199,8 @@ class StoredRun:
         """How far behind the beginning of some bodies in a row their payloads are: of all, or of each."""
         if self.payload_at:
             return self.payload_at
-        return self._numbers(len(self))[begin:end]
+        count = len(self)  # no more than is asked for: where messages have ttls, each is asked for by itself
+        return self._numbers(count + begin, count + (count if end is None else end))
 
     def payload_place(self, index: int) -> int:
         """The same of one of them."""

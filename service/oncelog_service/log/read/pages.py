@@ -306,6 +306,7 @@ class _Collected:
     ) -> None:
         self._messages += encode(begin, end)
         self._count += end - begin
-        self._room -= run.at(end) - run.at(begin)
+        # Of a whole run without a look at each body: one in the cache would keep what it found, and weigh twice as much.
+        self._room -= run.size if end - begin == len(run) else run.at(end) - run.at(begin)
         if self._encoding.note is not None:
             self._encoding.note(of, run.first + begin, end - begin)
