@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -105,18 +104,6 @@ def test_the_last_sequence_id_there_is_ends_a_batch() -> None:
     assert numbers.all([None] * 2)[0] == [MAX_SEQUENCE_ID - 1, MAX_SEQUENCE_ID]
     with pytest.raises(InvalidRequest):
         numbers.all([None] * 3)
-
-
-@given(st.lists(st.integers(0, 5), max_size=12))
-def test_a_batch_is_cut_where_its_ids_do_not_rise(ids: list[int]) -> None:
-    batch = Batch()
-    batch.extend([b"%d" % at for at in range(len(ids))], ids)
-    parts = list(batch.rising())
-    assert [number for part in parts for number in part.sequence_ids] == ids
-    assert [part.begin for part in parts] == [sum(len(each) for each in parts[:at]) for at in range(len(parts))]
-    of = [part.sequence_ids for part in parts]
-    assert all(each == sorted(set(each)) for each in of)  # type: ignore[type-var]  # no None among them
-    assert not any(one[-1] < other[0] for one, other in pairwise(of)), "as few as can be"  # type: ignore[operator]
 
 
 def test_a_dense_series_costs_one_range() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -661,6 +662,18 @@ def test_a_transaction_in_doubt_stops_the_producer() -> None:
 
 
 # --- what comes in between
+
+
+@given(st.lists(st.integers(0, 5), max_size=12))
+def test_a_batch_is_cut_where_its_ids_do_not_rise(ids: list[int]) -> None:
+    batch = Batch()
+    batch.extend([b"%d" % at for at in range(len(ids))], ids)
+    parts = list(batch.rising())
+    assert [number for part in parts for number in part.sequence_ids] == ids
+    assert [part.begin for part in parts] == [sum(len(each) for each in parts[:at]) for at in range(len(parts))]
+    of = [part.sequence_ids for part in parts]
+    assert all(each == sorted(set(each)) for each in of)  # type: ignore[type-var]  # no None among them
+    assert not any(one[-1] < other[0] for one, other in pairwise(of)), "as few as can be"  # type: ignore[operator]
 
 
 class Interrupted(Batch):
