@@ -141,7 +141,7 @@ def test_a_process_stopped_in_the_midst_of_a_large_write_does_not_keep_its_lease
 ) -> None:
     store, goes_on, execute = shared.open(), threading.Event(), postgresql._execute
     # Of a statement that is not prepared the server has read the first part before the values come, and is not idle any more.
-    assert store.inner.inner._writer.connection.driver_connection.prepare_threshold == 0  # type: ignore[attr-defined]
+    assert store.inner._writer.connection.driver_connection.prepare_threshold == 0  # type: ignore[attr-defined]
     shared.lease(T)
     store.write([run((b"before", b""), fence=T)])
 
@@ -290,7 +290,7 @@ def test_every_session_waits_until_its_commits_are_synced(
 ) -> None:
     postgres.restart(synchronous_commit=default, default_transaction_isolation="serializable")
     store = shared.open()
-    for engine in (store.inner.inner._database.engine, store.lease_table()._engine):  # type: ignore[attr-defined, union-attr]
+    for engine in (store.inner._database.engine, store.lease_table()._engine):  # type: ignore[attr-defined, union-attr]
         with engine.connect() as connection:
             assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == wanted
             assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"
