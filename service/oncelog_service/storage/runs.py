@@ -312,7 +312,7 @@ class Laying:
 
     def _lay_parts(self) -> None:
         self._laid += self._lay()
-        self._upto, self._parts, self._bytes = len(self._ids), [], 0
+        self._upto, self._parts, self._bytes, self._begins = len(self._ids), [], 0, []
 
     def _lay(self) -> Iterator[StoredRun]:
         bodies = self._parts[0].bodies if len(self._parts) == 1 else [each for part in self._parts for each in part.bodies]
