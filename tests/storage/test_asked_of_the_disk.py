@@ -11,13 +11,14 @@ import shutil
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import plyvel
 import pytest
 
 from oncelog_service.storage.files.leveldb import LevelDBStore
-from oncelog_service.storage.port import Store, StoreClosed, StoreDamaged, StoreError
+from oncelog_service.storage.port import Batch, Store, StoreClosed, StoreDamaged, StoreError
 from oncelog_service.storage.sql.sqlite import SqliteDatabase
 from tests.storage.stores import END, IN_FILES, M, S, opened, run, write
 
@@ -102,6 +103,23 @@ def test_how_far_a_store_has_come_is_noted_beside_it_after_the_write_and_synced_
     store.close()
     assert ("sync", beside) in noted.take()
     assert rows == [{"transaction": True, "sync": True}] * (3 if kind == "leveldb" else 0), "the first one makes the store"
+
+
+@pytest.mark.parametrize(("files", "seconds"), [(0, 0), (3, 0), (4, 0.001), (11, 0.064)])
+def test_a_store_that_takes_more_than_leveldb_merges_is_slowed_down_before_it_is_stopped(
+    files: int, seconds: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("oncelog_service.storage.files.leveldb.time", SimpleNamespace(sleep=slept.append))
+    with closing(LevelDBStore(tmp_path)) as store:
+        real = store._db
+        asked: Callable[[bytes], bytes] = {b"leveldb.num-files-at-level0": str(files).encode()}.__getitem__
+        store._db = SimpleNamespace(write_batch=real.write_batch, get_property=asked, closed=False, close=real.close)
+        batch = Batch()
+        batch.put(S, b"k", bytes(400_000))
+        batch.put_rows(M, b"m", [(b"1", bytes(300_000)), (b"2", bytes(300_000))])
+        store.write([batch])
+    assert slept == [pytest.approx(seconds)]
 
 
 def test_what_a_process_that_was_killed_has_left_in_sqlites_log_is_synced_when_it_is_read(noted: Noted, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ What was measured decides the settings (docs/guarantees.md has the figures):
 * ``paranoid_checks`` *and* ``verify_checksums`` on every read: with the former alone one flipped bit gave wrong or missing rows
   in 57 of 60 trials, with both it was caught in 60 of 60;
 * after any failed write the store is closed for good; to go on it is opened anew and read back;
+* a store that takes more than LevelDB merges is slowed down bit by bit: LevelDB itself stopped it for 0.5 to 0.9 s, each 200 MB;
 * nothing is compressed: Snappy took more processor time than all else that LevelDB does with a message (docs/decisions/0003);
 * the directory is fsynced after opening, and where it was made so is each above it: without it 79 of 342 crash states of a new
   database did not open;
@@ -16,6 +17,7 @@ What was measured decides the settings (docs/guarantees.md has the figures):
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -44,6 +46,10 @@ _BLOCK_CACHE = 16 * 2**20
 _MAX_OPEN_FILES = 74
 """The fewest that LevelDB takes. Open table files are mapped and count as resident memory: 64 of 2 MiB and 10 others."""
 _MAX_FILE_SIZE = 2 * 2**20
+_FEW_FILES = 3
+"""So many files of level 0 LevelDB leaves as they are; more it merges, and at 12 it stops each write until it has."""
+_DELAY = 1e-9
+"""Seconds a byte, times the square of how many files are more than few: 9 ns at 6 of them, 64 at 11."""
 
 
 class LevelDBStore:
@@ -118,9 +124,10 @@ class LevelDBStore:
         if self._failed or self._db.closed:
             raise StoreClosed(f"{self._path} is closed")
         try:
-            self._write(batches)
+            size = self._write(batches)
             # Behind the sync, never before: a file that knows of a write which a power cut took would have a whole store refused.
             self._end.note(self.number)
+            time.sleep(delay(int(self._db.get_property(b"leveldb.num-files-at-level0")), size))
         except plyvel.CorruptionError as error:  # that of a table, met while tables were merged: each write after it fails too
             self._failed = True
             raise StoreDamaged(f"{self._path}: the write failed, since a table is damaged: {error}") from error
@@ -128,8 +135,9 @@ class LevelDBStore:
             self._failed = True
             raise StoreError(f"{self._path}: the write failed: {error}") from error
 
-    def _write(self, batches: Sequence[Batch]) -> None:
-        number = self.number + 1
+    def _write(self, batches: Sequence[Batch]) -> int:
+        """Writes them and returns how many bytes the values have."""
+        number, size = self.number + 1, 0
         with self._db.write_batch(transaction=True, sync=True) as rows:
             put = rows.put
             put(ROW_KEY, EndRow(number, self._token).to_bytes())  # first: so it is found in the log without a look at the rest
@@ -138,11 +146,14 @@ class LevelDBStore:
                     start = laid.table.value + laid.prefix
                     for end, value in laid.rows():
                         put(start + end, value)
+                        size += len(value)
                 for table, key, value in batch.puts:
                     put(table.value + key, value)
+                    size += len(value)
                 for table, key in batch.deletes:
                     rows.delete(table.value + key)
         self.number = number
+        return size
 
     def lease_table(self) -> None:
         return None
@@ -189,6 +200,11 @@ class LevelDBStore:
                 raise StoreDamaged(f"{self._path}: {error}") from error
             except plyvel.Error as error:
                 raise StoreError(f"{self._path}: {error}") from error
+
+
+def delay(level_0_files: int, size: int) -> float:
+    """Tells for how many seconds a write of so many bytes is held up while LevelDB has so many files to merge."""
+    return max(0, level_0_files - _FEW_FILES) ** 2 * size * _DELAY
 
 
 def _opened(path: Path, new: bool) -> plyvel.DB:
