@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from urllib.parse import parse_qsl
 from oncelog.errors import InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, Unauthorized
 from oncelog.http.transport import READ_SECONDS
 from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.bearer import bearer_of, same_token
 from oncelog_service.rest.bodies import json_answer, read_model
 from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.exchange import Admitted, Head
@@ -34,7 +34,7 @@ class Application:
         self._service = service
         settings = service.settings
         self._forwarder = Forwarder(settings.token, settings.max_wait_ms / 1000 + READ_SECONDS)
-        self._authorization = None if settings.token is None else b"Bearer " + settings.token.encode()
+        self._token = None if settings.token is None else settings.token.encode()
         made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
         pages = [Route("GET", path, _made(partial(make, routes)), "") for path, make in made.items()]
         by_path: dict[str, dict[str, Route]] = {}
@@ -69,10 +69,9 @@ class Application:
             return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body)
 
     def _check_token(self, head: Head) -> None:
-        if self._authorization is None or head.path in _OPEN_TO_ALL:
+        if self._token is None or head.path in _OPEN_TO_ALL:
             return
-        # In constant time: how long a comparison takes would say how much of a guess is right.
-        if not hmac.compare_digest(head.header(b"authorization"), self._authorization):
+        if not same_token(bearer_of(head.header(b"authorization")), self._token):
             raise Unauthorized
 
 
