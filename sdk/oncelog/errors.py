@@ -123,6 +123,14 @@ class Unauthorized(OncelogError, status=401):
     """The service asks for a token and this request carries none or a wrong one."""
 
 
+class NotAllowed(OncelogError, status=403):
+    """Who asks may not do this; nothing was done. The detail says which grant is missing."""
+
+    principal: str
+    right: str
+    """The grant that would do, as one writes it: ``read:default/orders``."""
+
+
 class ProducerFenced(OncelogError, status=403):
     """Another incarnation of this producer holds the name, or the topic was deleted and made anew since this one was opened; it
     may not publish any more."""
@@ -161,6 +169,10 @@ class NotFound(OncelogError, status=404):
 
 class TopicNotFound(NotFound):
     """There is no such topic; create it first."""
+
+
+class TokenNotFound(NotFound):
+    """There is no token with this id."""
 
 
 class ProducerNotFound(NotFound):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from oncelog_service.clock import Clock, SystemClock
-from oncelog_service.config import LOOPBACK, Settings
+from oncelog_service.config import Settings
 from oncelog_service.rest.application import Application
 from oncelog_service.rest.server import Server
 from oncelog_service.rest.table import ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
@@ -32,19 +32,28 @@ def build_service(
     return Service(settings, open_store or store_opener(settings.store), clock or SystemClock(), url)
 
 
-def check_exposure(settings: Settings) -> None:
-    """Raises ValueError for an address that others can reach without a token: logs are not open to all by accident."""
-    if settings.host not in LOOPBACK and settings.token is None:
-        raise ValueError(f"listening on {settings.host} lets others in: set a token (--token or ONCELOG_TOKEN), or use 127.0.0.1")
+class Exposed(ValueError):
+    """Others would be let in, or nobody."""
+
+
+def check_exposure(settings: Settings, tokens: int = 0) -> None:
+    """Raises Exposed for an address that others can reach, where nobody has a token: logs are not open to all by accident.
+
+    ``tokens``: how many the store has.
+    """
+    if not settings.is_local and settings.token is None and not tokens:
+        raise Exposed(
+            f"listening on {settings.host} lets others in: make a token first (oncelog token create … --store …), set one "
+            "(--token or ONCELOG_TOKEN), or use 127.0.0.1"
+        )
 
 
 async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     """Runs until SIGINT or SIGTERM, then stops cleanly. ``on_ready`` is told the URL once requests are answered.
 
     Raises:
-        ValueError: check_exposure. StoreError: the store cannot be opened. OSError: the port is taken.
+        Exposed: others could reach it, and there is no token. StoreError: the store cannot be opened. OSError: the port is taken.
     """
-    check_exposure(settings)
     sys.setswitchinterval(_SWITCH_SECONDS)
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
@@ -52,6 +61,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     service = build_service(settings, url=settings.advertised_url or url)
     try:
         await service.start()
+        check_exposure(settings, len(service.access.tokens))
         server = build_server(service)
         with _told_by_signals(server.stop):
             await server.run(listener, lambda: on_ready(url), service.release)

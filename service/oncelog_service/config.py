@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-data."""
     token: str | None = Field(default=None, min_length=1)
     """Bearer token that every request must carry; required to listen on more than this machine."""
+    audit_log: Path | None = None
+    """File that keeps who asked for what administrative thing, from where, and what came of it: one JSON line each. Without one
+    these lines go to the log, as `oncelog.audit`."""
     deduplication: bool = True
     """What holds for topics where neither topic nor namespace says."""
     check_expected_offsets: bool = False
@@ -112,6 +115,11 @@ class Settings(BaseSettings):
         if url is not None and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", url):
             raise ValueError(f"not the URL of a service: {url!r}; it looks like http://127.0.0.1:7071")
         return url
+
+    @property
+    def is_local(self) -> bool:
+        """Tells whether this machine alone reaches the service."""
+        return self.host in LOOPBACK
 
     @property
     def transaction_limits(self) -> TransactionLimits:

@@ -14,6 +14,8 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
+from oncelog_service.access.access import Access
+from oncelog_service.access.audit import Audit
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import Background
 from oncelog_service.clock import Clock
@@ -32,7 +34,7 @@ from oncelog_service.topics import Topics
 from oncelog_service.transactions.leased import LeasedTransactions
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
-from oncelog_service.transactions.store_id import find_store_id, store_id_of
+from oncelog_service.transactions.store_id import find_secret, find_store_id, store_id_of
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Component)
@@ -131,6 +133,8 @@ class Service:
         self.cache = RecentMessages(settings.cache_bytes)
         self.scans = Scans()
         self.background = Background(clock)
+        self.access = Access(settings.token, clock.now_ms, locked=not settings.is_local)
+        self.audit = Audit(settings.audit_log)
         self._running: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
         self._reason = "the store is not open yet"
@@ -148,6 +152,8 @@ class Service:
             leases = opened.leases = await self._join(store)
             await asyncio.to_thread(check_whole, store)  # after joining: who begins a copy looks for us behind its mark
             store_id = await self._store_id(store, leases)
+            shared = leases.alive is not None
+            await self.access.open(store, opened.writer, leases, await asyncio.to_thread(find_secret, store) if shared else None)
             self.cache = RecentMessages(settings.cache_bytes)
             transactions = await self._open_transactions(opened, store_id)
             topics = opened.topics = await asyncio.to_thread(
@@ -187,7 +193,8 @@ class Service:
             "forgetting old outcomes": partial(self._forget_outcomes, opened),
             "settlement": SettlementTask(topics, transactions, self.clock).run,
         }
-        if leases.alive is not None:
+        if shared:
+            tasks["reading tokens"] = self.access.keep_up
             tasks["moving topics"] = partial(self._keep_house, leases, topics)
         self._running = [asyncio.ensure_future(self.background.keep(what, run)) for what, run in tasks.items()]
 
@@ -206,6 +213,7 @@ class Service:
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
+        self.audit.close()
 
     @property
     def topics(self) -> Topics:
@@ -298,7 +306,7 @@ class Service:
                 self.url,
             )
         membership = Membership(
-            table, self.url, settings.token, settings.lease_seconds, self.clock, self._on_failure, self._on_lost
+            table, self.url, lambda: self.access.own_token, settings.lease_seconds, self.clock, self._on_failure, self._on_lost
         )
         await membership.join()
         return membership
@@ -335,7 +343,7 @@ class Service:
         await leader.begin()
         if opened.leases.alive is None:
             return leader.here
-        leased = opened.remote = LeasedTransactions(leader, settings.token, store_id, self.clock)
+        leased = opened.remote = LeasedTransactions(leader, self.access.own_token, store_id, self.clock)
         return leased
 
     async def _keep_house(self, leases: Leases, topics: Topics) -> None:

@@ -33,6 +33,7 @@ ANY = {
     "chunk": "0",
     "group": "g",
     "subscription": "s",
+    "token": "ab12",
 }
 """Something good for each name in an address."""
 

@@ -97,6 +97,10 @@ class Api:
     seek_subscription = _waits(AsyncApi.seek_subscription)
     delete_subscription = _waits(AsyncApi.delete_subscription)
 
+    create_token = _waits(AsyncApi.create_token)
+    tokens = _waits(AsyncApi.tokens)
+    revoke_token = _waits(AsyncApi.revoke_token)
+
     offsets = _waits(AsyncApi.offsets)
     read_columns = _waits(AsyncApi.read_columns)
     inspect_rows = _waits(AsyncApi.inspect_rows)

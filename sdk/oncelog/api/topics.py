@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.plausible import MAX_LONG, check_page
-from oncelog.api.subscriptions import SubscriptionCalls
+from oncelog.api.tokens import TokenCalls
 from oncelog.errors import InvalidResponse, OncelogError, TopicExists
 from oncelog.wire.codec import (
     encode_consume_request,
@@ -39,7 +39,7 @@ class _Progress(Resource):
 PropertyValue = str | int | bool
 
 
-class AsyncApi(SubscriptionCalls):
+class AsyncApi(TokenCalls):
     """Every call of the REST interface, one method a call; :class:`oncelog.AsyncClient` adds what is made of several."""
 
     # --- topics

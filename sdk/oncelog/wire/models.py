@@ -219,6 +219,33 @@ class NamespacePolicies(Request):
     deduplication: bool | None = None
 
 
+class CreateToken(Request):
+    """A token to be made: for whom, with what grants, and until when."""
+
+    name: str
+    grants: list[str]
+    """As ``read:orders/*``, ``write:default/load-*:loader-*``, ``manage:*/*``, ``operate``, ``admin``."""
+    expires_in_ms: int | None = None
+    """Null: it does not expire."""
+
+
+class Token(Resource):
+    """A token as its service knows it: not the secret, which is told once."""
+
+    id: str
+    name: str
+    grants: list[str]
+    created_ms: int
+    expires_ms: int | None
+
+
+class CreatedToken(Token):
+    """A token that has just been made."""
+
+    secret: str | None
+    """What requests are to carry, told now and never again; null: the name is a client certificate's."""
+
+
 TransactionState = Literal["in_progress", "committed", "aborted", "invalid"]
 
 

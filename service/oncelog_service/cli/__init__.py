@@ -8,7 +8,7 @@ import typer
 
 import oncelog
 from oncelog_service.cli import inspect, outbox, pipeline, publish, read, serve, status
-from oncelog_service.cli.nouns import atomic, cluster, namespace, producer, subscription, topic, tx
+from oncelog_service.cli.nouns import atomic, cluster, namespace, producer, subscription, token, topic, tx
 from oncelog_service.cli.stores import commands
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ app.add_typer(inspect.group, name="inspect")
 app.add_typer(producer.group, name="producer")
 app.add_typer(subscription.group, name="subscription")
 app.add_typer(namespace.group, name="namespace")
+app.add_typer(token.group, name="token")
 app.add_typer(tx.group, name="tx")
 app.add_typer(atomic.group, name="atomic")
 app.add_typer(outbox.group, name="outbox")

@@ -121,18 +121,16 @@ def why_not_open(error: Exception, store: str) -> str:
 def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
     """Serve; None after a clean stop, else a sentence that says why it could not."""
     # Loaded here: no other command needs a web server.
-    from oncelog_service.app import check_exposure
+    from oncelog_service.app import Exposed
     from oncelog_service.app import serve as run_service
     from oncelog_service.storage.port import RowDamaged
 
     try:
-        check_exposure(settings)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--host") from None
-    try:
         _run(run_service(settings, on_ready))
     except KeyboardInterrupt:
         return None
+    except Exposed as error:
+        raise typer.BadParameter(str(error), param_hint="--host") from None
     except OSError as error:
         address = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:

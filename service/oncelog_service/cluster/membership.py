@@ -50,7 +50,7 @@ class Membership(Leases):
         self,
         table: LeaseTable,
         url: str,
-        token: str | None,
+        own_token: Callable[[], str | None],
         ttl_seconds: float,
         clock: Clock,
         on_dead: Callable[[Exception], None],
@@ -62,7 +62,7 @@ class Membership(Leases):
         self.id = uuid4().hex
         self.url = url
         self._table = table
-        self._token = token
+        self._own_token = own_token
         self._ttl = ttl_seconds
         self._clock = clock
         self._on_dead = on_dead
@@ -144,7 +144,7 @@ class Membership(Leases):
         body = json.dumps({"namespace": namespace, "topic": topic, "instance": self.id}).encode()
 
         def ask() -> None:
-            transport = Transport(holder.url, self._token, self._ttl)
+            transport = Transport(holder.url, self._own_token(), self._ttl)
             try:
                 transport.call("POST", _HAND_OVER, body, JSON)
             finally:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from urllib.parse import parse_qsl
 
-from oncelog.errors import InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, Unauthorized
+from oncelog.errors import InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, OncelogError, Unauthorized
 from oncelog.http.transport import READ_SECONDS
+from oncelog_service.access.audit import Asked
+from oncelog_service.access.grants import EVERYBODY, Principal
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bearer import bearer_of, same_token
+from oncelog_service.rest.bearer import bearer_of
 from oncelog_service.rest.bodies import json_answer, read_model
 from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.exchange import Admitted, Head
-from oncelog_service.rest.forward import PROXY, ROUTE, Forwarder
+from oncelog_service.rest.forward import ON_BEHALF, PROXY, ROUTE, Forwarder
 from oncelog_service.rest.routes import Call, Handler, Route
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.service import Service
@@ -33,10 +35,11 @@ class Application:
     def __init__(self, service: Service, routes: Sequence[Route] = ROUTES) -> None:
         self._service = service
         settings = service.settings
-        self._forwarder = Forwarder(settings.token, settings.max_wait_ms / 1000 + READ_SECONDS)
-        self._token = None if settings.token is None else settings.token.encode()
+        self._access = service.access
+        self._audit = service.audit
+        self._forwarder = Forwarder(service.access, settings.max_wait_ms / 1000 + READ_SECONDS)
         made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
-        pages = [Route("GET", path, _made(partial(make, routes)), "") for path, make in made.items()]
+        pages = [Route("GET", path, _made(partial(make, routes)), "", right=None) for path, make in made.items()]
         by_path: dict[str, dict[str, Route]] = {}
         for route in (*routes, *pages):
             by_path.setdefault(route.path, {})[route.method] = route
@@ -44,35 +47,57 @@ class Application:
         self._addresses = [(_pattern(path), by_path[path]) for path in busiest_first]
 
     def admit(self, head: Head) -> Admitted:
-        """Who answers this. Raises Unauthorized, NotFound, MethodNotAllowed."""
-        self._check_token(head)
+        """Who answers this. Raises Unauthorized, NotAllowed, NotFound, MethodNotAllowed."""
+        principal = self._principal_of(head)
         for pattern, routes in self._addresses:
             if found := pattern.fullmatch(head.path):
                 route = routes.get("GET" if head.method == "HEAD" else head.method)
                 if route is None:
                     raise MethodNotAllowed(f"{head.path} takes {', '.join(routes)}, not {head.method}", allowed=list(routes))
-                return Admitted(partial(self._answer, route, found.groupdict(), head), route.reads)
+                path = found.groupdict()
+                try:
+                    route.check(principal, path)
+                except OncelogError as refused:
+                    self._note(route, principal, head, refused)
+                    raise
+                return Admitted(partial(self._answer, route, path, principal, head), route.reads)
         raise NotFound(f"there is nothing at {head.path[:200]}; /docs lists what there is")
 
-    async def _answer(self, route: Route, path: dict[str, str], head: Head, body: bytes) -> Answer:
+    async def _answer(self, route: Route, path: dict[str, str], principal: Principal, head: Head, body: bytes) -> Answer:
         content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
         query = _query(head.query) if head.query else {}
-        call = Call(self._service, path, query, content_type, body, accept, self._forwarder)
+        call = Call(self._service, path, query, content_type, body, accept, principal, self._forwarder)
         try:
             asked = () if route.model is None else (await read_model(call, route.model),)
             found = await route.handler(call, *asked)
-            return found if isinstance(found, Answer) else json_answer(found)
         except NotServedHere as elsewhere:
             if head.header(ROUTE) != PROXY:
                 raise
             # A HEAD asks as a GET does: the body is left out here, where its client is answered.
-            return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body)
+            return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
+        except OncelogError as refused:
+            self._note(route, principal, head, refused)
+            raise
+        if route.audited:
+            self._note(route, principal, head)
+        return found if isinstance(found, Answer) else json_answer(found)
 
-    def _check_token(self, head: Head) -> None:
-        if self._token is None or head.path in _OPEN_TO_ALL:
-            return
-        if not same_token(bearer_of(head.header(b"authorization")), self._token):
-            raise Unauthorized
+    def _note(self, route: Route, principal: Principal, head: Head, refused: OncelogError | None = None) -> None:
+        if route.audited:
+            status, code = (200, None) if refused is None else (refused.status or 500, refused.code)
+            asked = Asked(self._service.clock.now_ms(), principal.name, head.peer, head.method, head.path)
+            self._audit.note(asked, status, code)
+
+    def _principal_of(self, head: Head) -> Principal:
+        if head.path in _OPEN_TO_ALL:
+            return EVERYBODY
+        authorization = head.headers.get(b"authorization")
+        bearer = None
+        if authorization is not None:
+            bearer = bearer_of(authorization)
+            if bearer is None:
+                raise Unauthorized("the Authorization header carries no bearer token")
+        return self._access.principal_of(bearer, head.certificate, head.header(ON_BEHALF))
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -26,6 +26,10 @@ class Head(NamedTuple):
     """Path and query as they were sent."""
     headers: dict[bytes, bytes]
     """Names in lower case; of several with one name, the first."""
+    peer: str = ""
+    """The address it comes from."""
+    certificate: str | None = None
+    """The name in the client certificate, if there is one and it was verified."""
 
     def header(self, name: bytes) -> bytes:
         """Its value, empty if it was not sent."""

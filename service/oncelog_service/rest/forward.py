@@ -11,35 +11,46 @@ from oncelog.errors import ConnectionFailed, StorageUnavailable
 from oncelog.http.connections import FAILURES, Connections, connection_error
 from oncelog.http.sockets import Awaiting, Deadline
 from oncelog.http.trust import Trust
+from oncelog_service.access.access import Access
+from oncelog_service.access.grants import EVERYBODY, Principal
 from oncelog_service.rest.answer import Answer
 
 ROUTE = b"oncelog-route"
 """The header by which a client asks for this, with the value ``proxy``."""
 PROXY = b"proxy"
+ON_BEHALF = b"oncelog-principal"
+"""The header in which an instance says for whom it asks, where that one's own credential cannot be passed on: a certificate."""
 _HOPS = 3
 _PASSED_ON = (b"content-type", b"accept")
 
 
 class Forwarder:
-    """Asks other instances. What asks ends with its task, and the request at the other instance with it."""
+    """Asks other instances, with the rights of who asks here. What asks ends with its task, and the request at the other instance
+    with it."""
 
-    def __init__(self, token: str | None, longest_seconds: float) -> None:
-        """``token``: what this service's clients carry, and theirs; ``longest_seconds``: until an answer must have come."""
-        self._token = token
+    def __init__(self, access: Access, longest_seconds: float) -> None:
+        """``longest_seconds``: until an answer must have come."""
+        self._access = access
         self._longest = longest_seconds
 
     @cached_property
     def _trust(self) -> Trust:
         return Trust.chosen()  # once, as its certificates are read on the event loop
 
-    async def send(self, url: str, method: str, target: str, headers: Mapping[bytes, bytes], body: bytes) -> Answer:
+    async def send(
+        self, url: str, method: str, target: str, headers: Mapping[bytes, bytes], body: bytes, principal: Principal
+    ) -> Answer:
         """What the instance at ``url``, or the one it knows of, answers to this request.
 
         Raises StorageUnavailable: it cannot be reached; definite only if the request cannot have arrived.
         """
         passed = {name.decode(): headers[name].decode("latin-1") for name in _PASSED_ON if name in headers}
-        if self._token is not None:
-            passed["authorization"] = f"Bearer {self._token}"
+        if b"authorization" in headers:
+            passed["authorization"] = headers[b"authorization"].decode("latin-1")
+        elif self._access.own_token is not None:
+            passed["authorization"] = f"Bearer {self._access.own_token}"
+            if principal is not EVERYBODY:
+                passed[ON_BEHALF.decode()] = principal.name
         url += target
         with closing(Connections(self._trust, Awaiting())) as connections:
             for _ in range(_HOPS):

@@ -131,6 +131,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._shared.connections.add(self)
+        self._peer = (transport.get_extra_info("peername") or ("",))[0]
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -269,7 +270,7 @@ class HttpConnection(asyncio.Protocol):
         path = url.path.decode("ascii")
         target = path if not url.query else f"{path}?{url.query.decode('latin-1')}"
         headers = dict(reversed(self._headers))
-        return Head(method, unquote(path) if "%" in path else path, url.query or b"", target, headers)
+        return Head(method, unquote(path) if "%" in path else path, url.query or b"", target, headers, self._peer)
 
     # --- one request after another
 

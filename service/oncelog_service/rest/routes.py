@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from oncelog import errors
 from oncelog.errors import OncelogError, StorageUnavailable, from_problem
 from oncelog.wire.media import JSON
+from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, Principal, Right
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.forward import Forwarder
 from oncelog_service.service import Service
@@ -33,6 +34,8 @@ class Call:
     body: bytes
     accept: str
     """What the Accept header says."""
+    principal: Principal
+    """Who asks."""
     forwarder: Forwarder
     """Asks other instances, for what several of them have to answer together."""
 
@@ -40,10 +43,15 @@ class Call:
         """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere."""
         return await self.service.topics.open(self.path["namespace"], self.path["topic"])
 
+    def check(self, right: Right, topic: str) -> None:
+        """Raises NotAllowed unless who asks has the right on a topic of the namespace in the address."""
+        self.principal.check(right, self.path["namespace"], topic)
+
     async def ask(self, url: str, method: str, target: str, value: object = None) -> Any:
         """Returns the JSON that another instance answers. Raises its refusal; StorageUnavailable if it answers no JSON."""
         headers = {} if value is None else {b"content-type": JSON.encode()}
-        answer = await self.forwarder.send(url, method, target, headers, b"" if value is None else json.dumps(value).encode())
+        body = b"" if value is None else json.dumps(value).encode()
+        answer = await self.forwarder.send(url, method, target, headers, body, EVERYBODY)  # whose rights were looked at here
         try:
             found = json.loads(answer.body) if isinstance(answer.body, bytes) else None
         except ValueError:
@@ -69,6 +77,11 @@ class Route:
     handler: Handler
     summary: str
     """One line; what the handler's docstring says at length is the description."""
+    right: Right | tuple[Right, ...] | None = field(kw_only=True)
+    """What who asks must be allowed: on the topic in the address, on all topics of the namespace in it, or of the service. None:
+    nothing, or what the handler finds out from names that the body holds."""
+    audited: bool = field(default=False, kw_only=True)
+    """Administrative: who asked, and what came of it, is kept."""
     refusals: tuple[type[OncelogError], ...] = ()
     """Errors of its own; see :attr:`errors`."""
     query: Mapping[str, str] = field(default_factory=dict)
@@ -79,6 +92,17 @@ class Route:
     """The same of the answer."""
     reads: bool = False
     """It looks at much, or waits, and changes nothing: it ends when its client has hung up."""
+
+    @cached_property
+    def rights(self) -> tuple[Right, ...]:
+        """All that must be allowed."""
+        return self.right if isinstance(self.right, tuple) else () if self.right is None else (self.right,)
+
+    def check(self, principal: Principal, path: Mapping[str, str]) -> None:
+        """Raises NotAllowed, by the address alone."""
+        namespace = path.get("namespace", "")
+        for right in self.rights:
+            principal.check(right, namespace, path.get("topic", EVERY_TOPIC) if namespace else "")
 
     @cached_property
     def _said(self) -> dict[str, Any]:
@@ -115,7 +139,7 @@ class Route:
             found.append(errors.TransactionsUnavailable)
         if self.path.startswith("/v1/"):
             found += [errors.StorageUnavailable, errors.StorageFailed]
-        return (*dict.fromkeys(found), errors.Unauthorized)
+        return (*dict.fromkeys(found), errors.Unauthorized, errors.NotAllowed)
 
 
 TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
@@ -137,3 +161,6 @@ STAGE = TOPIC + "/stage/{transaction}/{chunk}"
 GROUP_PRODUCER = ATOMIC_COMMITS + "/groups/{group}/producers/{producer}"
 
 HAND_OVER = "/v1/cluster/hand-over"
+
+TOKENS = "/v1/tokens"
+TOKEN = TOKENS + "/{token}"

@@ -6,6 +6,7 @@ from oncelog import errors
 from oncelog.wire.codec import media_types_of
 from oncelog.wire.media import JSON, NDJSON, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import Verification
+from oncelog_service.access.grants import Right
 from oncelog_service.rest.handlers import (
     atomic,
     cluster,
@@ -16,6 +17,7 @@ from oncelog_service.rest.handlers import (
     ranges,
     status,
     subscriptions,
+    tokens,
     topics,
     transactions,
     verification,
@@ -32,6 +34,8 @@ from oncelog_service.rest.routes import (
     PRODUCER,
     STAGE,
     SUBSCRIPTION,
+    TOKEN,
+    TOKENS,
     TOPIC,
     TRANSACTION,
     TRANSACTIONS,
@@ -52,38 +56,62 @@ _ENDED = (errors.TransactionNotFound, errors.TransactionNotInProgress)
 _CONFLICT = (*_ENDED, errors.TransactionConflict)
 
 TRANSACTION_ROUTES = (
-    Route("POST", TRANSACTIONS, transactions.start, "Start a transaction", (errors.Overloaded,), gives=_TRANSACTION),
+    Route("POST", TRANSACTIONS, transactions.start, "Start a transaction", (errors.Overloaded,), gives=_TRANSACTION, right=None),
     Route(
         "GET", TRANSACTIONS, transactions.list_, "List transactions in progress, or invalid ones",
         query={"state": "in_progress (the default) or invalid", "after": "write pointers above this one", **_LIMIT},
+        right=Right.OPERATE,
     ),
-    Route("POST", TRANSACTIONS + "/prune", transactions.prune, "Prune the list of invalid transactions"),
-    Route("POST", TRANSACTIONS + "/states", transactions.states, "Ask for the states of many transactions"),
+    Route(
+        "POST", TRANSACTIONS + "/prune", transactions.prune, "Prune the list of invalid transactions",
+        right=Right.OPERATE, audited=True,
+    ),
+    Route("POST", TRANSACTIONS + "/states", transactions.states, "Ask for the states of many transactions", right=Right.OPERATE),
     Route(
         "GET", TRANSACTIONS + "/unacknowledged", transactions.unacknowledged, "Wait for ended transactions",
         query={"storeId": "whose participants", "wait": "ms to hold an empty answer"},
+        right=Right.OPERATE,
     ),
     Route(
-        "POST", TRANSACTIONS + "/unacknowledged", transactions.ask_unacknowledged, "Wait for those that one instance serves"
+        "POST", TRANSACTIONS + "/unacknowledged", transactions.ask_unacknowledged, "Wait for those that one instance serves",
+        right=Right.OPERATE,
     ),
-    Route("GET", TRANSACTION, transactions.show, "Show what became of a transaction", (errors.TransactionNotFound,)),
-    Route("POST", TRANSACTION + "/can-commit", transactions.can_commit, "Ask whether a transaction can commit", _CONFLICT),
-    Route("POST", TRANSACTION + "/commit", transactions.commit, "Commit a transaction", _CONFLICT),
-    Route("POST", TRANSACTION + "/abort", transactions.abort, "Abort a transaction", (*_ENDED, errors.TransactionPrepared)),
-    Route("POST", TRANSACTION + "/invalidate", transactions.invalidate, "Give a transaction up", _ENDED),
+    Route("GET", TRANSACTION, transactions.show, "Show what became of a transaction", (errors.TransactionNotFound,), right=None),
     Route(
-        "POST", TRANSACTION + "/checkpoint", transactions.checkpoint, "Get a further write pointer", _ENDED, gives=_TRANSACTION
+        "POST", TRANSACTION + "/can-commit", transactions.can_commit, "Ask whether a transaction can commit", _CONFLICT,
+        right=None,
+    ),
+    Route("POST", TRANSACTION + "/commit", transactions.commit, "Commit a transaction", _CONFLICT, right=None),
+    Route(
+        "POST", TRANSACTION + "/abort", transactions.abort, "Abort a transaction", (*_ENDED, errors.TransactionPrepared),
+        right=None,
+    ),
+    Route("POST", TRANSACTION + "/invalidate", transactions.invalidate, "Give a transaction up", _ENDED, right=None),
+    Route(
+        "POST", TRANSACTION + "/checkpoint", transactions.checkpoint, "Get a further write pointer", _ENDED, gives=_TRANSACTION,
+        right=None,
     ),
     Route(
-        "POST", TRANSACTION + "/participants", transactions.enlist, "Enlist a participant", (errors.TransactionNotInProgress,)
+        "POST", TRANSACTION + "/participants", transactions.enlist, "Enlist a participant", (errors.TransactionNotInProgress,),
+        right=Right.OPERATE,
     ),
-    Route("DELETE", PARTICIPANT, transactions.acknowledge, "Say that a participant has acknowledged the end"),
+    Route(
+        "DELETE", PARTICIPANT, transactions.acknowledge, "Say that a participant has acknowledged the end",
+        right=Right.OPERATE,
+    ),
 )  # fmt: skip
 """The transaction service. Words before write pointers: the router takes the first address that fits."""
 
+TOKEN_ROUTES = (
+    Route("POST", TOKENS, tokens.create, "Make a token", right=Right.ADMIN, audited=True),
+    Route("GET", TOKENS, tokens.list_, "List tokens", right=Right.ADMIN),
+    Route("DELETE", TOKEN, tokens.revoke, "End a token", (errors.TokenNotFound,), right=Right.ADMIN, audited=True),
+)
+"""Who may do what."""
+
 STATUS_ROUTES = (
-    Route("GET", "/healthz", status.healthz, "Is the store open and read back", (errors.StorageUnavailable,)),
-    Route("GET", "/metrics", status.metrics, "Prometheus metrics", gives={"text/plain": str}),
+    Route("GET", "/healthz", status.healthz, "Is the store open and read back", (errors.StorageUnavailable,), right=None),
+    Route("GET", "/metrics", status.metrics, "Prometheus metrics", gives={"text/plain": str}, right=Right.OPERATE),
 )
 """How the process is doing."""
 
@@ -102,12 +130,14 @@ _ATOMIC_ROUTES = (
     Route(
         "POST", ATOMIC_COMMITS, atomic.begin, "Begin an atomic commit over several topics, or a branch of one",
         (errors.TransactionExists, errors.TransactionNotInProgress),
+        right=None,
     ),
     Route(
         "GET", ATOMIC_COMMITS, atomic.list_, "List atomic commits that are in progress",
         query={"group": "of this group only", "after": "those that began behind the one of this id", **_LIMIT},
+        right=Right.OPERATE,
     ),
-    Route("GET", ATOMIC_COMMIT, atomic.show, "Show what became of an atomic commit", (errors.TransactionNotFound,)),
+    Route("GET", ATOMIC_COMMIT, atomic.show, "Show what became of an atomic commit", (errors.TransactionNotFound,), right=None),
     Route(
         "POST", ATOMIC_COMMIT + "/commit", atomic.commit, "Commit atomically over several topics",
         (
@@ -115,8 +145,9 @@ _ATOMIC_ROUTES = (
             errors.TopicNotFound, errors.TopicDamaged,
         ),
         takes=_avro("CommitRequest"),
+        right=None,
     ),
-    Route("POST", ATOMIC_COMMIT + "/abort", atomic.abort, "Abort an atomic commit", _ENDED),
+    Route("POST", ATOMIC_COMMIT + "/abort", atomic.abort, "Abort an atomic commit", _ENDED, right=None),
     Route(
         "PUT", STAGE, atomic.stage, "Stage messages for an atomic commit",
         (
@@ -124,15 +155,18 @@ _ATOMIC_ROUTES = (
             errors.TransactionalMismatch,
         ),
         takes=_avro("PublishRequest"),
+        right=Right.WRITE,
     ),
     Route(
         "GET", GROUP_PRODUCER, atomic.producer, "Show the newest commit under a producer's name in a group",
         (errors.GroupProducerNotFound,),
+        right=None,
     ),
     Route(
         "DELETE", GROUP_PRODUCER, atomic.forget_producer, "Forget a producer of a group",
         (errors.GroupProducerNotFound, errors.ProducerFenced),
         query={"incarnation": "only if its newest commit is of this one"},
+        right=Right.OPERATE, audited=True,
     ),
 )  # fmt: skip
 
@@ -141,42 +175,58 @@ _CONSUMING = (errors.ConsumerFenced, errors.SubscriptionNotFound)
 _READING = (errors.StaleMessageId, errors.OffsetOutOfRange, errors.MessagesExpired)
 
 _SUBSCRIPTION_ROUTES = (
-    Route("POST", TOPIC + "/subscriptions", subscriptions.open_, "Open a subscription for a consumer", _PLACED),
-    Route("GET", TOPIC + "/subscriptions", subscriptions.list_, "List subscriptions", query=_NAMED),
-    Route("GET", SUBSCRIPTION, subscriptions.get, "Show a subscription", (errors.SubscriptionNotFound,)),
+    Route("POST", TOPIC + "/subscriptions", subscriptions.open_, "Open a subscription for a consumer", _PLACED, right=Right.READ),
+    Route("GET", TOPIC + "/subscriptions", subscriptions.list_, "List subscriptions", query=_NAMED, right=Right.READ),
+    Route("GET", SUBSCRIPTION, subscriptions.get, "Show a subscription", (errors.SubscriptionNotFound,), right=Right.READ),
     Route(
         "POST", SUBSCRIPTION + "/receive", subscriptions.receive, "Receive the next messages of a subscription",
         (errors.StaleMessageId, *_CONSUMING),
         gives={JSON: "ConsumeResponse", ONCELOG_AVRO: "ConsumeResponse"}, reads=True,
+        right=Right.READ,
     ),
     Route(
         "POST", SUBSCRIPTION + "/ack", subscriptions.acknowledge, "Acknowledge messages of a subscription",
         (*_PLACED, *_CONSUMING, errors.TransactionsUnavailable),
+        right=Right.READ,
     ),
-    Route("POST", SUBSCRIPTION + "/seek", subscriptions.seek, "Move a subscription anywhere", (*_PLACED, *_CONSUMING)),
-    Route("DELETE", SUBSCRIPTION, subscriptions.delete, "Delete a subscription", (errors.SubscriptionNotFound,)),
+    Route(
+        "POST", SUBSCRIPTION + "/seek", subscriptions.seek, "Move a subscription anywhere", (*_PLACED, *_CONSUMING),
+        right=Right.READ,
+    ),
+    Route(
+        "DELETE", SUBSCRIPTION, subscriptions.delete, "Delete a subscription", (errors.SubscriptionNotFound,),
+        right=Right.READ, audited=True,
+    ),
 )  # fmt: skip
 
 _INSPECTION_ROUTES = (
     Route(
         "GET", HELD, held.everywhere, "List what topics hold back under undecided write pointers",
         (errors.TransactionsUnavailable,), query={**_LIMIT, "here": "true: only of the instance that is asked"},
+        right=Right.OPERATE,
     ),
     Route(
-        "GET", HELD_ON_TOPIC, held.on_topic, "List what a topic holds back under undecided write pointers", query=_LIMIT
+        "GET", HELD_ON_TOPIC, held.on_topic, "List what a topic holds back under undecided write pointers", query=_LIMIT,
+        right=Right.OPERATE,
     ),
     Route(
         "POST", HELD_ON_TOPIC + "/{writePointer}", held.end, "End another service's write pointer on a topic",
         (*_ENDED, errors.TransactionsUnavailable),
+        right=Right.OPERATE, audited=True,
     ),
     Route(
         "GET", TOPIC + "/rows", inspection.rows, "Show rows of a topic's log as they lie there", (errors.OffsetOutOfRange,),
         query={"first": "offset to begin with", **_LIMIT},
+        right=(Right.READ, Right.OPERATE),
     ),
-    Route("GET", TOPIC + "/groups", inspection.groups, "Show what is stored apart from a topic's log", query=_LIMIT),
+    Route(
+        "GET", TOPIC + "/groups", inspection.groups, "Show what is stored apart from a topic's log", query=_LIMIT,
+        right=(Right.READ, Right.OPERATE),
+    ),
     Route(
         "GET", TOPIC + "/payloads", inspection.payloads, "Show the payloads stored under a write pointer",
         query={"under": "write pointer; of an atomic commit: minus its number", **_LIMIT},
+        right=(Right.READ, Right.OPERATE),
     ),
 )  # fmt: skip
 """The tables of a topic, and what it holds back until it is decided."""
@@ -185,22 +235,27 @@ _MESSAGE_ROUTES = (
     Route(
         "POST", TOPIC + "/publish", messages.publish, "Publish messages", (*_EXPECTING, *_JUDGED, *_PUBLISHING),
         takes=_avro("PublishRequest"), gives=_avro("PublishResponse"),
+        right=Right.WRITE,
     ),
     Route(
         "POST", TOPIC + "/store", messages.store, "Store messages under a write pointer, unseen until it is published",
         (*_NUMBERED, *_PUBLISHING), takes=_avro("PublishRequest"), gives=_avro("PublishResponse"),
+        right=Right.WRITE,
     ),
     Route(
         "POST", TOPIC + "/rollback", messages.rollback, "Roll back what a transactional publish stored",
         (errors.StaleMessageId, errors.RollbackRefused, errors.TransactionNotInProgress), takes=_avro("PublishResponse"),
+        right=Right.WRITE,
     ),
     Route(
         "POST", TOPIC + "/poll", messages.poll, "Poll messages", (errors.InvalidTransaction, errors.InvalidMessageId, *_READING),
         takes=_avro("ConsumeRequest"), gives=_avro("ConsumeResponse"), reads=True,
+        right=Right.READ,
     ),
     Route(
         "POST", NAMESPACE + "/offsets", ranges.offsets, "Ask up to where topics are stable, or wait until there is more",
         (errors.TopicNotFound, errors.TopicDamaged), reads=True,
+        right=None,
     ),
     Route(
         "GET", TOPIC + "/columns", ranges.columns, "Read a stable range of offsets, column by column", _READING,
@@ -214,44 +269,65 @@ _MESSAGE_ROUTES = (
             "refuseExpired": "true: refused where messages of the range have expired by the topic's ttl",
         },
         gives={ONCELOG_AVRO: "MessageColumns"}, reads=True,
+        right=Right.READ,
     ),
     Route(
         "POST", TOPIC + "/verify", verification.verify, "Refold a log and compare it with the live maps",
         gives={NDJSON: Verification}, reads=True,
+        right=Right.OPERATE,
     ),
 )  # fmt: skip
 
 ROUTES = (
-    Route("GET", "/v1/namespaces", topics.namespaces, "List namespaces"),
-    Route("GET", NAMESPACE + "/policies", topics.get_policies, "Show a namespace's policies"),
-    Route("PUT", NAMESPACE + "/policies", topics.set_policies, "Replace a namespace's policies"),
-    Route("GET", NAMESPACE + "/topics", topics.list_, "List topics"),
-    Route("PUT", TOPIC, topics.create, "Create a topic", (errors.TopicExists, errors.TopicDamaged), takes=_PROPERTIES),
-    Route("GET", TOPIC, topics.get, "Show a topic"),
-    Route("DELETE", TOPIC, topics.delete, "Delete a topic"),
-    Route("PUT", TOPIC + "/properties", topics.update, "Replace a topic's properties", takes=_PROPERTIES),
-    Route("GET", TOPIC + "/stats", topics.stats, "Show where a topic's log begins and ends"),
+    Route("GET", "/v1/namespaces", topics.namespaces, "List namespaces", right=None),
+    Route("GET", NAMESPACE + "/policies", topics.get_policies, "Show a namespace's policies", right=Right.DESCRIBE),
+    Route(
+        "PUT", NAMESPACE + "/policies", topics.set_policies, "Replace a namespace's policies",
+        right=Right.MANAGE, audited=True,
+    ),
+    Route("GET", NAMESPACE + "/topics", topics.list_, "List topics", right=None),
+    Route(
+        "PUT", TOPIC, topics.create, "Create a topic", (errors.TopicExists, errors.TopicDamaged), takes=_PROPERTIES,
+        right=Right.MANAGE, audited=True,
+    ),
+    Route("GET", TOPIC, topics.get, "Show a topic", right=Right.DESCRIBE),
+    Route("DELETE", TOPIC, topics.delete, "Delete a topic", right=Right.MANAGE, audited=True),
+    Route(
+        "PUT", TOPIC + "/properties", topics.update, "Replace a topic's properties", takes=_PROPERTIES,
+        right=Right.MANAGE, audited=True,
+    ),
+    Route("GET", TOPIC + "/stats", topics.stats, "Show where a topic's log begins and ends", right=Right.DESCRIBE),
     *_MESSAGE_ROUTES,
     Route(
         "POST", TOPIC + "/producers", producers.open_, "Open a producer",
         (errors.ProducerFenced, errors.ProducerEnded, errors.ProducerInTransaction, errors.TransactionsUnavailable),
+        right=Right.WRITE,
     ),
-    Route("GET", TOPIC + "/producers", producers.list_, "List producers", query=_NAMED),
-    Route("GET", PRODUCER, producers.get, "Show a producer", (errors.ProducerNotFound,)),
+    Route("GET", TOPIC + "/producers", producers.list_, "List producers", query=_NAMED, right=Right.DESCRIBE),
+    Route("GET", PRODUCER, producers.get, "Show a producer", (errors.ProducerNotFound,), right=Right.DESCRIBE),
     Route(
         "DELETE", PRODUCER, producers.delete, "Forget a producer, or end one", (errors.ProducerFenced, errors.ProducerNotFound),
         query={"epoch": "of its newest incarnation: its name, which the service assigned, ends"},
+        right=Right.MANAGE, audited=True,
     ),
     Route(
         "GET", PRODUCER + "/why", producers.why, "Say why a sequence id was or would be dropped", (errors.ProducerEnded,),
         query={"sequenceId": "0 to 2^63-1"},
+        right=Right.DESCRIBE,
     ),
     *_SUBSCRIPTION_ROUTES,
     *_INSPECTION_ROUTES,
     *TRANSACTION_ROUTES,
     *_ATOMIC_ROUTES,
-    Route("GET", "/v1/cluster", cluster.show, "Show which instances are alive and who serves what", (errors.NotSupported,)),
-    Route("POST", HAND_OVER, cluster.hand_over, "Have another instance serve a topic", (errors.NotSupported,)),
+    Route(
+        "GET", "/v1/cluster", cluster.show, "Show which instances are alive and who serves what", (errors.NotSupported,),
+        right=Right.OPERATE,
+    ),
+    Route(
+        "POST", HAND_OVER, cluster.hand_over, "Have another instance serve a topic", (errors.NotSupported,),
+        right=Right.OPERATE, audited=True,
+    ),
+    *TOKEN_ROUTES,
     *STATUS_ROUTES,
 )  # fmt: skip
 """Everything the service answers, but for /openapi.json and /docs, which are made from this."""

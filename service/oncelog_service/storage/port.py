@@ -41,6 +41,7 @@ class Table(Enum):
     SUBSCRIPTION = b"u"
     COPY = b"q"
     EXPIRY = b"h"
+    TOKEN = b"w"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__

@@ -159,6 +159,19 @@ class CopyRow:
     finished: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A token, without its secret."""
+
+    name: str
+    """Of the principal."""
+    grants: list[str]
+    digest: str
+    """SHA-256 of the secret, in hex; empty: there is none."""
+    created_ms: int
+    expires_ms: int | None
+
+
 Record: TypeAlias = (
     TopicRow
     | NamespaceRow
@@ -171,6 +184,7 @@ Record: TypeAlias = (
     | GroupProducerRow
     | SubscriptionRow
     | CopyRow
+    | TokenRow
 )
 R = TypeVar("R", bound=Record)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import secrets
 from uuid import uuid4
 
 from oncelog_service.storage.port import Batch, Fence, Store, StoreDamaged, Table
 
 _KEY = b""
+_SECRET_KEY = b"secret"
 _NAME = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -26,5 +28,12 @@ def store_id_of(store: Store, fence: Fence | None = None) -> str:
         name = uuid4().hex
         batch = Batch(fence)
         batch.put(Table.STORE_ID, _KEY, name.encode())
+        batch.put(Table.STORE_ID, _SECRET_KEY, secrets.token_urlsafe(32).encode())
         store.write([batch])
     return name
+
+
+def find_secret(store: Store) -> str | None:
+    """What the instances over a store show each other, drawn with its id. Raises StoreError."""
+    secret = store.get(Table.STORE_ID, _SECRET_KEY)
+    return None if secret is None else secret.decode("latin-1")

@@ -28,6 +28,7 @@ async def stage(call: Call) -> None:
     """
     chunk = _chunk(call)
     request = await decoded(call, decode_publish_request)
+    call.principal.check_producer(call.path["namespace"], call.path["topic"], request.producer)
     await call.service.atomic.stage(_id(call), call.path["namespace"], call.path["topic"], chunk, request)
 
 
@@ -39,6 +40,8 @@ async def commit(call: Call) -> AtomicOutcome:
     `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`.
     """
     request = await decoded(call, decode_commit_request)
+    for part in request.parts:
+        call.principal.check_producer(part.namespace, part.topic, part.request.producer)
     return await call.service.atomic.commit(_id(call), request)
 
 

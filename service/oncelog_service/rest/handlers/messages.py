@@ -51,6 +51,7 @@ async def publish(call: Call) -> Answer:
     log = await call.log()
     media = essence(call.content_type)
     request = await decoded(call, decode_publish_request)
+    check_producer(call, request.producer)
     response = await log.publish(request)
     if media == AVRO and request.write_pointer is None:
         return Answer(b"", media)
@@ -64,7 +65,9 @@ async def store(call: Call) -> Answer:
     """
     log = await call.log()
     media = essence(call.content_type)
-    response = await log.store(await decoded(call, decode_publish_request))
+    request = await decoded(call, decode_publish_request)
+    check_producer(call, request.producer)
+    response = await log.store(request)
     return Answer(b"" if media == AVRO else encode_publish_response(media, response), media)
 
 
@@ -93,6 +96,11 @@ async def poll(call: Call) -> Answer:
     glance = log.inspection.glance()
     page = await log.poll(request, noting_pointers(AS_JSON, pointers))
     return await page_answer(media, page, log.row.generation, [_of_transaction(log, glance, each) for each in pointers])
+
+
+def check_producer(call: Call, name: str | None) -> None:
+    """Raises NotAllowed unless who asks may publish under this name to the topic in the address."""
+    call.principal.check_producer(call.path["namespace"], call.path["topic"], name)
 
 
 def _of_transaction(log: TopicLog, glance: Glance, pointer: tuple[int, int] | None) -> Mapping[str, object]:

@@ -16,6 +16,7 @@ async def open_(call: Call, asked: OpenProducer) -> OpenedProducer:
     Repeating an open with the same `nonce` answers the same epoch. Without a `name` a globally unique one is assigned, which ends
     when it is deleted under its `epoch`, or was not used for long; repeating that assigns another one, and the first ends unused.
     """
+    call.principal.check_producer(call.path["namespace"], call.path["topic"], asked.name)
     log = await call.log()
     return await log.producers.open(asked.name, asked.nonce, asked.gaps)
 

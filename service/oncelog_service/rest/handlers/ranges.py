@@ -9,6 +9,7 @@ from typing import Any
 from oncelog.errors import InvalidRequest, NotServedHere
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
+from oncelog_service.access.grants import Right
 from oncelog_service.log.read.ranges import Ranges, wait_for_more
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import query_int
@@ -29,6 +30,8 @@ async def offsets(call: Call, asked: AskOffsets) -> dict[str, TopicOffsets]:
     wait = min(asked.wait, call.service.settings.max_wait_ms)
     if len(asked.topics) > MAX_TOPICS:
         raise InvalidRequest(f"at most {MAX_TOPICS} topics can be asked about at once, not {len(asked.topics)}")
+    for topic in asked.topics:
+        call.check(Right.READ, topic)
     found: dict[str, tuple[Ranges, TopicAsked]] = {}
     elsewhere: dict[str, dict[str, TopicAsked]] = {}
     for topic, about in asked.topics.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oncelog.message_id import MessageId
 from oncelog.wire.models import NamespacePolicies, Topic, TopicStats
+from oncelog_service.access.grants import Right
 from oncelog_service.log.groups.held import held_messages
 from oncelog_service.rest.bodies import read_json
 from oncelog_service.rest.routes import Call
@@ -29,8 +30,9 @@ async def get(call: Call) -> Topic:
 
 
 async def list_(call: Call) -> list[str]:
-    """The names, sorted."""
-    return await call.service.topics.names(call.path["namespace"])
+    """The names, sorted, of those that who asks has a right on."""
+    namespace = call.path["namespace"]
+    return [each for each in await call.service.topics.names(namespace) if call.principal.may(Right.DESCRIBE, namespace, each)]
 
 
 async def delete(call: Call) -> None:
@@ -60,8 +62,8 @@ async def stats(call: Call) -> TopicStats:
 
 
 async def namespaces(call: Call) -> list[str]:
-    """Every namespace that has a topic or a policy, sorted."""
-    return await call.service.topics.namespaces()
+    """Every namespace that has a topic or a policy, sorted, of those in which who asks may have a right."""
+    return [each for each in await call.service.topics.namespaces() if call.principal.knows(each)]
 
 
 async def get_policies(call: Call) -> NamespacePolicies:

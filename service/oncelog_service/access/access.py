@@ -1,0 +1,164 @@
+"""Who a request is from: the one place where credentials become a principal.
+
+The invariants:
+
+* As soon as there is any token, or the service is to be reached from elsewhere, a request without a credential that holds is
+  refused. The last token that may make others is not revoked by a request: what was locked does not open by it.
+* A token that was revoked or has expired is refused from then on; at other instances over the same store within a second.
+* Secrets are compared by their hashes, looked up in a dict: how long that takes says nothing of a secret that is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from oncelog.errors import InvalidRequest, StorageUnavailable, TokenNotFound, Unauthorized
+from oncelog_service.access.grants import EVERYBODY, Grant, Principal, Right
+from oncelog_service.access.tokens import CERTIFICATE, Token, digest_of, draw, read_tokens
+from oncelog_service.cluster.leases import SETUP, Leases, held_briefly
+from oncelog_service.group_commit import Writer
+from oncelog_service.storage.port import Batch, Store, Table
+
+REREAD_SECONDS = 1.0
+"""How soon an instance knows what another one has changed."""
+
+
+class Access:
+    """Knows the credentials that hold, over all openings of a store."""
+
+    def __init__(self, configured: str | None, now_ms: Callable[[], int], *, locked: bool) -> None:
+        """``configured``: a token from the settings, with every right. ``locked``: nobody is let in without a credential."""
+        self._now_ms = now_ms
+        self._configured = configured
+        self._locked = locked
+        self._tokens: dict[str, Token] = {}
+        self._by_digest: dict[bytes, tuple[Token | None, Principal]] = {}
+        self._by_name: dict[str, list[tuple[Token, Principal]]] = {}
+        self._changing = asyncio.Lock()
+        self._opened: tuple[Store, Writer, Leases] | None = None
+        self._instances_secret: str | None = None
+        self._index([])
+
+    # --- who asks
+
+    @property
+    def is_open(self) -> bool:
+        """Tells whether everybody who reaches the service may do everything."""
+        return self._opened is not None and not (self._locked or self._tokens or self._configured is not None)
+
+    def principal_of(self, bearer: bytes | None, certificate: str | None = None, on_behalf: bytes = b"") -> Principal:
+        """Tells who carries these. Raises Unauthorized.
+
+        ``certificate``: the name in a client certificate that was verified. ``on_behalf``: whom another instance asks for.
+        """
+        if bearer is not None:
+            found = self._by_digest.get(digest_of(bearer))
+            if found is None or not (found[0] is None or found[0].holds(self._now_ms())):
+                raise Unauthorized
+            return self._named(on_behalf.decode("latin-1")) if on_behalf and found[1].is_instance else found[1]
+        if certificate is not None:
+            return self._named(CERTIFICATE + certificate)
+        if not self.is_open:
+            raise Unauthorized
+        return EVERYBODY
+
+    def _named(self, name: str) -> Principal:
+        now_ms = self._now_ms()
+        held = [principal for token, principal in self._by_name.get(name, ()) if token.holds(now_ms)]
+        if not held:
+            raise Unauthorized(f"nothing is granted to {name[:100]!r}; `oncelog token create` does it")
+        return held[0] if len(held) == 1 else Principal(name, [grant for each in held for grant in each.grants])
+
+    @property
+    def own_token(self) -> str | None:
+        """What this instance shows to others over the same store."""
+        return self._configured or self._instances_secret
+
+    # --- what is known
+
+    async def open(self, store: Store, writer: Writer, leases: Leases, instances_secret: str | None) -> None:
+        """Begins to know what the store knows. Raises StoreError."""
+        async with self._changing:
+            tokens = await asyncio.to_thread(read_tokens, store)
+            self._instances_secret = instances_secret
+            self._opened = store, writer, leases
+            self._index(tokens)
+
+    async def keep_up(self) -> None:
+        """Learns what other instances over the same store change, until cancelled. Raises StoreError."""
+        while True:
+            await asyncio.sleep(REREAD_SECONDS / 2)
+            async with self._changing:
+                if self._opened is not None:
+                    self._index(await asyncio.to_thread(read_tokens, self._opened[0]))
+
+    @asynccontextmanager
+    async def _changes(self) -> AsyncIterator[Writer]:
+        """One change at a time, over all instances, on what all have changed so far. Raises StorageUnavailable."""
+        async with self._changing:
+            if self._opened is None:
+                raise StorageUnavailable("the store is not open yet; nothing was done")
+            store, writer, leases = self._opened
+            async with held_briefly(leases, SETUP) as lease:
+                self._index(await asyncio.to_thread(read_tokens, store))
+                yield writer.under(lease)
+
+    def _index(self, tokens: Sequence[Token]) -> None:
+        known = {token.id: (token, principal) for token, principal in self._entries()}
+        self._tokens = {token.id: token for token in tokens}
+        self._by_name, self._by_digest = {}, {}
+        for token in tokens:
+            before, principal = known.get(token.id, (None, None))
+            if principal is None or before != token:
+                principal = Principal(token.name, map(Grant.parse, token.grants))
+            self._by_name.setdefault(token.name, []).append((token, principal))
+            if token.digest:
+                self._by_digest[token.digest] = token, principal
+        everything = [Grant(Right.ADMIN)]
+        if self._instances_secret is not None:
+            secret = self._instances_secret.encode()
+            self._by_digest[digest_of(secret)] = None, Principal("oncelog", everything, is_instance=True)
+        if self._configured is not None:
+            secret = self._configured.encode()
+            self._by_digest[digest_of(secret)] = None, Principal("settings", everything, is_instance=True)
+
+    def _entries(self) -> list[tuple[Token, Principal]]:
+        return [entry for held in self._by_name.values() for entry in held]
+
+    # --- tokens
+
+    @property
+    def tokens(self) -> list[Token]:
+        """Lists them by name, the oldest first; those that have expired too."""
+        return sorted(self._tokens.values(), key=lambda token: (token.name, token.created_ms, token.id))
+
+    async def create(self, name: str, grants: Sequence[str], expires_in_ms: int | None) -> tuple[Token, str | None]:
+        """Makes a token, durable when this returns, and tells its secret. Raises InvalidRequest, StorageUnavailable."""
+        async with self._changes() as writer:
+            token, secret = draw(name, grants, self._now_ms(), expires_in_ms)
+            if self.is_open and not self._keeps_admin([token]):
+                raise InvalidRequest("the first token must have the grant admin and no end, or nobody could make another one")
+            batch = Batch()
+            token.put(batch)
+            await writer.submit(batch, lambda: self._index([*self._tokens.values(), token]))
+            return token, secret
+
+    async def revoke(self, id: str) -> Token:  # noqa: A002
+        """Ends a token, durably. Raises TokenNotFound; InvalidRequest: nobody could make another one; StorageUnavailable."""
+        async with self._changes() as writer:
+            token = self._tokens.get(id)
+            if token is None:
+                raise TokenNotFound(f"there is no token {id[:100]!r}; `oncelog token list` shows their ids")
+            left = [each for each in self._tokens.values() if each.id != id]
+            if self._configured is None and not self._keeps_admin(left):
+                raise InvalidRequest("this is the last token with the grant admin and without an end; create another one first")
+            batch = Batch()
+            batch.delete(Table.TOKEN, id.encode())
+            await writer.submit(batch, lambda: self._index(left))
+            return token
+
+    @staticmethod
+    def _keeps_admin(tokens: Sequence[Token]) -> bool:
+        return any("admin" in token.grants and token.expires_ms is None and token.digest for token in tokens)

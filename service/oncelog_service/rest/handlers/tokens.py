@@ -1,0 +1,36 @@
+"""Tokens: made, listed, revoked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncelog.wire.models import CreatedToken, CreateToken, Token
+from oncelog_service.access import tokens
+from oncelog_service.rest.routes import Call
+
+
+def _shown(token: tokens.Token) -> dict[str, Any]:
+    return {name: value for name, value in token._asdict().items() if name != "digest"} | {"grants": list(token.grants)}
+
+
+async def create(call: Call, asked: CreateToken) -> CreatedToken:
+    """Make a token for a principal. `secret` is told in this answer and never again; the service keeps its hash alone.
+
+    The first token must have the grant `admin` and no end: from then on every request needs one. A name that begins with `cert:`
+    is that of a client certificate, which is its own secret. Two tokens under one name hold at once, as when one is exchanged.
+    """
+    token, secret = await call.service.access.create(asked.name, asked.grants, asked.expires_in_ms)
+    return CreatedToken(**_shown(token), secret=secret)
+
+
+async def list_(call: Call) -> list[Token]:
+    """Tokens by name, those that have expired too; never their secrets."""
+    return [Token(**_shown(each)) for each in call.service.access.tokens]
+
+
+async def revoke(call: Call) -> None:
+    """End a token: whoever carries it is refused from now on, at other instances within a second.
+
+    The last token with `admin` and without an end is not ended, unless the service has one from its settings.
+    """
+    await call.service.access.revoke(call.path["token"])
