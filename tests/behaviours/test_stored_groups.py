@@ -38,6 +38,13 @@ def test_a_stored_group_appears_in_store_order_as_one_contiguous_group(house: Ho
     assert house.now() == topic.payloads()
 
 
+def test_an_empty_group_whose_transaction_is_undecided_holds_up_nobody_from_the_cache_or_from_the_store(house: House) -> None:
+    house.topic.publish_under(house.start("long"))
+    house.topic.publish("behind")
+    for life in house.lives():
+        assert house.now() == ["behind"], life
+
+
 def test_an_empty_group_is_published_and_holds_nothing(house: House) -> None:
     topic, pointer = house.topic, house.start()
     published = topic.publish_under(pointer)

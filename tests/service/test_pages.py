@@ -142,7 +142,7 @@ def naive(log: WrittenLog, transaction: Transaction | None, start: bytes, now_ms
         if row_id < start[:10] or (not is_group and messages[0].message_id < start):
             continue  # an undecided group stops a reader also right behind its last message
         state = Sight.SEEN if transaction is None or pointer is None else seen(transaction, pointer)
-        if state is Sight.UNDECIDED:
+        if state is Sight.UNDECIDED and messages:
             return found, True
         if state is Sight.SEEN:
             found += [each for each in messages if each.message_id >= start and not is_expired(each, now_ms)]

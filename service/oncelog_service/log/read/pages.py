@@ -188,7 +188,9 @@ def collect(
         begin, within = _begin(run, start)
         if begin == len(run):
             continue  # before the start, or the one to start after: a position that was given is not answered again
-        seen = Sight.SEEN if transaction is None or run.write_pointer is None else sight(transaction, run.write_pointer)
+        # An empty group holds nobody up: nothing can be added to it, and the cache, which counts messages, does not know of it.
+        pointer = run.write_pointer if run.count else None
+        seen = Sight.SEEN if transaction is None or pointer is None else sight(transaction, pointer)
         if seen is Sight.UNDECIDED:
             return page.ended(undecided=True)
         if seen is Sight.PASSED:
