@@ -131,6 +131,15 @@ class NotAllowed(OncelogError, status=403):
     """The grant that would do, as one writes it: ``read:default/orders``."""
 
 
+class ForeignOrigin(OncelogError, status=403):
+    """A page of another origin had a browser ask for this; nothing was done. Programs send no Origin."""
+
+
+class HostNotAllowed(OncelogError, status=421):
+    """The request is addressed to a name that is none of this service's; nothing was done. Its operator names those that are
+    (`allowed_hosts`)."""
+
+
 class ProducerFenced(OncelogError, status=403):
     """Another incarnation of this producer holds the name, or the topic was deleted and made anew since this one was opened; it
     may not publish any more."""

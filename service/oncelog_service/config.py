@@ -41,6 +41,8 @@ class Settings(BaseSettings):
     store: str = Field(default_factory=lambda: f"leveldb://{Path(DEFAULT_DATA).absolute()}")
     """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, sqlite:///absolute/path,
     postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-data."""
+    allowed_hosts: str | None = None
+    """Further names by which clients ask for it, a proxy's or a container's, with commas between: `logs.example.org,logs`."""
     token: str | None = Field(default=None, min_length=1)
     """Bearer token that every request must carry; required to listen on more than this machine."""
     audit_log: Path | None = None
@@ -115,6 +117,16 @@ class Settings(BaseSettings):
         if url is not None and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", url):
             raise ValueError(f"not the URL of a service: {url!r}; it looks like http://127.0.0.1:7071")
         return url
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _host_names(cls, named: str | None) -> str | None:
+        for each in (named or "").split(","):
+            if each.strip() and not re.fullmatch(
+                r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-][A-Za-z0-9._-]*)(:[0-9]{1,5})?", each.strip()
+            ):
+                raise ValueError(f"not the name of a host: {each.strip()!r}; it looks like logs.example.org or logs:8080")
+        return named
 
     @property
     def is_local(self) -> bool:

@@ -196,7 +196,7 @@ def connected(url: str) -> Iterator[socket.socket]:
 
 
 def head(method: str, path: str, *headers: str) -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: oncelog", *headers, "", ""]).encode("latin-1")
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: 127.0.0.1", *headers, "", ""]).encode("latin-1")
 
 
 def read_answer(stream: Any) -> tuple[int, dict[str, str], bytes]:

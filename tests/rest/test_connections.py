@@ -138,7 +138,8 @@ def test_bodies_beyond_what_may_be_in_hand_are_refused_as_overloaded_and_every_b
             assert assert_problem(streamed, 413, "request_too_large")["limit"] == 40_000
             assert_problem(topic.post("/publish", b"x" * 39_000), 400, "invalid_request")
         with connected(service.url) as slow:
-            slow.sendall(head("POST", "/v1/namespaces/default/topics/t/publish", "content-length: 40000") + b"x" * 30_000)
+            path = "/v1/namespaces/default/topics/t/publish"
+            slow.sendall(head("POST", path, f"content-type: {JSON}", "content-length: 40000") + b"x" * 30_000)
             service.arrived(1)  # else this one's body may be the one that is refused
             answer = topic.publish("x" * 30_000)
             assert_problem(answer, 503, "overloaded")

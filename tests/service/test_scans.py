@@ -83,7 +83,7 @@ def test_who_hangs_up_stops_what_only_it_waits_for() -> None:
         running.on_loop(create)
         body = b'{"startOffset": 100, "wait": 60000}'
         head = (
-            b"POST /v1/namespaces/default/topics/t/%s HTTP/1.1\r\nhost: x\r\n"
+            b"POST /v1/namespaces/default/topics/t/%s HTTP/1.1\r\nhost: localhost\r\n"
             b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
         )
         poll = _reading(running, head % (b"poll", len(body), body))

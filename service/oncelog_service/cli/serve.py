@@ -31,6 +31,7 @@ ALONE = (
     "host",
     "port",
     "store",
+    "allowed_hosts",
     "token",
     "max_request_bytes",
     "max_inflight_bytes",

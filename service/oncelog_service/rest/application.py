@@ -17,6 +17,7 @@ from oncelog_service.rest.bearer import bearer_of
 from oncelog_service.rest.bodies import json_answer, read_model
 from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.exchange import Admitted, Head
+from oncelog_service.rest.foreign import Names, check
 from oncelog_service.rest.forward import ON_BEHALF, PROXY, ROUTE, Forwarder
 from oncelog_service.rest.routes import Call, Handler, Route
 from oncelog_service.rest.table import ROUTES
@@ -38,6 +39,7 @@ class Application:
         self._access = service.access
         self._audit = service.audit
         self._forwarder = Forwarder(service.access, settings.max_wait_ms / 1000 + READ_SECONDS)
+        self._names = Names.of(settings)
         made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
         pages = [Route("GET", path, _made(partial(make, routes)), "", right=None) for path, make in made.items()]
         by_path: dict[str, dict[str, Route]] = {}
@@ -47,7 +49,8 @@ class Application:
         self._addresses = [(_pattern(path), by_path[path]) for path in busiest_first]
 
     def admit(self, head: Head) -> Admitted:
-        """Who answers this. Raises Unauthorized, NotAllowed, NotFound, MethodNotAllowed."""
+        """Who answers this. Raises as :func:`foreign.check`; Unauthorized, NotAllowed, NotFound, MethodNotAllowed."""
+        check(head.method, head.headers, self._names)
         principal = self._principal_of(head)
         for pattern, routes in self._addresses:
             if found := pattern.fullmatch(head.path):

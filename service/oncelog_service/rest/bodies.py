@@ -74,8 +74,8 @@ def _json(call: Call, what: str) -> Any:
     if not call.body:
         return {}
     media = essence(call.content_type)
-    if media not in (JSON, ""):
-        raise UnsupportedMediaType(f"Content-Type {media} is not read here; use {JSON}")
+    if media != JSON:
+        raise UnsupportedMediaType(f"Content-Type {media or '(none)'} is not read here; use {JSON}")
     return decode_json(call.body, what, MAX_JSON_VALUES)
 
 

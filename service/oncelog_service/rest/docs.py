@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from html import escape
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ from oncelog.errors import all_errors
 from oncelog.wire.codec import avro_source
 from oncelog.wire.media import AVRO, JSON, PROBLEM
 from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.foreign import CSP, SHUT
 from oncelog_service.rest.routes import Route
 from oncelog_service.rest.table import ROUTES
 
@@ -130,6 +133,10 @@ details > div { padding: 0 1rem 1rem; }
 """
 
 
+_POLICY = f"default-src 'none'; style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'; {SHUT}"
+"""The page's own style, and nothing else."""
+
+
 def docs_answer(routes: Sequence[Route] = ROUTES) -> Answer:
     """/docs: one page, no script, nothing loaded from elsewhere."""
     sections = "".join(
@@ -141,7 +148,7 @@ def docs_answer(routes: Sequence[Route] = ROUTES) -> Answer:
         f"<h1>oncelog {oncelog.__version__}</h1><p>A log where every message lands once. Everything this service answers; for "
         f'programs, as <a href="/openapi.json">/openapi.json</a>.</p>{sections}</html>'
     )
-    return Answer(page.encode(), "text/html; charset=utf-8")
+    return Answer(page.encode(), "text/html; charset=utf-8", headers={CSP: _POLICY})
 
 
 def _section(path: str, method: str, operation: dict[str, Any]) -> str:

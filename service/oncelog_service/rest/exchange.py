@@ -10,9 +10,12 @@ from typing import NamedTuple
 
 from oncelog.errors import OncelogError
 from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.foreign import CLOSED, CSP, GUARD
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+_GUARDED = GUARD + CLOSED
 
 
 class Head(NamedTuple):
@@ -77,6 +80,7 @@ class Exchange:
     def head_of(self, answer: Answer, date: str) -> bytes:
         """The bytes before the answer's body."""
         lines = [_STATUS_LINES.get(answer.status) or f"HTTP/1.1 {answer.status} \r\n", date, f"content-type: {answer.media}\r\n"]
+        lines.append(_GUARDED if CSP not in answer.headers else GUARD)
         lines += [f"{name}: {value}\r\n" for name, value in answer.headers.items()]
         if isinstance(answer.body, bytes):
             lines.append(f"content-length: {len(answer.body)}\r\n")

@@ -22,7 +22,7 @@ from collections import deque
 from contextlib import aclosing
 from email.utils import formatdate
 from math import inf
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -43,6 +43,10 @@ _UNREAD_SECONDS = 60
 
 _JOINED_BYTES = 16 * 2**10
 """A body up to here goes out in one piece with its head; copying a larger one costs more than a second write."""
+
+_HOST = b"host"
+_ONCE = (_HOST, b"authorization", b"content-type", b"origin", b"sec-fetch-site")
+"""Headers by which a request is judged before anything is done for it."""
 
 _HEAD, _BODY, _BETWEEN = range(3)
 """What the next bytes of a connection are of; between two requests they begin a head."""
@@ -270,6 +274,12 @@ class HttpConnection(asyncio.Protocol):
         path = url.path.decode("ascii")
         target = path if not url.query else f"{path}?{url.query.decode('latin-1')}"
         headers = dict(reversed(self._headers))
+        if _HOST not in headers and self._parser is not None and self._parser.get_http_version() != "1.0":
+            raise InvalidRequest("the request has no Host header")
+        if len(headers) < len(self._headers):
+            _check_once(self._headers)
+        if url.host is not None:  # who names it in the target means that (RFC 9112, 3.2.2)
+            headers[_HOST] = _authority(url)
         return Head(method, unquote(path) if "%" in path else path, url.query or b"", target, headers, self._peer)
 
     # --- one request after another
@@ -433,6 +443,19 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
         elif unread:
             self._unread_alarm = self._loop.call_later(_UNREAD_SECONDS, self._look_at_what_is_unread, unread)
+
+
+def _check_once(headers: list[tuple[bytes, bytes]]) -> None:
+    """Raises InvalidRequest: of two headers, whoever stands between may look at the other one."""
+    names = [name for name, _ in headers]
+    for name in _ONCE:
+        if names.count(name) > 1:
+            raise InvalidRequest(f"the request has more than one {name.decode()} header")
+
+
+def _authority(url: Any) -> bytes:
+    host: bytes = b"[%b]" % url.host if b":" in url.host else url.host
+    return host if url.port is None else b"%b:%d" % (host, url.port)
 
 
 def _parser(connection: HttpConnection) -> httptools.HttpRequestParser:

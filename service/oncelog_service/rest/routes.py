@@ -132,14 +132,16 @@ class Route:
         if "{" in self.path or self.query or self.request:
             found.append(errors.InvalidRequest)
         if self.request:
-            found += [errors.RequestTooLarge, errors.UnsupportedMediaType]
+            found.append(errors.RequestTooLarge)
         if "{topic}" in self.path and errors.TopicExists not in found:
             found += [errors.TopicNotFound, errors.TopicDamaged]
         if self.path.startswith(TRANSACTIONS):
             found.append(errors.TransactionsUnavailable)
         if self.path.startswith("/v1/"):
             found += [errors.StorageUnavailable, errors.StorageFailed]
-        return (*dict.fromkeys(found), errors.Unauthorized, errors.NotAllowed)
+        if self.method != "GET":
+            found.append(errors.UnsupportedMediaType)
+        return (*dict.fromkeys(found), errors.Unauthorized, errors.NotAllowed, errors.ForeignOrigin, errors.HostNotAllowed)
 
 
 TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
