@@ -22,6 +22,8 @@ from oncelog.errors import NotFound
 from oncelog.wire.codec import avro_source
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog_service.app import listen
+from oncelog_service.background import Background
+from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.exchange import Admitted, Head
@@ -87,7 +89,7 @@ class Bare:
 
 async def serve(path: str, port: int) -> None:
     settings = Settings(port=port, store="memory://")
-    server = Server(Bare(Log(path)), settings)
+    server = Server(Bare(Log(path)), settings, Background(SystemClock()))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
     await server.run(listen(settings), lambda: None, lambda: None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -12,11 +13,14 @@ from contextlib import contextmanager
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.config import Settings
 from oncelog_service.rest.application import Application
+from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.server import Server
 from oncelog_service.rest.table import ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store
+
+_log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.001
 """How long the event loop may keep the interpreter from the writer thread. Python's 5 ms would be added to a sync of 1 ms."""
@@ -39,12 +43,27 @@ class Exposed(ValueError):
 def check_exposure(settings: Settings, tokens: int = 0) -> None:
     """Raises Exposed for an address that others can reach, where nobody has a token: logs are not open to all by accident.
 
-    ``tokens``: how many the store has.
+    ``tokens``: how many the store has, those of certificates too.
     """
-    if not settings.is_local and settings.token is None and not tokens:
+    if not settings.is_locked or settings.token is not None or tokens:
+        return
+    if settings.tls_client_ca is not None:
         raise Exposed(
-            f"listening on {settings.host} lets others in: make a token first (oncelog token create … --store …), set one "
-            "(--token or ONCELOG_TOKEN), or use 127.0.0.1"
+            "clients are asked for a certificate and none is granted anything: do that first (oncelog token create cert:NAME … "
+            "--store …), or set a token (--token or ONCELOG_TOKEN)"
+        )
+    raise Exposed(
+        f"listening on {settings.host} lets others in: make a token first (oncelog token create … --store …), set one "
+        "(--token or ONCELOG_TOKEN), or use 127.0.0.1"
+    )
+
+
+def _warn_of_readers(settings: Settings) -> None:
+    if not settings.is_local and settings.tls_certificate is None:
+        _log.warning(
+            "listening on %s without TLS: tokens, messages and answers can be read and changed wherever they pass. Name a "
+            "certificate (--tls-certificate), or let nobody reach this port but a proxy that speaks TLS",
+            settings.host,
         )
 
 
@@ -52,18 +71,20 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     """Runs until SIGINT or SIGTERM, then stops cleanly. ``on_ready`` is told the URL once requests are answered.
 
     Raises:
-        Exposed: others could reach it, and there is no token. StoreError: the store cannot be opened. OSError: the port is taken.
+        Exposed: others could reach it, and there is no token. BadCertificate: its files are of no use. StoreError: the store
+        cannot be opened. OSError: the port is taken.
     """
+    Certificates.of(settings)
+    _warn_of_readers(settings)
     sys.setswitchinterval(_SWITCH_SECONDS)
     listener = listen(settings)
-    host, port = listener.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    url = settings.url_of(*listener.getsockname()[:2])
     service = build_service(settings, url=settings.advertised_url or url)
     try:
         await service.start()
         check_exposure(settings, len(service.access.tokens))
         server = build_server(service)
-        with _told_by_signals(server.stop):
+        with _told_by_signals(server):
             await server.run(listener, lambda: on_ready(url), service.release)
     finally:
         listener.close()
@@ -71,16 +92,20 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
 
 
 def build_server(service: Service) -> Server:
-    """Builds what answers HTTP for a service."""
+    """Builds what answers HTTP for a service. Raises BadCertificate."""
     routes = (*TRANSACTION_ROUTES, *STATUS_ROUTES) if service.settings.only_transactions else ROUTES
-    return Server(Application(service, routes), service.settings)
+    return Server(Application(service, routes), service.settings, service.background)
 
 
 @contextmanager
-def _told_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call ``stop`` on the event loop, which may be asleep, and nothing else."""
+def _told_by_signals(server: Server) -> Iterator[None]:
+    """SIGINT and SIGTERM stop it, SIGHUP has it look at its certificate: on the event loop, which may be asleep, and nothing else
+    is done. Without a certificate SIGHUP is what it is to any process."""
     loop = asyncio.get_running_loop()
-    before = {each: signal.signal(each, lambda *_: loop.call_soon_threadsafe(stop)) for each in (signal.SIGINT, signal.SIGTERM)}
+    told = {signal.SIGINT: server.stop, signal.SIGTERM: server.stop}
+    if server.certificates is not None:
+        told[signal.SIGHUP] = server.certificates.look
+    before = {each: signal.signal(each, lambda number, _: loop.call_soon_threadsafe(told[number])) for each in told}  # type: ignore[index]
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from oncelog_service.atomic.limits import AtomicLimits
@@ -75,6 +75,15 @@ class Settings(BaseSettings):
     """… or after so many seconds with at least one."""
     retention_seconds: float = Field(default=30.0, gt=0)
     """Pause between two rounds that delete what has expired."""
+    tls_certificate: str | None = None
+    """File in PEM with the certificate that clients are shown, and those between it and its CA. With one the service speaks
+    TLS, and nothing else; without one what it sends and takes can be read on its way. Read again when it changes, and on SIGHUP;
+    so are the next two."""
+    tls_key: str | None = None
+    """File with its key, not encrypted; without one the key is in the same file."""
+    tls_client_ca: str | None = None
+    """File with the CAs of clients, which are then asked for a certificate; what it may do is granted to `cert:` and its name.
+    Whoever has none needs a token, on this machine too."""
     advertised_url: str | None = None
     """Where clients, and the other services over the same store, find this one; without it the address it listens on."""
     lease_seconds: float = Field(default=3.0, ge=0.5, le=3_600)
@@ -111,6 +120,13 @@ class Settings(BaseSettings):
         store_opener(url)
         return url
 
+    @field_validator("tls_key", "tls_client_ca")
+    @classmethod
+    def _beside_a_certificate(cls, path: str | None, others: ValidationInfo) -> str | None:
+        if path is not None and others.data.get("tls_certificate") is None:
+            raise ValueError("it is of use only beside a certificate: --tls-certificate or ONCELOG_TLS_CERTIFICATE")
+        return path
+
     @field_validator("transactions_url", "advertised_url")
     @classmethod
     def _known_url(cls, url: str | None) -> str | None:
@@ -128,10 +144,19 @@ class Settings(BaseSettings):
                 raise ValueError(f"not the name of a host: {each.strip()!r}; it looks like logs.example.org or logs:8080")
         return named
 
+    def url_of(self, host: str, port: int) -> str:
+        """Returns the URL of the service at an address that it listens on."""
+        return f"http{'' if self.tls_certificate is None else 's'}://{f'[{host}]' if ':' in host else host}:{port}"
+
     @property
     def is_local(self) -> bool:
         """Tells whether this machine alone reaches the service."""
         return self.host in LOOPBACK
+
+    @property
+    def is_locked(self) -> bool:
+        """Tells whether nobody is let in without a credential, also while there is none."""
+        return not self.is_local or self.tls_client_ca is not None
 
     @property
     def transaction_limits(self) -> TransactionLimits:

@@ -121,7 +121,7 @@ class Service:
     def __init__(self, settings: Settings, open_store: Callable[[], Store], clock: Clock, url: str | None = None) -> None:
         """``url``: the address at which other processes over the same store, and clients, find this one."""
         self.settings = settings
-        self.url = url or settings.advertised_url or f"http://{settings.host}:{settings.port}"
+        self.url = url or settings.advertised_url or settings.url_of(settings.host, settings.port)
         self.clock = clock
         self.failures = 0
         """How often the store had to be reopened."""
@@ -133,7 +133,7 @@ class Service:
         self.cache = RecentMessages(settings.cache_bytes)
         self.scans = Scans()
         self.background = Background(clock)
-        self.access = Access(settings.token, clock.now_ms, locked=not settings.is_local)
+        self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked)
         self.audit = Audit(settings.audit_log)
         self._running: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None

@@ -72,7 +72,7 @@ def running_service(
         listener = listen(chosen)
         await running.service.start()
         running.server = build_server(running.service)
-        running.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        running.url = chosen.url_of("127.0.0.1", listener.getsockname()[1])
         await running.server.run(listener, ready.set, running.service.release)
         await running.service.stop()
 

@@ -22,7 +22,7 @@ from oncelog_service.storage.records import TokenRow, decode_record, encode_reco
 PREFIX = "oncelog_"
 """Begins each token, so that whatever looks for secrets in files finds it."""
 CERTIFICATE = "cert:"
-_NAME = re.compile(r"(cert:)?[A-Za-z0-9_.@=-]{1,200}", re.ASCII)
+_NAME = re.compile(r"cert:[A-Za-z0-9_.@=:/+-]{1,200}|[A-Za-z0-9_.@=-]{1,200}", re.ASCII)
 _LONGEST_MS = 100 * 366 * 86_400_000
 _RESERVED = ("anonymous", "oncelog", "settings")
 
@@ -59,7 +59,8 @@ def draw(name: str, grants: Sequence[str], now_ms: int, expires_in_ms: int | Non
     """Makes a token and its secret, which is told this once. Raises InvalidRequest."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise InvalidRequest(
-            f"a principal's name has letters, digits and _.@=- and none of {', '.join(_RESERVED)}: {name[:100]!r}"
+            f"a principal's name has letters, digits and _.@=- (behind cert: also :/+) and is none of {', '.join(_RESERVED)}: "
+            f"{name[:100]!r}"
         )
     if not grants:
         raise InvalidRequest("a token without grants may do nothing; name at least one, as read:orders/*")

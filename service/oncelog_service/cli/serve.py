@@ -33,6 +33,9 @@ ALONE = (
     "store",
     "allowed_hosts",
     "token",
+    "tls_certificate",
+    "tls_key",
+    "tls_client_ca",
     "max_request_bytes",
     "max_inflight_bytes",
     "max_wait_ms",
@@ -124,6 +127,7 @@ def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
     # Loaded here: no other command needs a web server.
     from oncelog_service.app import Exposed
     from oncelog_service.app import serve as run_service
+    from oncelog_service.rest.certificates import BadCertificate
     from oncelog_service.storage.port import RowDamaged
 
     try:
@@ -132,6 +136,8 @@ def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
         return None
     except Exposed as error:
         raise typer.BadParameter(str(error), param_hint="--host") from None
+    except BadCertificate as error:
+        raise typer.BadParameter(str(error), param_hint="--tls-certificate") from None
     except OSError as error:
         address = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:

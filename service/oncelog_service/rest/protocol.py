@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout
+from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout, Unauthorized
 from oncelog_service.config import Settings
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
@@ -107,6 +107,10 @@ class HttpConnection(asyncio.Protocol):
         self._lost = False
         self._writable = asyncio.Event()
         self._writable.set()
+        self.certificate: str | None = None
+        """Name in the certificate that the client showed and that was verified (tls.py); it is that of each request."""
+        self.nameless: Unauthorized | None = None
+        """Why its certificate is nobody's, which each request is told."""
 
         self._current: Exchange | None = None
         """The request whose turn it is; it may still be arriving."""
@@ -232,8 +236,9 @@ class HttpConnection(asyncio.Protocol):
             return
         self._phase, self._due, self._head_bytes = _BODY, None, 0
         keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
-        exchange = self._newest = Exchange(head, keep_alive)
-        self._shared.judge(exchange)
+        exchange = self._newest = Exchange(head, keep_alive, refused=self.nameless)
+        if self.nameless is None:
+            self._shared.judge(exchange)
         if self._current is None:
             self._current = exchange
             self._take_turn(exchange)
@@ -280,7 +285,8 @@ class HttpConnection(asyncio.Protocol):
             _check_once(self._headers)
         if url.host is not None:  # who names it in the target means that (RFC 9112, 3.2.2)
             headers[_HOST] = _authority(url)
-        return Head(method, unquote(path) if "%" in path else path, url.query or b"", target, headers, self._peer)
+        path = unquote(path) if "%" in path else path
+        return Head(method, path, url.query or b"", target, headers, self._peer, self.certificate)
 
     # --- one request after another
 

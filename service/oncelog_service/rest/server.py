@@ -6,8 +6,11 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from oncelog_service.background import Background
 from oncelog_service.config import Settings
+from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.protocol import Application, HttpConnection, Shared
+from oncelog_service.rest.tls import TlsConnection
 
 _STOP_SECONDS = 5
 """How long a stop waits for answers that are under way."""
@@ -17,8 +20,12 @@ _BACKLOG = 2_048
 class Server:
     """Belongs to one event loop."""
 
-    def __init__(self, application: Application, settings: Settings) -> None:
+    def __init__(self, application: Application, settings: Settings, background: Background) -> None:
+        """Raises BadCertificate."""
         self._shared = Shared(application, settings)
+        self._background = background
+        self.certificates = Certificates.of(settings)
+        """None: it does not speak TLS."""
         self._told = asyncio.Event()
 
     @property
@@ -36,14 +43,21 @@ class Server:
         ``on_ready`` is called once connections are taken; ``before_stop``: has those who wait for something end at once.
         """
         loop = asyncio.get_running_loop()
-        taking = await loop.create_server(lambda: HttpConnection(self._shared), sock=listener, backlog=_BACKLOG)
+        taking = await loop.create_server(self._connection, sock=listener, backlog=_BACKLOG)
+        watching = None if self.certificates is None else loop.create_task(self.certificates.watch(self._background))
         on_ready()
         await self._told.wait()
         before_stop()
         taking.close()
+        if watching is not None:
+            watching.cancel()
         for connection in list(self._shared.connections):
             connection.shut_down()
         await self._drain(loop.time() + _STOP_SECONDS)
+
+    def _connection(self) -> asyncio.Protocol:
+        connection, certificates = HttpConnection(self._shared), self.certificates
+        return connection if certificates is None else TlsConnection(lambda: certificates.context, connection)
 
     async def _drain(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()

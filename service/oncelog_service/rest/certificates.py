@@ -1,0 +1,159 @@
+"""What a service shows under TLS, whom it asks for a certificate, and what a client's certificate says its name is.
+
+The files are read again when they change, and when the process is told to look (SIGHUP). All of them are read into a context that
+nobody uses yet: a handshake meets the old files or the new ones, never some of each, and files that do not go together change
+nothing. Sessions are as old as the context at most, and no tickets are given out for them: who resumes one (TLS 1.2) has shown a
+certificate that the CA of this moment has signed, and whether it has expired meanwhile is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from oncelog_service.background import Background
+from oncelog_service.config import Settings
+
+_log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often the files are looked at: three questions to the file system."""
+_NAME = re.compile(r"[A-Za-z0-9_.@=:/+-]{1,200}", re.ASCII)
+"""What grants can be written for."""
+
+
+class BadCertificate(ValueError):
+    """Its files cannot be read, or do not go together."""
+
+
+class Certificates:
+    """The files of a service, as they were when they last went together."""
+
+    def __init__(self, certificate: str, key: str | None, client_ca: str | None) -> None:
+        """Reads them: a certificate and those between it and its CA, its key unless that is in the same file, and the CA of
+        clients, if they are to be asked for a certificate. Raises BadCertificate."""
+        self._files = certificate, key, client_ca
+        self._told = asyncio.Event()
+        self._seen = self._state()
+        self.context = _context(*self._files)
+        """For connections that begin now."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Certificates | None:
+        """Those that the settings name; None: there are none, and HTTP goes as it is. Raises BadCertificate."""
+        if settings.tls_certificate is None:
+            return None
+        return cls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+
+    def look(self) -> None:
+        """Has the files read again soon, changed or not."""
+        self._told.set()
+
+    async def watch(self, background: Background) -> None:
+        """Reads them again whenever they change, until cancelled."""
+        await background.keep("looking at the certificate's files", self._watch)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._told.wait()
+            except TimeoutError:
+                pass
+            told = self._told.is_set()
+            self._told.clear()
+            # Looked at before it is read: what changes meanwhile differs from what was seen, and is read the next time.
+            seen = self._state()
+            if told or seen != self._seen:
+                self._seen = seen
+                await self._read()
+
+    async def _read(self) -> None:
+        try:
+            self.context = await asyncio.to_thread(_context, *self._files)
+        except BadCertificate as error:
+            _log.error("the certificate's files have changed and are of no use, so the old ones are used on: %s", error)
+        else:
+            _log.info("the certificate was read anew from %s", self._files[0])
+
+    def _state(self) -> tuple[object, ...]:
+        """What differs once a file was written, or another one put in its place."""
+        return tuple(_stamp(each) for each in self._files if each is not None)
+
+
+def _stamp(path: str) -> object:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def _context(certificate: str, key: str | None, client_ca: str | None) -> ssl.SSLContext:
+    """Raises BadCertificate."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except OSError as error:  # ssl.SSLError is one
+        files = certificate if key is None else f"{certificate} and {key}"
+        raise BadCertificate(f"the certificate and its key cannot be read from {files}: {_reason(error)}") from error
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except OSError as error:
+            raise BadCertificate(f"the CA of clients cannot be read from {client_ca}: {_reason(error)}") from error
+        # A token may do instead, so who has no certificate is let in as far as that; one that is shown must be good.
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        mismatch = error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")
+        return "the key is that of another certificate" if mismatch else f"what is there is not in PEM ({error.reason or error})"
+    return error.strerror or str(error)
+
+
+def _no_password() -> str:
+    """Refuses, instead of asking at the terminal, where nobody may sit."""
+    raise BadCertificate("the key is encrypted; a service has nobody to ask for its password: give it one that is not")
+
+
+def name_in(certificate: Mapping[str, Any]) -> str:
+    """The name of who showed a certificate that was verified (as :meth:`ssl.SSLObject.getpeercert` has it): the URI in it, else
+    the DNS name, else the common name of its subject.
+
+    Raises ValueError: it has several of them, or none, or has expired. Which one is meant is not guessed, as each has grants of
+    its own.
+    """
+    if ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time():
+        raise ValueError("it has expired")
+    names = [(kind, value) for kind, value in certificate.get("subjectAltName", ()) if isinstance(value, str)]
+    for kind, called in (("URI", "URIs"), ("DNS", "DNS names")):
+        found = sorted({value.lower() if kind == "DNS" else value for each, value in names if each == kind})
+        if found:
+            return _only(found, called)
+    subject = (pair for relative in certificate.get("subject", ()) for pair in relative)
+    found = [value for key, value in subject if key == "commonName"]
+    if not found:
+        raise ValueError("it has no URI, no DNS name and no common name")
+    return _only(found, "common names")
+
+
+def _only(found: list[str], called: str) -> str:
+    if len(found) > 1:
+        raise ValueError(f"it has {len(found)} {called}")
+    name = found[0]
+    if not _NAME.fullmatch(name):
+        raise ValueError("the name in it is not 1 to 200 letters, digits and _.@=:/+-")
+    return name
