@@ -294,6 +294,13 @@ class KeyInTransaction(OncelogError, status=409):
     write_pointer: int
 
 
+class MessageInTransaction(OncelogError, status=409):
+    """The message's transaction is not settled: nothing is erased. Abort the transaction, or try again once it has ended."""
+
+    offset: int
+    write_pointer: int
+
+
 class TransactionExists(OncelogError, status=409):
     """An atomic commit of this id was begun differently: in another group, or as a branch of another one."""
 

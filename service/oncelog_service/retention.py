@@ -147,7 +147,7 @@ class Retention:
             log = await self._topics.open(*name)
             if log.prefix != prefix or log.row != row:
                 return deleted  # changed meanwhile; the next round sees the new row
-            trimmed = await log.trim(rows)
+            trimmed = await log.removal.delete(rows)
             deleted += trimmed
             if trimmed < len(rows):
                 return deleted  # what is left is not settled yet

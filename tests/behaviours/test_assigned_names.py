@@ -234,7 +234,7 @@ async def test_a_verification_compares_nobody_who_ends_while_it_reads(how: str) 
         await house.log.snapshots.take()
         await house.log.snapshots.take()
         oldest = expired_rows(house.store, PREFIX, 2**62, 0, 1)
-        assert await house.log.trim(oldest) == 1
+        assert await house.log.removal.delete(oldest) == 1
         *_, findings = steps
         assert findings.problems == []
         assert not house.log.topic.watchers

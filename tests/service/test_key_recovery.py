@@ -79,7 +79,7 @@ async def test_an_index_that_is_new_is_in_both_slots_before_anything_is_deleted(
         await house.log.snapshots.take()
     async with opened(disk, limits=FEW, keyed=True, clean=False) as house:
         assert house.log.snapshots.covered_by_both == 0
-        assert await asyncio.wait_for(house.log.trim(oldest(disk, 5)), PATIENCE) == 5
+        assert await asyncio.wait_for(house.log.removal.delete(oldest(disk, 5)), PATIENCE) == 5
         assert len(disk.tables[Table.KEY_SNAPSHOT]) == 2
         live = keys_of(house.log).copy()
     for slot in SNAPSHOT_SLOTS:
@@ -93,7 +93,7 @@ async def test_keys_whose_messages_are_deleted_are_known_or_the_topic_is_refused
     async with opened(disk, limits=FEW, keyed=True, clean=False) as house:
         await house.log.publish(keyed("gone"))
         await publish_some(house, 10)
-        await house.log.trim(oldest(disk, 15))
+        await house.log.removal.delete(oldest(disk, 15))
         assert keys_of(house.log).newest("gone") == 0
         assert not found_by_verify(house).problems
     assert recovered_keys(disk).newest("gone") == 0
@@ -113,7 +113,7 @@ async def test_switched_off_and_on_again_it_claims_nothing_about_what_it_missed(
         await house.log.publish(keyed("a", "c"))
         await house.log.publish(keyed("c", "d"))
         last = house.log.position.last_message_id
-        await house.log.trim(oldest(disk, trimmed))
+        await house.log.removal.delete(oldest(disk, trimmed))
         # Once something is deleted they would miss the message with the key a at offset 2.
         assert bool(disk.tables[Table.KEY_SNAPSHOT]) == (not trimmed)
     known = {0: {"a": 2, "b": 1, "c": 4, "d": 5}, 2: {"c": 4, "d": 5}, 3: {}}[trimmed]

@@ -47,7 +47,7 @@ async def written(messages: int = 47, trimmed: int = 0) -> Disk:
             await house.log.publish(request)
         await house.writer.synced()  # the newest snapshot too
         if trimmed:
-            await house.log.trim(oldest(disk, trimmed))
+            await house.log.removal.delete(oldest(disk, trimmed))
         return crashed(disk)
 
 

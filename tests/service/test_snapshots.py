@@ -138,7 +138,7 @@ async def test_retention_deletes_nothing_that_is_not_in_both_snapshots() -> None
     async with opened(watched.disk, clean=False) as house:
         for number in range(8):
             await house.log.publish(numbered([b"x"], "p", number))
-        assert await house.log.trim(oldest(watched.disk, 5)) == 5
+        assert await house.log.removal.delete(oldest(watched.disk, 5)) == 5
         assert house.log.snapshots.covered_by_both >= 5
     for moment in [*watched.moments, watched.disk]:
         assert recover(MemoryStore(moment), PREFIX).fold.position.upcoming_offset in range(9)
@@ -157,17 +157,19 @@ async def test_retention_writes_no_more_entries_than_it_frees_messages_and_an_id
         await house.log.snapshots.take()
         for number in range(100):
             await house.log.publish(numbered([b"x"], "p0", number + 1))
-            await house.log.trim(oldest(watched.disk, 1))
+            await house.log.removal.delete(oldest(watched.disk, 1))
         assert len(watched.snapshots) == 1, "two would hold 400 entries, and free less"
         assert len(oldest(watched.disk)) == producers + 100, "both cover nothing yet"
-        assert await house.log.trim(oldest(watched.disk, 200)) == 200, "one is there already: 200 entries free 200 messages"
+        assert await house.log.removal.delete(oldest(watched.disk, 200)) == 200, (
+            "one is there already: 200 entries free 200 messages"
+        )
         assert len(watched.snapshots) == 2
     disk = watched.disk
     async with opened(disk, clock, clean=False) as house:
         await house.log.publish(numbered([b"x"], "p0", 101))
         clock.advance(24 * 3_600_000 - (0 if idle else 1))
         for _ in range(3):
-            await house.log.trim(oldest(disk))
+            await house.log.removal.delete(oldest(disk))
         assert len(oldest(disk)) == (0 if idle else 101)
         assert len(watched.snapshots) == (4 if idle else 2)
     fold = recover(MemoryStore(disk), PREFIX).fold
@@ -183,7 +185,7 @@ async def test_an_idle_topic_is_freed_up_to_what_is_undecided_and_no_snapshot_is
         await house.log.publish(PublishRequest([b"undecided"], write_pointer=begun.transaction_id))
         await house.log.publish(numbered([b"x"], "p", 1))
         clock.advance(24 * 3_600_000)
-        assert await house.log.trim(oldest(watched.disk)) == 1
+        assert await house.log.removal.delete(oldest(watched.disk)) == 1
         assert len(watched.snapshots) == 2
         assert house.log.earliest_offset == 1
 
@@ -195,7 +197,7 @@ async def test_a_busy_topic_is_freed_by_the_snapshots_of_its_schedule() -> None:
         for number in range(700):
             await house.log.publish(numbered([b"x"], f"p{number % producers}", number))
             if number >= producers:
-                await house.log.trim(oldest(watched.disk, 5))
+                await house.log.removal.delete(oldest(watched.disk, 5))
         messages = house.log.position.upcoming_offset
         assert sum(len(each.last_entries) for each in watched.snapshots) <= messages
         await house.writer.synced()

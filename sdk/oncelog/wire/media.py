@@ -1,4 +1,4 @@
-"""Media types and the addresses' common words."""
+"""Media types, and the common words of addresses and messages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ THRIFT = "application/vnd.apache.thrift.binary"
 """A transaction as Thrift's binary protocol has it; see :mod:`oncelog.wire.transaction`."""
 NDJSON = "application/x-ndjson"
 """One JSON object a line, for work that shows progress."""
+
+ERASED = "oncelog.erased"
+"""The one property of a message that was erased: when, in ms since 1970. No publish takes it."""
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 DEFAULT_NAMESPACE = "default"

@@ -417,6 +417,44 @@ class EndHeld(Request):
     """Whether its messages count from now on; otherwise they are rolled back."""
 
 
+class TrimTopic(Request):
+    """An operator's request that everything before an offset or a time be gone: exactly one of them."""
+
+    before_offset: int | None = Field(default=None, ge=0)
+    """The offset of the first message that stays."""
+    before_time: int | None = Field(default=None, ge=0)
+    """Milliseconds; messages that were published at this time or later stay."""
+    generation: int | None = None
+    """Of the topic; refused when it is another."""
+
+
+class Trimmed(Resource):
+    """Tells where a topic's log begins, now that it was trimmed, on disk."""
+
+    generation: int
+    earliest_offset: int
+    """Of the first message that is there, or will be."""
+
+
+class EraseMessage(Request):
+    """An operator's request that one message's payload and properties be gone: named by its offset or by its id."""
+
+    offset: int | None = Field(default=None, ge=0)
+    message_id: MessageIdText | None = None
+    generation: int | None = None
+    """Of the topic; refused when it is another."""
+
+
+class ErasedMessage(Resource):
+    """A message that was erased: its place, which stays."""
+
+    generation: int
+    offset: int
+    message_id: MessageIdText
+    erased_ms: int
+    """When it was erased first, ms since 1970."""
+
+
 class TopicAsked(Request):
     """A question about one topic's offsets."""
 

@@ -24,7 +24,7 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.names.generations import Generations
 from oncelog_service.log.numbers import Numbers
 from oncelog_service.log.stamps import Stamps
-from oncelog_service.storage.keys import ROW_ID_SIZE
+from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.records import ProducerRow, SubscriptionRow, TopicRow
 from oncelog_service.transactions.port import Transactions
@@ -46,6 +46,8 @@ class Recovered:
     subscriptions: dict[str, SubscriptionRow] = field(default_factory=dict)
     trimmed_id: bytes = b""
     """Of the last message that retention has deleted; empty for none."""
+    hidden_below: int = 0
+    hidden_before: bytes = b""
     judgements: Judgements = ()
 
 
@@ -78,6 +80,10 @@ class OpenTopic:
     """Retention has deleted what was before."""
     trimmed_id: bytes = field(init=False)
     """Id of the last message that retention has deleted; empty for none."""
+    hidden_below: int = field(init=False)
+    """Messages with offsets below this one were trimmed, deleted or not."""
+    hidden_before: bytes = field(init=False)
+    """The place that this is; empty for none."""
     stamps: Stamps = field(init=False)
     """They know the highest id and offset that were handed out."""
     pointers: WritePointers = field(init=False)
@@ -100,6 +106,7 @@ class OpenTopic:
         self.producers = recovered.producers
         self.earliest_offset = recovered.earliest_offset
         self.trimmed_id = recovered.trimmed_id
+        self.hidden_below, self.hidden_before = recovered.hidden_below, recovered.hidden_before
         floor = max(self.row.created, self.row.expired_before)
         self.stamps = Stamps(floor, recovered.fold.upcoming_offset, self.last_row_id or None)
         self.pointers = WritePointers(
@@ -111,6 +118,11 @@ class OpenTopic:
         )
         self.groups = Groups(self.prefix, self.store, self.keys is not None)
         self.generations = Generations(self.prefix, self.row.generation, self.row.epoch_floor, self.store)
+
+    @property
+    def begin_offset(self) -> int:
+        """Where the log begins for readers: for them what was trimmed is gone before it is deleted."""
+        return max(self.earliest_offset, self.hidden_below)
 
     @property
     def deduplicates(self) -> bool:
@@ -141,6 +153,15 @@ class OpenTopic:
                 f"the position is one in generation {asked} of the topic, which was deleted; this is generation {present}, whose "
                 "messages are others: start from the oldest",
                 generation=present,
+            )
+
+    def check_message_id(self, message_id: bytes) -> None:
+        """Raises StaleMessageId for an id that is older than this generation of the topic."""
+        if self.row.generation > 1 and split_row_id(message_id)[0] < self.row.created:
+            raise StaleMessageId(
+                f"message id {message_id.hex()} is older than generation {self.row.generation} of the topic; start from the "
+                "oldest",
+                generation=self.row.generation,
             )
 
     def close(self) -> None:

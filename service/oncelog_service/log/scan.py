@@ -274,6 +274,22 @@ def offset_behind(store: Store, prefix: bytes, message_id: bytes) -> tuple[int, 
     return run.end, False
 
 
+def offset_from(store: Store, prefix: bytes, place: bytes) -> int | None:
+    """The offset of the first message at or behind a place: a row id, what begins one, or a message id. None: there is none.
+
+    Raises TopicDamaged.
+    """
+    row_id, within = place[:ROW_ID_SIZE], place[ROW_ID_SIZE:]
+    run = run_from(store, prefix, row_id)
+    if run is None or not within or run.id != row_id or not run.flags & GROUP:
+        return None if run is None else run.first + run.index_from(row_id)
+    with closing(stored_in(store, prefix, run, within)) as stored:
+        for each in stored:
+            if (index := each.index_from(within)) < len(each):
+                return run.first + each.first + index
+    return run.end
+
+
 def _first_behind(store: Store, table: Table, prefix: bytes, number: int) -> StoredRun | None:
     """The first run that ends behind this offset or index; None if there is none."""
     last, first = _last_run(store, table, prefix, AFTER_ANY), _first_run(store, table, prefix, b"")
@@ -305,15 +321,20 @@ class Expired(NamedTuple):
 
 
 def expired_rows(store: Store, prefix: bytes, live_from: int, now_ms: int, limit: int) -> list[Expired]:
-    """The oldest rows, in order, as long as all of their messages are expired; at most ``limit``.
+    """The oldest rows, in order, as long as all of their messages are expired or trimmed; at most ``limit``.
 
     Messages behind one that still lives stay: offsets are dense, so only the beginning of a log can go. Raises TopicDamaged.
     """
     found: list[Expired] = []
+    hidden_below: int | None = None  # asked for where something lives: 10,000 idle topics are not asked
     with closing(runs_from(store, prefix, FIRST_ROW_ID)) as runs:
         for run in runs:
-            if len(found) == limit or not _expired(run, live_from, now_ms):
+            if len(found) == limit:
                 break
+            if not _expired(run, live_from, now_ms):
+                hidden_below = trim_of(store, prefix).hidden_below if hidden_below is None else hidden_below
+                if run.end > hidden_below:
+                    break
             within = summary_of(run).last_payload_id if run.flags & GROUP else FIRST_PAYLOAD_ID
             found.append(Expired(run.id, run.end, run.id + within))
     return found

@@ -11,7 +11,6 @@ a new one is recovered; it is never repaired in memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 
@@ -29,6 +28,7 @@ from oncelog_service.log.append.transactional import Transactional, columns_of
 from oncelog_service.log.append.unnamed import Unnamed
 from oncelog_service.log.checks import check_publish, check_store
 from oncelog_service.log.keep.expiry import Expiry
+from oncelog_service.log.keep.removal import Removal
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.key_index import KeyEntries, key_entries
 from oncelog_service.log.memory import Memory
@@ -37,19 +37,15 @@ from oncelog_service.log.read.inspection import Inspection
 from oncelog_service.log.read.polls import Polls
 from oncelog_service.log.read.ranges import Ranges
 from oncelog_service.log.read.subscriptions import Subscriptions
-from oncelog_service.log.scan import Expired
 from oncelog_service.log.settling import Settling
 from oncelog_service.properties import check_mode, expired_before
 from oncelog_service.reading import Scans
 from oncelog_service.storage.fields import Columns
-from oncelog_service.storage.keys import ROW_ID_SIZE, SNAPSHOT_SLOTS
-from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.records import TopicRow, TrimRow, encode_record
+from oncelog_service.storage.keys import ROW_ID_SIZE
+from oncelog_service.storage.records import TopicRow
 from oncelog_service.storage.rows import chain_of, encode_messages, message_id_of
 from oncelog_service.storage.runs import Bodies
 
-_IDLE_MS = 24 * 3_600_000
-"""Without a message for so long a topic is idle: its schedule writes no snapshots, so retention does, whatever they cost."""
 _ENDED_AT_ONCE = 1_000
 """Names of producers that are looked at in one turn of the event loop, 1 ms, and what of them has ended in one write."""
 
@@ -70,7 +66,6 @@ class TopicLog:
         "_stamps",
         "_steady",
         "_transactional",
-        "_trimming",
         "_unnamed",
         "_writer",
         "atomic",
@@ -84,6 +79,7 @@ class TopicLog:
         "producers",
         "ranges",
         "refused",
+        "removal",
         "replayed",
         "roll_back",
         "settle",
@@ -117,6 +113,7 @@ class TopicLog:
         self.ranges = Ranges(topic, self.expiry, scans)
         self.subscriptions = Subscriptions(topic, recovered.subscriptions, self.ranges, polls, self.settling)
         self.inspection = Inspection(topic, polls)
+        self.removal = Removal(topic, self.snapshots, scans)
 
         self.poll = polls.poll
         self.settle = self.settling.settle
@@ -136,7 +133,6 @@ class TopicLog:
         """Messages answered as duplicates since the topic was opened."""
         self._queued: Addition | None = None
         """The newest that was handed over without a write pointer; the writer may have taken it."""
-        self._trimming = asyncio.Lock()
 
     # --- what is known of it
 
@@ -152,8 +148,13 @@ class TopicLog:
 
     @property
     def earliest_offset(self) -> int:
-        """Where the log begins, since retention has deleted what was before."""
+        """Where the log's rows begin, since retention has deleted what was before."""
         return self.topic.earliest_offset
+
+    @property
+    def begin_offset(self) -> int:
+        """Where the log begins for readers."""
+        return self.topic.begin_offset
 
     @property
     def is_valid(self) -> bool:
@@ -282,40 +283,6 @@ class TopicLog:
         return None if newest is None else newest.message_id[:ROW_ID_SIZE]
 
     # --- keeping house --------------------------------------------------------------------------------------------------
-
-    async def trim(self, rows: Sequence[Expired]) -> int:
-        """Delete the oldest rows, these; returns how many. What is not settled stays, and so does for now what the two snapshots
-        do not cover where it would cost too much that they do."""
-        async with self._trimming:
-            return await self._trim(rows)
-
-    async def _trim(self, rows: Sequence[Expired]) -> int:
-        self.topic.check_open()
-        stable = self.dedup.fold.stable.position.upcoming_offset  # the index of keys has the same runs, and is as far
-        rows = [row for row in rows if row.end <= stable]
-        if not rows or rows[0].last_id <= self.topic.trimmed_id:
-            return 0  # another round of retention was here first
-        idle = self._clock.now_ms() - self._stamps.last_timestamp >= _IDLE_MS
-        covered = await self.snapshots.cover(self.topic.earliest_offset, rows[-1].end, idle)
-        self.topic.check_open()
-        rows = [row for row in rows if row.end <= covered]
-        if not rows:
-            return 0  # until the schedule's next snapshots cover them, or the topic is idle
-        upto = rows[-1].end
-        batch = Batch()
-        for row in rows:
-            batch.delete(Table.MESSAGE, self.prefix + row.row_id)
-        if self._keys is None:
-            for slot in SNAPSHOT_SLOTS:  # from when expectations were checked: from now on they would miss messages
-                batch.delete(Table.KEY_SNAPSHOT, self.prefix + slot)
-        last_id = rows[-1].last_id
-        batch.put(Table.TRIM, self.prefix, encode_record(TrimRow(upto, last_id.hex())))
-        await self._writer.submit(batch, partial(self._trimmed, upto, last_id))
-        return len(rows)
-
-    def _trimmed(self, earliest_offset: int, last_id: bytes) -> None:
-        self.topic.earliest_offset = earliest_offset
-        self.topic.trimmed_id = last_id
 
     async def end_idle_producers(self) -> None:
         """End assigned names that were not used for long, some at a time; what an open transaction holds is in use.

@@ -296,6 +296,14 @@ ROUTES = (
         "PUT", TOPIC + "/properties", topics.update, "Replace a topic's properties", takes=_PROPERTIES,
         right=Right.MANAGE, audited=True,
     ),
+    Route(
+        "POST", TOPIC + "/trim", topics.trim, "Trim a topic", (errors.StaleMessageId, errors.OffsetOutOfRange),
+        right=Right.MANAGE, audited=True,
+    ),
+    Route(
+        "POST", TOPIC + "/erase", topics.erase, "Erase what one message says",
+        (*_PLACED, errors.MessagesExpired, errors.MessageInTransaction), right=Right.MANAGE, audited=True,
+    ),
     Route("GET", TOPIC + "/stats", topics.stats, "Show where a topic's log begins and ends", right=Right.DESCRIBE),
     *_MESSAGE_ROUTES,
     Route(

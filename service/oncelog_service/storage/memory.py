@@ -26,6 +26,8 @@ class Disk:
         """Called with the batches of each write before it counts; raise from it to make the write fail."""
         self.fail_after_apply = False
         """A failed write is on disk all the same, as may happen with a real one."""
+        self.scrubbed: list[tuple[Table, bytes, bool]] = []
+        """What was asked to be scrubbed; there is nothing to do, since no earlier value is kept."""
 
 
 class MemoryStore:
@@ -69,6 +71,11 @@ class MemoryStore:
                 raise StoreError(f"the write failed: {error}") from error
             self._apply(batches)
             self.disk.writes += 1
+
+    def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
+        with self._lock:
+            self._check()
+        self.disk.scrubbed.append((table, key, written))
 
     def lease_table(self) -> None:
         return None

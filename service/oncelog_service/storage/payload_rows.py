@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from oncelog.wire.avro_parts import decode_long
 from oncelog_service.storage.bodies import encode_bodies, texts
-from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl
+from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl, erased_body, erased_ms
 from oncelog_service.storage.rows import ID_LENGTH
-from oncelog_service.storage.runs import TTL, Bodies, StoredRun
+from oncelog_service.storage.runs import TTL, Bodies, StoredRun, with_body
 
 
 class Payload(NamedTuple):
@@ -28,6 +28,7 @@ class Payload(NamedTuple):
     ttl: int | None
     payload: bytes
     key: bytes | None = None
+    erased: bool = False
 
 
 def encode_payloads(columns: Columns) -> Bodies:
@@ -50,7 +51,17 @@ def payload_of(payload_id: bytes, index: int, body: bytes, place: int) -> Payloa
     """Decodes a body whose payload, with its length, begins at ``place``."""
     producer, sequence_id, key_at = decode_named(body, 0)
     payload = body[decode_long(body, place)[1] :]
-    return Payload(payload_id, index, producer, sequence_id, decode_ttl(body, 0), payload, decode_key(body, key_at))
+    erased = not payload and erased_ms(body, 0) is not None
+    return Payload(payload_id, index, producer, sequence_id, decode_ttl(body, 0), payload, decode_key(body, key_at), erased)
+
+
+def erased_payloads(prefix: bytes, run: StoredRun, index: int, now_ms: int) -> tuple[StoredRun, int]:
+    """Makes the run anew with one of its messages erased now, and tells since when it is: it may be already."""
+    body = run.data[run.at(index) : run.at(index + 1)]
+    since = erased_ms(body, 0)
+    if since is not None:
+        return run, since
+    return with_body(prefix, run, index, *erased_body(body, 0, run.payload_place(index), now_ms)), now_ms
 
 
 def own_ttl(run: StoredRun, index: int) -> int | None:

@@ -231,6 +231,16 @@ class Store(Protocol):
         """
         ...
 
+    def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
+        """Sees to it that nothing is left of earlier values of a row, as far as that is in the store's hands.
+
+        It is called twice, before the row is written anew and after that (``written``); the first call makes ready what the
+        second one takes away. It may take long, runs beside reads and writes, and may be repeated.
+
+        Raises StoreError: something may be left.
+        """
+        ...
+
     def lease_table(self) -> LeaseTable | None:
         """Returns the table of leases of a store that several processes share; None: one process has it."""
         ...

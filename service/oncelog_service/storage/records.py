@@ -7,7 +7,7 @@
     NAMESPACE  {"version": 1, "policies": {"deduplication": bool | null}}
     PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
                 "forgotten_below": offset, "assigned_ms": ms | null}
-    TRIM       {"version": 1, "earliest_offset": int, "last_id": hex | null}
+    TRIM       {"version": 1, "earliest_offset": int, "last_id": hex | null, "hidden_below": int, "hidden_before": hex | null}
     EXPIRY     {"version": 1, "judgements": [[ms, hex of a row id or more], ...]}
     GROUP      {"version": 1, "row_id": hex | null, "producer": str | null}
     CHUNK      {"version": 1, "first_index": int, "messages": int, "digest": hex, "producer": str | null, "epoch": int | null,
@@ -75,6 +75,10 @@ class TrimRow:
     earliest_offset: int
     last_id: str | None = None
     """Hex, of the last message that was deleted."""
+    hidden_below: int = 0
+    """What an operator trimmed: messages with offsets below this one are gone for every reader, whether deleted or not."""
+    hidden_before: str | None = None
+    """Hex of the place that this is: a row id, or in a stored group a message id. None: nobody has trimmed the topic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from oncelog.wire.avro_parts import decode_long, encode_length
 from oncelog_service.storage.bodies import encode_bodies
-from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl
+from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl, erased_body, erased_ms
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID
 from oncelog_service.storage.port import RowDamaged
-from oncelog_service.storage.runs import GROUP, TTL, Bodies, StoredRun, lay_group
+from oncelog_service.storage.runs import GROUP, TTL, Bodies, StoredRun, lay_group, with_body
 
 ID_LENGTH = encode_length(20)
 """What begins the Avro bytes of a message: the length of its id."""
@@ -78,6 +78,8 @@ class Row(NamedTuple):
     group: GroupSummary | None = None
     """Of what stands for a stored group."""
     key: bytes | None = None
+    erased: bool = False
+    """Its payload and its properties are gone, and stand for nothing."""
 
     @property
     def message_id(self) -> bytes:
@@ -154,7 +156,18 @@ def _decoded(run: StoredRun, index: int, previous: bytes | None) -> Row:
         previous,
         group,
         decode_key(body, key_at),
+        not payload and erased_ms(body, fields_at) is not None,
     )
+
+
+def erased_run(prefix: bytes, run: StoredRun, index: int, now_ms: int) -> tuple[StoredRun, int]:
+    """Makes the run anew with one of its messages erased now, and tells since when it is: it may be already."""
+    body = run.data[run.at(index) : run.at(index + 1)]
+    fields_at = decode_long(body, OFFSET_AT)[1]
+    since = erased_ms(body, fields_at)
+    if since is not None:
+        return run, since
+    return with_body(prefix, run, index, *erased_body(body, fields_at, run.payload_place(index), now_ms)), now_ms
 
 
 def own_ttl(run: StoredRun, index: int) -> int | None:

@@ -234,6 +234,28 @@ def rolled_back(prefix: bytes, run: StoredRun) -> StoredRun:
     return StoredRun(run.id, with_checksum(body, prefix + run.id))
 
 
+def with_body(prefix: bytes, run: StoredRun, index: int, body: bytes, payload_at: int) -> StoredRun:
+    """Lays a run anew with another body in the place of one: its key, its numbers and what is noted of requests stay.
+
+    ``payload_at``: from the beginning of the body to its payload. Not for a run that stands for a group.
+    """
+    assert not run.flags & GROUP
+    bodies, places = run.bodies(), [run.payload_place(each) for each in range(len(run))]
+    bodies[index], places[index] = body, payload_at
+    ends = [*accumulate(map(len, bodies))]
+    place = places[0] if len({*places}) == 1 else 0
+    size = len(body) if place and len({*map(len, bodies)}) == 1 else 0
+    numbers = [*([] if size else ends), *([] if place else places)]
+    return _encoded(
+        prefix,
+        run.id,
+        _HEAD.pack(VERSION, run.flags, run.count, run.first, place, size, len(run.begins)),
+        run.data[_HEAD.size : run._ends_at],
+        struct.pack(f">{len(numbers)}I", *numbers),
+        *bodies,
+    )
+
+
 class Laying:
     """Messages of one log that one write brings. They are laid together as soon as they fill a run, and all by the write.
 

@@ -58,6 +58,9 @@ class SealedStore:
     def write(self, batches: Sequence[Batch]) -> None:
         self.inner.write([_sealed(batch) for batch in batches])
 
+    def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
+        self.inner.scrub(table, key, written=written)
+
     def lease_table(self) -> LeaseTable | None:
         return self.inner.lease_table()
 

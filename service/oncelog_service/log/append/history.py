@@ -59,6 +59,12 @@ class Original(NamedTuple):
     offset: int
     payload: bytes
     write_pointer: int | None
+    erased: bool = False
+    """What its payload was is not known any more."""
+
+    def differs(self, payload: bytes) -> bool:
+        """Whether it is known that this is not its payload."""
+        return self.payload != payload and not self.erased
 
 
 class OriginalRun(Mapping[int, Original]):
@@ -169,7 +175,7 @@ def _stored_by(store: Store, prefix: bytes, producer: str, row: Row) -> list[Ori
         for each in latest_stored(store, key, _LARGEST_PART, row.messages):
             if each.producer == producer:
                 message_id, offset = row.row_id + each.payload_id, row.offset + each.group_index
-                found.append(Original(each.sequence_id, message_id, offset, each.payload, row.write_pointer))
+                found.append(Original(each.sequence_id, message_id, offset, each.payload, row.write_pointer, each.erased))
     except TopicDamaged:
         if not is_trimmed(store, prefix, row.row_id):
             raise
@@ -177,7 +183,7 @@ def _stored_by(store: Store, prefix: bytes, producer: str, row: Row) -> list[Ori
 
 
 def _original(row: Row) -> Original:
-    return Original(row.sequence_id, row.message_id, row.offset, row.payload, row.write_pointer)
+    return Original(row.sequence_id, row.message_id, row.offset, row.payload, row.write_pointer, row.erased)
 
 
 class Walk(NamedTuple):

@@ -131,7 +131,7 @@ class Judge:
             return Known(len(sequence_ids), repeated_runs(originals), originals)
         for sequence_id, payload in zip(sequence_ids, payloads, strict=False):
             original = originals.get(sequence_id)
-            if original is not None and original.payload != payload:
+            if original is not None and original.differs(payload):
                 raise SequenceReused(
                     f"sequence id {sequence_id} of producer {producer!r} is stored at offset {original.offset} "
                     "with another payload",

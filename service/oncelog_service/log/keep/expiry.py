@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from oncelog_service.log.judgements import Judgements, judged, judged_at
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.scan import after, following, run_from, runs_from, stored_in
+from oncelog_service.log.scan import after, following, offset_from, run_from, runs_from, stored_in
 from oncelog_service.properties import live_from
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
@@ -30,7 +30,7 @@ class Living(NamedTuple):
 
     now_ms: int
     begin: bytes
-    """The key of the first row that the topic's ttl, and retention, let live."""
+    """The first place that the topic's ttl, retention and trims let live: a row id, or in a stored group a message id."""
     judgements: Judgements = ()
 
     def at(self, row_id: bytes) -> int:
@@ -39,7 +39,7 @@ class Living(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """What lies behind a place and has expired by the topic's ttl."""
+    """What lies behind a place and has expired by the topic's ttl, or was trimmed."""
 
     lost: bool
     """Whether anything does."""
@@ -77,11 +77,11 @@ class Expiry:
         return Living(now_ms, self._begin(self._judgements, now_ms), self._judgements)
 
     def _begin(self, judgements: Judgements, now_ms: int) -> bytes:
-        """Of these rows the first that lives by the topic's ttl."""
+        """The first place that lives by the topic's ttl, and by what was deleted and trimmed."""
         row = self._topic.row
         begins = [min(each.upto, timestamp_prefix(live_from(row, each.ms))) for each in judgements]
-        trimmed = self._topic.trimmed_id
-        return max(trimmed and following(trimmed[:ROW_ID_SIZE]), timestamp_prefix(live_from(row, now_ms)), *begins)
+        trimmed = self._topic.trimmed_id and following(self._topic.trimmed_id[:ROW_ID_SIZE])
+        return max(trimmed, self._topic.hidden_before, timestamp_prefix(live_from(row, now_ms)), *begins)
 
     async def behind(self, start: bytes, living: Living, rolled_back: bool = False) -> Behind:
         """What lies at or after the place ``start`` and is passed over because the topic's ttl has expired it; that this stays so
@@ -93,7 +93,7 @@ class Expiry:
             return Behind(False, None, None, None)
         durable = self._begin(self._durable, 0)
         found = await read(_behind, self._store, self._prefix, start, living.begin, durable, self._topic.trimmed_id, rolled_back)
-        if found.oldest is not None and found.oldest < living.begin:
+        if found.oldest is not None and found.oldest < living.begin and durable < living.begin:
             await self.keep()
         elif found.oldest is not None:
             self._oldest = max(self._oldest, found.oldest)
@@ -125,14 +125,13 @@ class Expiry:
 
 
 def _behind(store: Store, prefix: bytes, start: bytes, begin: bytes, durable: bytes, trimmed: bytes, rolled_back: bool) -> Behind:
-    oldest = run_from(store, prefix, durable)
+    oldest = run_from(store, prefix, durable[:ROW_ID_SIZE])
     lost, first = start <= trimmed, None
     if not lost:
         first = _first_from(store, prefix, start, begin, rolled_back)
         lost = first is not None
-    living = run_from(store, prefix, begin) if lost else None
-    earliest = None if living is None else living.first + living.index_from(begin)
-    return Behind(lost, first, earliest, None if oldest is None else oldest.id_at(oldest.index_from(durable)))
+    earliest = offset_from(store, prefix, begin) if lost else None
+    return Behind(lost, first, earliest, None if oldest is None else oldest.id_at(oldest.index_from(durable[:ROW_ID_SIZE])))
 
 
 def _first_from(store: Store, prefix: bytes, start: bytes, begin: bytes, rolled_back: bool) -> int | None:
@@ -154,5 +153,6 @@ def _first_from(store: Store, prefix: bytes, start: bytes, begin: bytes, rolled_
             with closing(stored_in(store, prefix, run, within)) as stored:
                 for each in stored:
                     if (index := each.index_from(within)) < len(each):
-                        return run.first + each.first + index
+                        # Of a group a part may be trimmed: then what lives begins in it.
+                        return run.first + each.first + index if run.id + each.id_at(index) < begin else None
     return None

@@ -47,7 +47,8 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
     Raises:
         TopicDamaged: a row cannot be read, a message is missing, or older messages are gone and no snapshot covers them.
     """
-    earliest = earliest_offset(store, prefix)
+    trim = trim_of(store, prefix)
+    earliest = trim.earliest_offset
     producers = read_producers(store, prefix)
     snapshots = read_snapshots(store, prefix)
     snapshot = _newest(snapshots)
@@ -73,7 +74,9 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         keys=keys,
         key_snapshots=key_snapshots,
         subscriptions=read_subscriptions(store, prefix),
-        trimmed_id=bytes.fromhex(trim_of(store, prefix).last_id or ""),
+        trimmed_id=bytes.fromhex(trim.last_id or ""),
+        hidden_below=trim.hidden_below,
+        hidden_before=bytes.fromhex(trim.hidden_before or ""),
         judgements=read_judgements(store, prefix),
     )
 

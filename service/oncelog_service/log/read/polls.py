@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 
-from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
+from oncelog.errors import MessagesExpired, OffsetOutOfRange
 from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction
 from oncelog_service.log.arrivals import Arrivals
@@ -16,7 +16,7 @@ from oncelog_service.log.read.pages import Bounds, Encoding, Lives, Page, collec
 from oncelog_service.log.scan import after, find_offset
 from oncelog_service.properties import ttl_ms
 from oncelog_service.reading import read
-from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, split_row_id, timestamp_prefix
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
 
 _REMEMBERED_BYTES = 2**20
 """Of a reader's transaction that is kept decoded: one with 130,000 invalid pointers."""
@@ -190,13 +190,7 @@ class Polls:
         return after(last_id) if last_id is not None and offset == upcoming else FIRST_ROW_ID
 
     def start_at_id(self, message_id: bytes, inclusive: bool) -> bytes:
-        timestamp, _ = split_row_id(message_id)
-        if self._topic.row.generation > 1 and timestamp < self._topic.row.created:
-            raise StaleMessageId(
-                f"message id {message_id.hex()} is older than generation {self._topic.row.generation} of the topic; "
-                "start from the oldest",
-                generation=self._topic.row.generation,
-            )
+        self._topic.check_message_id(message_id)
         return message_id if inclusive else after(message_id)
 
     async def _arrival(self, seen: bytes | None, seconds: float) -> None:

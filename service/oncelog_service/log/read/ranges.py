@@ -17,7 +17,7 @@ from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.keep.expiry import Expiry, Living
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.columns import Range, end_within, read_columns
-from oncelog_service.log.scan import find_offset, run_from
+from oncelog_service.log.scan import find_offset, offset_from
 from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_ROW_ID, timestamp_prefix
 from oncelog_service.storage.port import Store
@@ -79,7 +79,7 @@ class Ranges:
 
     async def _from(self, begin: bytes, stable: int) -> int:
         """The offset of the first row at or after the key ``begin``; ``stable`` where none is stable."""
-        found = await read(_offset_from, self._store, self._prefix, begin)
+        found = await read(offset_from, self._store, self._prefix, begin)
         return stable if found is None else min(found, stable)
 
     async def columns(
@@ -157,11 +157,6 @@ class Ranges:
                 earliest=earliest,
                 stable=stable,
             )
-
-
-def _offset_from(store: Store, prefix: bytes, begin: bytes) -> int | None:
-    run = run_from(store, prefix, begin)
-    return None if run is None else run.first + run.index_from(begin)
 
 
 def _encoded_columns(store: Store, prefix: bytes, wanted: Range) -> bytes:

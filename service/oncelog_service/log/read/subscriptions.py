@@ -274,7 +274,7 @@ class Subscriptions:
     @property
     def largest_lag(self) -> int:
         """The lag of the subscription that is farthest behind; messages that have expired count until they are deleted."""
-        upcoming, earliest = self._fold.position.upcoming_offset, self._topic.earliest_offset
+        upcoming, earliest = self._fold.position.upcoming_offset, self._topic.begin_offset
         cursors = (row.cursor for row in self._rows.values() if row.cursor is not None)
         return max((upcoming - max(cursor, earliest) for cursor in cursors), default=0)
 

