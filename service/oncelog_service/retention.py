@@ -25,7 +25,7 @@ from oncelog_service.log.groups.payloads import (
     payload_keys,
 )
 from oncelog_service.log.groups.stored import read_group_row
-from oncelog_service.log.scan import expired_rows
+from oncelog_service.log.scan import expired_rows, trim_of
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, topic_key
@@ -158,12 +158,13 @@ class Retention:
         if where is not None and prefix not in where:
             return 0
         begin = live_from(row, self._clock.now_ms())
-        deleted = 0
-        for group in await self._topics.scans.read(outdated_groups, self._store, prefix, begin, self._oldest_pointer()):
+        trimmed = (await self._topics.scans.read(trim_of, self._store, prefix)).hidden_below > 0
+        oldest, deleted = self._oldest_pointer(), 0
+        for group in await self._topics.scans.read(outdated_groups, self._store, prefix, begin, oldest, trimmed):
             if group.unpublished and not await self._expire_stored(name, prefix, group):
                 continue
             deleted += await self._delete(name, partial(payload_keys, self._store, group, SLICE))
-        for branch in await self._topics.scans.read(outdated_branches, self._store, prefix, begin):
+        for branch in await self._topics.scans.read(outdated_branches, self._store, prefix, begin, trimmed):
             if branch.published or await self._is_left_over(name, prefix, branch.number):
                 deleted += await self._delete(name, partial(branch_keys, self._store, branch.key, SLICE))
         return deleted

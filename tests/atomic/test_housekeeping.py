@@ -221,8 +221,8 @@ async def test_what_is_committed_while_retention_looks_at_it_stays(monkeypatch: 
         clock.advance(TTL_MS + 1)
         loop = asyncio.get_running_loop()
 
-        def found_and_committed(store: Store, prefix: bytes, live_from: int) -> list[OutdatedBranch]:
-            found = outdated_branches(store, prefix, live_from)
+        def found_and_committed(store: Store, prefix: bytes, live_from: int, trimmed: bool) -> list[OutdatedBranch]:
+            found = outdated_branches(store, prefix, live_from, trimmed)
             asyncio.run_coroutine_threadsafe(house.commit("old"), loop).result(PATIENCE)
             return found
 

@@ -72,6 +72,8 @@ class Api:
     topic = _waits(AsyncApi.topic)
     topics = _waits(AsyncApi.topics)
     delete_topic = _waits(AsyncApi.delete_topic)
+    trim_topic = _waits(AsyncApi.trim_topic)
+    erase_message = _waits(AsyncApi.erase_message)
     stats = _waits(AsyncApi.stats)
     verify = _each(AsyncApi.verify)
     cluster = _waits(AsyncApi.cluster)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from datetime import datetime
+from math import ceil
 from typing import Any, Self
 from uuid import uuid4
 
@@ -11,12 +13,15 @@ from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.plausible import MAX_LONG, check_page
 from oncelog.api.tokens import TokenCalls
 from oncelog.errors import InvalidResponse, OncelogError, TopicExists
+from oncelog.message_id import MessageId
 from oncelog.wire.codec import (
     encode_consume_request,
 )
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
 from oncelog.wire.models import (
     Cluster,
+    ErasedMessage,
+    EraseMessage,
     Gaps,
     NamespacePolicies,
     OpenedProducer,
@@ -25,6 +30,8 @@ from oncelog.wire.models import (
     Resource,
     Topic,
     TopicStats,
+    Trimmed,
+    TrimTopic,
     Verification,
     Why,
 )
@@ -74,6 +81,35 @@ class AsyncApi(TokenCalls):
     async def delete_topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Delete topic, messages and producers. Raises TopicNotFound."""
         await self._delete(topic_path(namespace, topic))
+
+    async def trim_topic(self, topic: str, before: int | datetime, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """Have everything before an offset or a time be gone, for good; the offset at which the log begins now.
+
+        Readers find nothing of it any more from now on, and its rows leave the disk by and by. Offsets do not change, and no
+        sequence id is forgotten. An offset may not lie beyond what is stable, and a time reaches as far as that. Idempotent.
+
+        Raises OffsetOutOfRange; TopicNotFound; ValueError for a time without a time zone.
+        """
+        if isinstance(before, datetime):
+            if before.tzinfo is None:
+                raise ValueError(f"before {before} has no time zone; use datetime.now(UTC) or .astimezone()")
+            asked = as_request(TrimTopic, "a trim", before_time=ceil(before.timestamp() * 1000))
+        else:
+            asked = as_request(TrimTopic, "a trim", before_offset=before)
+        return parse(Trimmed, await self._post(topic_path(namespace, topic) + "/trim", asked, idempotent=True)).earliest_offset
+
+    async def erase_message(self, topic: str, at: int | MessageId, namespace: str = DEFAULT_NAMESPACE) -> ErasedMessage:
+        """Have the payload and the properties of one message be gone, named by its offset or by its id.
+
+        They are gone for readers, and from the store's files. The message's place stays, with its key, its producer and its
+        sequence id: readers are given it with an empty payload, and :attr:`oncelog.Message.erased` says so. Idempotent.
+
+        Raises OffsetOutOfRange, InvalidMessageId; MessagesExpired: it is deleted already. MessageInTransaction: abort that.
+        StorageFailed: earlier bytes may be left in files; repeat it.
+        """
+        by_id = isinstance(at, MessageId)
+        asked = as_request(EraseMessage, "an erasure", **({"message_id": at} if by_id else {"offset": at}))
+        return parse(ErasedMessage, await self._post(topic_path(namespace, topic) + "/erase", asked, idempotent=True))
 
     async def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:
         """The ends of the log, and what is in hand. Raises TopicNotFound."""

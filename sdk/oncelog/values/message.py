@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from oncelog.errors import CodecError
 from oncelog.message_id import MessageId
+from oncelog.wire.media import ERASED
 
 if TYPE_CHECKING:
     from oncelog.codecs import Codec
@@ -37,7 +39,12 @@ class Message(Generic[T_co]):
 
     @property
     def value(self) -> T_co:
-        """The payload decoded by the reader's codec; the bytes themselves where it has none. Raises CodecError."""
+        """The payload decoded by the reader's codec; the bytes themselves where it has none.
+
+        Raises CodecError, also for a message that was :attr:`erased` where there is a codec: it has no value any more.
+        """
+        if self._codec is not None and self.erased:
+            raise CodecError(f"the message at offset {self.offset} was erased: it has no value any more")
         value: Any = self.payload if self._codec is None else self._codec.decode(self.payload)
         decoded: T_co = value
         return decoded
@@ -66,8 +73,16 @@ class Message(Generic[T_co]):
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties it was published with; empty when there were none. A copy."""
+        """The properties it was published with; empty when there were none. A copy.
+
+        Of one that was :attr:`erased`: when that was, in ms, as ``oncelog.erased``.
+        """
         return dict(self._record["properties"] or {})
+
+    @property
+    def erased(self) -> bool:
+        """Whether it was erased: its payload is empty now, and its properties are gone. All else is as it was published."""
+        return not self.payload and ERASED in (self._record["properties"] or ())
 
     @property
     def producer(self) -> str | None:

@@ -69,6 +69,20 @@ def _start(text: str, option: str) -> Start:
     return parse_time(text, option, "neither earliest, latest, a message id of 40 hex digits, an offset, nor")
 
 
+def parse_bound(text: str, option: str) -> int | datetime:
+    """An offset, or an ISO time. Raises BadParameter."""
+    if re.fullmatch(r"[0-9]{1,19}", text) and int(text) < 2**63:
+        return int(text)
+    return parse_time(text, option, "neither an offset nor")
+
+
+def parse_message_id(text: str, option: str) -> MessageId:
+    """A message id of 40 hex digits. Raises BadParameter."""
+    if not re.fullmatch(r"[0-9a-fA-F]{40}", text):
+        raise typer.BadParameter(f"{text!r} is no message id of 40 hex digits", param_hint=option)
+    return MessageId.parse(text)
+
+
 def parse_time(text: str, option: str, instead: str = "not") -> datetime:
     """An ISO time, without a zone this machine's. Raises BadParameter; ``instead`` completes its sentence."""
     try:

@@ -113,7 +113,7 @@ class TopicLog:
         self.ranges = Ranges(topic, self.expiry, scans)
         self.subscriptions = Subscriptions(topic, recovered.subscriptions, self.ranges, polls, self.settling)
         self.inspection = Inspection(topic, polls)
-        self.removal = Removal(topic, self.snapshots, scans)
+        self.removal = Removal(topic, self.snapshots, self.settling.settle_ended, scans)
 
         self.poll = polls.poll
         self.settle = self.settling.settle

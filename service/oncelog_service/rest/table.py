@@ -302,7 +302,8 @@ ROUTES = (
     ),
     Route(
         "POST", TOPIC + "/erase", topics.erase, "Erase what one message says",
-        (*_PLACED, errors.MessagesExpired, errors.MessageInTransaction), right=Right.MANAGE, audited=True,
+        (*_PLACED, errors.MessagesExpired, errors.MessageInTransaction, errors.TransactionsUnavailable),
+        right=Right.MANAGE, audited=True,
     ),
     Route("GET", TOPIC + "/stats", topics.stats, "Show where a topic's log begins and ends", right=Right.DESCRIBE),
     *_MESSAGE_ROUTES,

@@ -8,7 +8,7 @@ import typer
 
 from oncelog_service.cli.output import held_text
 from oncelog_service.cli.session import Session, Topic, Yes, command
-from oncelog_service.cli.values import Policy, parse_properties
+from oncelog_service.cli.values import Policy, parse_bound, parse_message_id, parse_properties
 
 group = typer.Typer(help="Create, list, show, update and delete topics.", no_args_is_help=True)
 
@@ -101,6 +101,44 @@ def settle(
     session.client.end_held(topic, pointer, committed=committed, namespace=session.namespace)
     value = {"namespace": session.namespace, "topic": topic, "write_pointer": pointer, "committed": committed}
     session.out.result(value, f"write pointer {pointer} is ended on {session.namespace}/{topic}: its messages {become}")
+
+
+@command(group, "trim")
+def trim(
+    session: Session,
+    topic: Topic,
+    before: Annotated[
+        str, typer.Option("--before", metavar="OFFSET|TIME", help="An offset, or an ISO time.", show_default=False)
+    ],
+    yes: Yes = False,
+) -> None:
+    """Take everything before an offset or a time out of a topic, for good."""
+    bound = parse_bound(before, "--before")
+    session.confirm(f"Trim {session.namespace}/{topic}? All messages before {before} are gone, for good.", yes)
+    earliest = session.client.trim_topic(topic, bound, session.namespace)
+    value = {"namespace": session.namespace, "topic": topic, "earliest_offset": earliest}
+    session.out.result(value, f"topic {session.namespace}/{topic} begins at offset {earliest}")
+
+
+@command(group, "erase")
+def erase(
+    session: Session,
+    topic: Topic,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="The message's offset.", show_default=False)] = None,
+    message_id: Annotated[
+        str | None, typer.Option("--message-id", metavar="HEX", help="Its id, in place of the offset.", show_default=False)
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Erase the payload and the properties of one message, for good; its place in the log stays."""
+    if (offset is None) == (message_id is None):
+        raise typer.BadParameter("name the message by --offset or by --message-id, one of them")
+    at = parse_message_id(message_id, "--message-id") if message_id is not None else offset
+    assert at is not None
+    session.confirm(f"Erase what the message at {at} of {session.namespace}/{topic} says, for good?", yes)
+    erased = session.client.erase_message(topic, at, session.namespace)
+    value = {"namespace": session.namespace, "topic": topic, **erased.model_dump(mode="json")}
+    session.out.result(value, f"the message at offset {erased.offset} of {session.namespace}/{topic} is erased")
 
 
 @command(group, "delete")

@@ -40,11 +40,11 @@ def generations_with_payloads(store: Store) -> set[bytes]:
     }
 
 
-def outdated_groups(store: Store, prefix: bytes, live_from: int, oldest_pointer: int) -> list[Outdated]:
+def outdated_groups(store: Store, prefix: bytes, live_from: int, oldest_pointer: int, trimmed: bool = False) -> list[Outdated]:
     """Groups that may go. ``live_from``: messages published before this time have expired, ms; write pointers below
-    ``oldest_pointer`` are refused everywhere."""
+    ``oldest_pointer`` are refused everywhere. ``trimmed``: younger groups may be gone from the log, too."""
     # No payload was written before its transaction began, so no younger pointer has anything that has expired.
-    stop = pointer_key(prefix, live_from * POINTERS_PER_MS)
+    stop = pointer_key(prefix, 2**63 - 1 if trimmed else live_from * POINTERS_PER_MS)
     found = []
     for pointer in _pointers(store, prefix, pointer_key(prefix, 0), stop):
         row = read_group_row(store, prefix, pointer)
@@ -73,10 +73,12 @@ class OutdatedBranch(NamedTuple):
     """Its messages were in the log and are not any more; otherwise it was never copied there."""
 
 
-def outdated_branches(store: Store, prefix: bytes, live_from: int) -> list[OutdatedBranch]:
-    """Branches that may go, the newest first; nothing of theirs was published at or after ``live_from``, ms."""
+def outdated_branches(store: Store, prefix: bytes, live_from: int, trimmed: bool = False) -> list[OutdatedBranch]:
+    """Branches that may go, the newest first; nothing of theirs was published at or after ``live_from``, ms, unless the topic was
+    ``trimmed``."""
     # Their keys fall as their numbers rise, and no message is older than its transaction's number says.
-    start, stop = pointer_key(prefix, -live_from * POINTERS_PER_MS), prefix + AFTER_ANY
+    begin = -(2**63) if trimmed else -live_from * POINTERS_PER_MS
+    start, stop = pointer_key(prefix, begin), prefix + AFTER_ANY
     found = []
     for pointer in _pointers(store, prefix, start, stop):
         row = read_group_row(store, prefix, pointer)

@@ -11,7 +11,7 @@ was read is refused, so no roll-back of it is under way or comes; and rows are d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -42,6 +42,10 @@ _IDLE_MS = 24 * 3_600_000
 """Without a message for so long a topic is idle: its schedule writes no snapshots, so retention does, whatever they cost."""
 
 
+SettleEnded = Callable[[Collection[int]], Awaitable[Container[int]]]
+"""Settles those of the write pointers whose transactions have ended, and returns the others."""
+
+
 class _Erased(NamedTuple):
     """A row as it is to be written, with one message of it erased."""
 
@@ -57,9 +61,9 @@ class _Erased(NamedTuple):
 class Removal:
     """Takes messages out of one open topic's log. Works on the event loop that owns the topic."""
 
-    __slots__ = ("_clock", "_fold", "_lock", "_prefix", "_scans", "_snapshots", "_store", "_topic", "_writer")
+    __slots__ = ("_clock", "_fold", "_lock", "_prefix", "_scans", "_settle_ended", "_snapshots", "_store", "_topic", "_writer")
 
-    def __init__(self, topic: OpenTopic, snapshots: Snapshots, scans: Scans) -> None:
+    def __init__(self, topic: OpenTopic, snapshots: Snapshots, settle_ended: SettleEnded, scans: Scans) -> None:
         self._topic = topic
         self._prefix = topic.prefix
         self._store = topic.store
@@ -67,6 +71,7 @@ class Removal:
         self._clock = topic.clock
         self._fold = topic.dedup.fold
         self._snapshots = snapshots
+        self._settle_ended = settle_ended
         self._scans = scans
         self._lock = asyncio.Lock()
 
@@ -172,7 +177,7 @@ class Removal:
 
         Raises:
             InvalidRequest, InvalidMessageId, StaleMessageId, OffsetOutOfRange, TopicDamaged; MessagesExpired: it is gone already.
-            MessageInTransaction: what is undecided is not erased.
+            MessageInTransaction, TransactionsUnavailable: what is undecided is not erased.
             StorageFailed: not definite; for readers it may be erased, and in files earlier bytes may be left. Repeat it.
         """
         if (asked.offset is None) == (asked.message_id is None):
@@ -180,15 +185,8 @@ class Removal:
         async with self._lock:
             self._topic.check_open()
             self._topic.check_generation(asked.generation)
-            undecided = frozenset(self._fold.unsettled)  # before the row is read: a roll-back may be under way
             offset = await self._offset_of(asked)
-            row = await read(_erased, self._store, self._prefix, offset, self._clock.now_ms())
-            if row.pointer is not None and (row.pointer in undecided or row.pointer in self._fold.unsettled):
-                raise MessageInTransaction(
-                    f"the message at offset {offset} belongs to the transaction {row.pointer}, which is not settled: abort that",
-                    offset=offset,
-                    write_pointer=row.pointer,
-                )
+            row = await self._settled(offset)
             await self._scans.read(self._store.scrub, row.table, row.key, written=False)
             self._topic.check_open()
             batch = Batch()
@@ -201,6 +199,23 @@ class Removal:
             message_id=MessageId.from_bytes(row.message_id),
             erased_ms=row.since_ms,
         )
+
+    async def _settled(self, offset: int) -> _Erased:
+        """The row with the message at this offset, once its transaction is settled; what has ended is settled on the way.
+
+        Raises MessageInTransaction, TopicDamaged, TransactionsUnavailable.
+        """
+        while True:
+            undecided = frozenset(self._fold.unsettled)  # before the row is read: a roll-back may be under way
+            row = await read(_erased, self._store, self._prefix, offset, self._clock.now_ms())
+            if row.pointer not in undecided:
+                return row
+            if row.pointer in await self._settle_ended([row.pointer]):
+                raise MessageInTransaction(
+                    f"the message at offset {offset} belongs to the transaction {row.pointer}, which is not settled: abort that",
+                    offset=offset,
+                    write_pointer=row.pointer,
+                )
 
     async def _scrub(self, row: _Erased) -> None:
         try:

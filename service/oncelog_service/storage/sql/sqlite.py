@@ -249,9 +249,7 @@ class SqliteDatabase:
             try:
                 while connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]:
                     if time.monotonic() > end:
-                        raise StoreError(
-                            f"{self.where}: a long read keeps the write-ahead log as it is; try again later"
-                        )
+                        raise StoreError(f"{self.where}: a long read keeps the write-ahead log as it is; try again later")
                     time.sleep(_HELD_UP_MS / 1000)
             finally:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1_000}")

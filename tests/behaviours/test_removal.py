@@ -1,0 +1,389 @@
+"""What was trimmed is gone for every reader and for good; what was erased is gone, and its place stays. Both forget nothing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from oncelog import Consumer, MessageId, Reader
+from oncelog.errors import (
+    CodecError,
+    InvalidMessageId,
+    InvalidRequest,
+    MessageInTransaction,
+    MessagesExpired,
+    OffsetOutOfRange,
+    StaleMessageId,
+)
+from oncelog.wire.columns import unpack
+from oncelog.wire.media import AVRO
+from oncelog.wire.models import TopicAsked
+from oncelog.wire.requests import PublishRequest
+from oncelog_service.storage.port import Table
+from oncelog_service.storage.runs import decode_run
+from tests.rest.talk import Topic, assert_problem, avro_poll, done, hex_id
+from tests.world.disk import Gate
+from tests.world.house import SECOND, House
+
+CACHES = pytest.mark.parametrize("cache_bytes", [64 * 2**20, 0], ids=["from memory", "from the store"])
+
+
+def trim(topic: Topic, **asked: int) -> int:
+    found: int = topic.good("POST", "/trim", json=asked)["earliestOffset"]
+    return found
+
+
+def erase(topic: Topic, **asked: Any) -> dict[str, Any]:
+    found: dict[str, Any] = topic.good("POST", "/erase", json=asked)
+    return found
+
+
+def erased_by(message: dict[str, Any]) -> str | None:
+    """The mark of a message as JSON has it."""
+    properties = message["properties"]
+    return None if properties is None else properties["map"].get("oncelog.erased")
+
+
+# --- trim
+
+
+@CACHES
+def test_a_trim_hides_exactly_what_is_before_it_also_in_the_middle_of_a_run(house: House, cache_bytes: int) -> None:
+    house.restart(cache_bytes=cache_bytes)
+    topic = house.topic
+    topic.publish(*"abcdefgh")
+    assert house.rows(Table.MESSAGE) == (1,), "one run"
+    for before in (3, 1, 0, 5, 5):
+        assert trim(topic, beforeOffset=before) == max(before, topic.stats()["earliestOffset"])
+    for _ in house.lives():
+        assert topic.payloads() == topic.payloads(startOffset=0) == list("fgh")
+        assert topic.read()[0]["offset"] == 5
+        assert house.retain() == 0, "what lives is in the same row"
+        stats = topic.stats()
+        assert (stats["earliestOffset"], stats["upcomingOffset"]) == (5, 8)
+    topic.publish(*"ij")
+    assert topic.payloads() == list("fghij")
+    assert trim(topic, beforeOffset=9) == 9
+    assert house.retain() == 1
+    assert topic.payloads() == ["j"]
+    assert trim(topic, beforeOffset=10) == 10
+    assert topic.payloads() == []
+    assert house.retain() == 1
+    for _ in house.lives():
+        assert topic.payloads() == []
+        assert topic.stats()["earliestOffset"] == topic.stats()["upcomingOffset"] == 10
+    topic.publish("k")
+    assert [(each["offset"], each["payload"]) for each in topic.read()] == [(10, "k")]
+
+
+def test_a_trim_by_time_keeps_what_was_published_then_or_later(house: House) -> None:
+    topic, times = house.topic, []
+    for payload in "abc":
+        topic.publish(payload)
+        times.append(house.clock.now_ms())
+        house.clock.advance(10)
+    assert trim(topic, beforeTime=times[1]) == 1
+    assert topic.payloads() == ["b", "c"]
+    assert trim(topic, beforeTime=times[1] + 1) == 2
+    assert trim(topic, beforeTime=2**62) == 3, "it reaches as far as the topic is stable"
+    assert topic.payloads() == []
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["hidden", "deleted"])
+def test_a_reader_that_was_overtaken_is_told_and_one_that_has_read_so_far_is_not(house: House, deleted: bool) -> None:
+    topic, client = house.topic, house.client
+    topic.publish(*"abcd")
+    topic.publish(*"efgh")
+    url = house.service.url
+    with (
+        Reader("t", url=url, timeout=0, page_size=2) as behind,
+        Reader("t", url=url, timeout=0) as there,
+        Consumer("t", subscription="s", url=url) as consumer,
+    ):
+        assert [each.payload for each in behind.read(2)] == [b"a", b"b"]
+        assert [each.payload for each in there.read(4)] == [b"a", b"b", b"c", b"d"]
+        consumer.ack(consumer.receive(1, timeout=10)[0])
+        places = [each.position for each in (behind, there)]
+        trim(topic, beforeOffset=4)
+        if deleted:
+            assert house.retain() == 1
+        shown = client.subscription("t", "s")
+        assert (shown.cursor, shown.lost, shown.lag) == (1, 3, 4)
+        assert [each.payload for each in there.read(10)] == [b"e", b"f", b"g", b"h"]
+        with pytest.raises(MessagesExpired):
+            behind.read(10)
+        assert [each.offset for each in consumer.receive(10, timeout=10)][-1] == 7
+    for place, told in zip(places, (True, False), strict=True):
+        assert isinstance(place, MessageId)
+        answer = topic.poll(startFrom={"bytes": bytes(place).decode("latin-1")}, inclusive=False, refuseExpired=True)
+        if told:
+            problem = assert_problem(answer, 410, "messages_expired")
+            assert (problem.get("first"), problem["earliest"], problem["upcoming"]) == (None if deleted else 2, 4, 8)
+        else:
+            assert [each["payload"] for each in done(answer).json()] == list("efgh")
+    found = client.offsets({"t": TopicAsked(timestamp=0)})["t"]
+    assert (found.earliest, found.at_timestamp, found.stable) == (4, 4, 8)
+    if deleted:
+        with pytest.raises(OffsetOutOfRange):
+            client.read_columns("t", 0, 8)
+    else:
+        assert client.read_columns("t", 0, 8).messages == client.read_columns("t", 4, 8).messages == 4
+        with pytest.raises(MessagesExpired) as raised:
+            client.read_columns("t", 1, 8, refuse_expired=True)
+        assert (raised.value.first, raised.value.earliest) == (1, 4)
+    client.read_columns("t", 4, 8, refuse_expired=True)
+
+
+def test_no_sequence_id_is_forgotten_by_a_trim(house: House) -> None:
+    topic = house.make(**{"check.expected.offsets": "true"})
+    for producer in "pq":
+        topic.send(producer, *range(10), keys=["k"] * 10)
+    before = [topic.producer(each) for each in "pq"]
+    assert trim(topic, beforeOffset=20) == 20
+    for life in house.lives():
+        assert [topic.producer(each) for each in "pq"] == before, life
+        for producer in "pq":
+            assert {each["status"] for each in topic.send(producer, *range(10), keys=["k"] * 10)} == {"duplicate"}
+        assert topic.stats()["upcomingOffset"] == 20
+        house.retain()
+        assert house.rows(Table.MESSAGE) == (0,)
+        assert_problem(topic.publish("x", keys=["k"], expectedKeyOffsets={"k": 3}), 412, "offset_mismatch")
+    assert topic.publish("x", keys=["k"], expectedKeyOffsets={"k": 19}).status_code == 200
+
+
+def test_what_was_trimmed_goes_from_disk_however_many_producers_the_snapshots_hold(house: House) -> None:
+    """The rows of an expired message wait for snapshots that cost too much; an operator's do not."""
+    topic = house.topic
+    for number in range(50):
+        topic.send(f"p{number}", 0)
+    trim(topic, beforeOffset=1)
+    assert house.retain() == 1
+    assert topic.stats()["snapshotOffset"] == 50
+
+
+def test_nothing_undecided_is_trimmed(house: House) -> None:
+    topic = house.topic
+    topic.publish("a")
+    transaction = house.client.start_transaction()
+    published = topic.publish_under(transaction.write_pointer, "b")
+    topic.publish("c")
+    for before in (2, 3, 4):
+        problem = assert_problem(topic.request("POST", "/trim", json={"beforeOffset": before}), 400, "offset_out_of_range")
+        assert (problem["stable"], problem["upcoming"], problem["earliest"]) == (1, 3, 0)
+    house.clock.advance(SECOND)
+    assert trim(topic, beforeTime=house.clock.now_ms()) == 1
+    assert topic.payloads() == ["b", "c"]
+    assert topic.roll_back(published).status_code == 200
+    house.client.abort_transaction(transaction.write_pointer)
+    assert trim(topic, beforeOffset=3) == 3
+    assert topic.payloads() == []
+
+
+def test_a_trim_in_the_middle_of_a_stored_group_hides_exactly_what_is_before_it(house: House) -> None:
+    topic, client = house.topic, house.client
+    topic.publish("a")
+    transaction = client.start_transaction()
+    topic.store_under(transaction.write_pointer, *"bcdef")
+    topic.publish_under(transaction.write_pointer)
+    client.commit_transaction(transaction.write_pointer)
+    topic.publish("g")
+    for before in range(1, 7):
+        assert trim(topic, beforeOffset=before) == before
+        left = list("abcdefg")[before:]
+        for _ in house.lives() if before in (3, 6) else ("now",):
+            assert topic.payloads() == topic.payloads(startOffset=0) == left, before
+            assert house.client.read_columns("t", 0, 7).messages == len(left)
+            assert house.client.offsets({"t": TopicAsked(timestamp=0)})["t"].earliest == before
+            problem = assert_problem(topic.poll(startOffset=0, refuseExpired=True), 410, "messages_expired")
+            assert (problem["first"], problem["earliest"]) == (0, before)
+            assert topic.payloads(startOffset=before, refuseExpired=True) == left
+    assert house.retain() >= 2
+    assert house.rows() == (1, 0, 1)
+    assert topic.payloads() == ["g"]
+
+
+def test_a_trim_is_on_disk_when_it_is_answered(house: House, pool: ThreadPoolExecutor) -> None:
+    topic = house.topic
+    topic.publish(*"abc")
+    house.disk.before_sync = gate = Gate()
+    trimming = pool.submit(trim, house.aside(), beforeOffset=2)
+    assert gate.entered.wait(60)
+    assert not trimming.done()
+    gate.opened.set()
+    assert trimming.result() == 2
+    assert topic.payloads() == ["c"]
+
+
+def test_one_place_is_named_of_the_topics_present_generation(house: House) -> None:
+    topic, client = house.topic, house.client
+    topic.publish("a")
+    old = MessageId.parse(hex_id(topic.read()[0]["id"]))
+    house.again()
+    topic.publish("b")
+    for body in ({}, {"beforeOffset": 1, "beforeTime": 1}, {"beforeOffset": -1}, {"beforeOffset": True}, {"before": 1}):
+        assert_problem(topic.request("POST", "/trim", json=body), 400, "invalid_request")
+    for body in ({}, {"offset": 1, "messageId": "00" * 20}, {"offset": -1}, {"messageId": "zz"}):
+        assert topic.request("POST", "/erase", json=body).status_code == 400
+    for path, where in (("/trim", "beforeOffset"), ("/erase", "offset")):
+        assert_problem(topic.request("POST", path, json={where: 0, "generation": 1}), 400, "stale_message_id")
+    with pytest.raises(StaleMessageId):
+        client.erase_message("t", old)
+    with pytest.raises(OffsetOutOfRange):
+        client.erase_message("t", 1)
+    with pytest.raises(OffsetOutOfRange):
+        client.trim_topic("t", 2)
+    assert topic.payloads() == ["b"]
+
+
+# --- erase
+
+
+@CACHES
+def test_an_erased_message_keeps_its_place_and_says_nothing(house: House, cache_bytes: int) -> None:
+    house.restart(cache_bytes=cache_bytes)
+    topic = house.topic
+    sent = {"keys": ["k", "l", None], "properties": [{"who": "she"}, None, {"a": "b"}], "ttls": [None, 500, None]}
+    topic.send("p", 5, 6, 7, payload="secret-{}", **sent)
+    before = topic.read()
+    ms = house.clock.now_ms()
+    for number, message in enumerate(before):
+        asked = {"offset": number} if number else {"messageId": hex_id(message["id"])}
+        found = erase(topic, **asked)
+        house.clock.advance(1)
+        assert (found["offset"], found["messageId"]) == (number, hex_id(message["id"]))
+        assert erase(topic, **asked) == found, "erased twice is erased once"
+    for life in house.lives():
+        after = topic.read()
+        assert [each["payload"] for each in after] == [""] * 3, life
+        assert [erased_by(each) for each in after] == [str(ms + number) for number in range(3)]
+        for one, other in zip(before, after, strict=True):
+            kept = {"id", "offset", "producer", "sequenceId", "key", "ttl"}
+            assert {name: one[name] for name in kept} == {name: other[name] for name in kept}
+        answer = topic.post("/poll", avro_poll(), AVRO)
+        assert b"secret" not in answer.content
+        assert house.client.read_columns("t", 0, 3, properties=True).messages == 3
+    assert all(b"secret" not in row for table in house.disk.tables.values() for row in table.values())
+    with Reader("t", url=house.service.url, timeout=0, codec="json") as reader:
+        messages = list(reader)
+        assert all(each.erased and each.payload == b"" for each in messages)
+        with pytest.raises(CodecError, match="erased"):
+            _ = messages[0].value
+
+
+def test_others_in_the_same_run_stay_as_they_are(house: House) -> None:
+    topic = house.topic
+    topic.publish(*"abcdefgh", properties=[{"n": each} for each in "abcdefgh"])
+    before = topic.read()
+    for offset in (3, 0, 7):
+        erase(topic, offset=offset)
+    topic.publish("i")
+    for _ in house.lives():
+        after = topic.read()
+        assert [each for each in after if not erased_by(each)][:-1] == [before[each] for each in (1, 2, 4, 5, 6)]
+        assert [each["payload"] for each in after] == ["", "b", "c", "", "e", "f", "g", "", "i"]
+
+
+def test_a_resend_of_what_was_erased_is_a_duplicate_with_the_same_receipt(house: House) -> None:
+    topic = house.topic
+    first = topic.send("p", *range(4), payload="m{}")
+    for offset in (1, 3):
+        erase(topic, offset=offset)
+    for life in house.lives():
+        again = topic.send("p", *range(4), payload="m{}")
+        assert [each["status"] for each in again] == ["duplicate"] * 4, life
+        assert [(each["id"], each["offset"]) for each in again] == [(each["id"], each["offset"]) for each in first]
+        assert_problem(topic.publish("other", producer="p", sequenceIds=[2]), 422, "sequence_reused")
+        assert [each["status"] for each in topic.send("p", 3)] == ["duplicate"]
+    assert [each["status"] for each in topic.send("p", 4)] == ["stored"]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+@pytest.mark.parametrize("stored", [False, True], ids=["published", "stored apart"])
+def test_of_a_transaction_what_is_undecided_is_not_erased_and_what_is_decided_is(house: House, stored: bool, end: str) -> None:
+    topic, client = house.topic, house.client
+    topic.publish("before")
+    pointer = client.start_transaction().write_pointer
+    if stored:
+        topic.store_under(pointer, "one", "secret", "two")
+        topic.publish_under(pointer)
+    else:
+        topic.publish_under(pointer, "one", "secret", "two")
+    topic.publish("behind")
+    with pytest.raises(MessageInTransaction) as raised:
+        client.erase_message("t", 2)
+    assert (raised.value.offset, raised.value.write_pointer) == (2, pointer)
+    assert topic.payloads() == ["before", "one", "secret", "two", "behind"]
+    erase(topic, offset=4)  # although something undecided is before it
+    if end == "commit":
+        client.commit_transaction(pointer)
+    else:
+        client.abort_transaction(pointer)
+    message_id = topic.read()[2]["id"]
+    assert erase(topic, messageId=hex_id(message_id))["offset"] == 2
+    for _ in house.lives():
+        after = topic.read()
+        assert [each["payload"] for each in after] == ["before", "one", "", "two", ""]
+        assert (after[2]["id"], after[2]["offset"]) == (message_id, 2)
+        stable = ["before", "one", "", "two", ""] if end == "commit" else ["before", ""]
+        assert unpack(house.client.read_columns("t", 0, 5).values) == [each.encode() for each in stable]
+    assert all(b"secret" not in row for table in house.disk.tables.values() for row in table.values())
+
+
+def test_of_an_atomic_commit_each_message_can_be_erased(house: House) -> None:
+    client, topic = house.client, house.topic
+    house.make("u")
+    with client.atomic(id="a1") as batch:
+        for each in (b"one", b"secret-a", b"two"):
+            batch.send("t", each)
+            batch.send("u", each)
+    with client.atomic(id="a2", buffer_bytes=1) as batch:
+        for each in (b"three", b"secret-b", b"four"):
+            batch.send("t", each)
+    for offset in (1, 4):
+        erase(topic, offset=offset)
+    for _ in house.lives():
+        assert topic.payloads() == ["one", "", "two", "three", "", "four"]
+    assert house.make("u").payloads() == ["one", "secret-a", "two"]
+
+
+def test_a_message_that_is_gone_is_not_erased_and_an_id_that_is_none_neither(house: House) -> None:
+    topic, client = house.topic, house.client
+    topic.publish("a")
+    topic.publish("b", "c")
+    ids = [MessageId.parse(hex_id(each["id"])) for each in topic.read()]
+    trim(topic, beforeOffset=2)
+    erase(topic, offset=1)  # hidden, and still on disk
+    assert house.retain() == 1
+    for at in (0, ids[0]):
+        with pytest.raises(MessagesExpired) as raised:
+            client.erase_message("t", at)
+        assert raised.value.earliest == 1
+    nowhere = MessageId.from_bytes(bytes(ids[2])[:-1] + b"\x01")
+    with pytest.raises((InvalidMessageId, OffsetOutOfRange)):
+        client.erase_message("t", nowhere)
+    assert topic.payloads() == ["c"]
+
+
+def test_the_property_that_says_so_is_the_services_own(house: House) -> None:
+    topic = house.topic
+    forged = [{"oncelog.erased": "1"}]
+    assert_problem(topic.publish("x", properties=forged), 400, "invalid_request")
+    with pytest.raises(InvalidRequest):
+        house.client.publish("t", PublishRequest([b"x"], properties=forged))
+    with pytest.raises(InvalidRequest), house.client.atomic() as batch:
+        batch.send("t", b"x", properties=forged[0])
+    assert topic.payloads() == []
+
+
+def test_the_row_is_scrubbed_before_and_after_it_is_written(house: House) -> None:
+    topic = house.topic
+    topic.publish(*"abc")
+    (key,) = house.disk.tables[Table.MESSAGE]
+    for _ in range(2):
+        erase(topic, offset=1)
+        assert house.disk.scrubbed == [(Table.MESSAGE, key, False), (Table.MESSAGE, key, True)], "also when it is repeated"
+        house.disk.scrubbed.clear()
+    run = decode_run(key[:-10], key[-10:], house.disk.tables[Table.MESSAGE][key])
+    assert (run.first, len(run)) == (0, 3)
