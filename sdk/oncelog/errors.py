@@ -400,7 +400,8 @@ class GatewayUnavailable(ConnectionFailed):
 
 
 class CertificateRefused(OncelogError):
-    """The certificate of the service is not trusted; nothing was sent. Name the CA that signed it (`verify=`, `ONCELOG_CA`)."""
+    """The certificate of the service is not trusted, or the service does not take that of this client; nothing was done. Name the
+    CA that signed the one (`verify=`, `ONCELOG_CA`), or show another (`cert=`, `ONCELOG_CERT`)."""
 
 
 class InvalidResponse(OncelogError, certain=False):

@@ -5,6 +5,7 @@ No ~/.netrc (it would replace the token), no proxy and no cookie from anywhere, 
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,10 @@ _SEGMENT_BYTES = 1 << 17
 _HEAD_BYTES = 1 << 16
 """Until the head is there, and most answers with it. Memory of 128 KiB and more comes from the kernel each time, for 15 µs."""
 _PART_BYTES = 1 << 18
+_OUT_OF_TIME, _OF_ANOTHER_HOST = (9, 10), (62, 64)
+"""OpenSSL's numbers (X509_V_ERR_…): not yet valid, expired; another name, another address."""
+_ABOUT_OURS = re.compile("ALERT.*(CERTIFICATE|UNKNOWN.CA|ACCESS.DENIED)", re.IGNORECASE)
+"""What OpenSSL calls the alerts of a host that does not take a client's certificate."""
 _PORTS = {"http": 80, "https": 443}
 
 FAILURES = (OSError, UnicodeError)
@@ -118,7 +123,8 @@ class Connections:
         parts = urlsplit(url)
         try:
             head = self._head(method, parts, headers, body)
-            connection = self._idle(parts) or Connection(await self._opened(parts, deadline))
+            kept = self._idle(parts)
+            connection = kept or Connection(await self._opened(parts, deadline))
         except (OSError, ValueError) as error:
             raise NotSent(f"{parts.hostname}: {error}") from error
         incoming, begun = connection.incoming, list[bytes]()
@@ -128,8 +134,11 @@ class Connections:
                 await _send(connection.stream, head, body, deadline)
             while not incoming.has_head:
                 begun += incoming.feed(await connection.stream.receive(_HEAD_BYTES, deadline))
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if kept is None and _refuses_ours(error):
+                # In TLS 1.3 the host tells so behind the handshake: before that it looks at no request.
+                raise NotSent(f"{parts.hostname}: {error}") from error
             raise
         return Response(url, connection, self, deadline, begun)
 
@@ -199,10 +208,26 @@ def connection_error(url: str, error: BaseException) -> OncelogError:
     unsent = isinstance(error, NotSent)
     cause = error.__cause__ if unsent else error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return CertificateRefused(f"the certificate of {url} is not trusted; name the CA that signed it: {error}")
+        return CertificateRefused(f"the certificate of {url} {_why_not_trusted(cause)}")
+    if unsent and _refuses_ours(cause):
+        return CertificateRefused(f"{url} does not take the certificate of this client, or asks for one: {error}")
     if isinstance(cause, TimeoutError) and not unsent:
         return ResponseTimeout(f"{url} did not answer in time: {error}")
     return ConnectionFailed(f"{url} cannot be reached: {error}", definite=unsent)
+
+
+def _why_not_trusted(error: ssl.SSLCertVerificationError) -> str:
+    said = error.verify_message
+    if error.verify_code in _OUT_OF_TIME:
+        return f"is out of its time, or the clock here is wrong: {said}"
+    if error.verify_code in _OF_ANOTHER_HOST:
+        return f"is for other hosts, so this may be another one: {said}"
+    return f"is not trusted; name the CA that signed it: {said}"
+
+
+def _refuses_ours(error: BaseException | None) -> bool:
+    """Tells whether the host has broken off because of the certificate that this client has shown, or has not."""
+    return isinstance(error, ssl.SSLError) and bool(_ABOUT_OURS.search(error.reason or ""))
 
 
 async def _send(stream: Stream, head: bytes, body: bytes | None, deadline: Deadline) -> None:

@@ -22,6 +22,8 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 _RECORD_BYTES = 1 << 16
+_SPEAKS_TLS = (b"\x16", b"\x15")
+"""With which who speaks TLS may begin: a handshake, or an alert."""
 CONNECT_SECONDS = 5.0
 """How long it may take until there is a connection, whatever the answer may take."""
 
@@ -112,14 +114,20 @@ class Tls:
         self._inner = inner
         self._come, self._to_go = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._come, self._to_go, server_hostname=host)
+        self._first = b""
+        """The first byte that came."""
 
     async def shake_hands(self, deadline: Deadline) -> None:
         """Begin with this. Raises OSError, of which ssl.SSLCertVerificationError: the host is not trusted."""
         try:
             await self._drive(self._tls.do_handshake, deadline)
-        except ssl.SSLError:
+        except ssl.SSLError as error:
             with suppress(OSError):
                 await self._flush(deadline)  # the host is told why
+            if self._first and self._first not in _SPEAKS_TLS:
+                raise OSError("it does not speak TLS; its address may begin with http://") from error
+            if isinstance(error, ssl.SSLEOFError):
+                raise OSError("it closed the connection in the middle of the TLS handshake") from error
             raise
 
     async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
@@ -149,6 +157,7 @@ class Tls:
             except ssl.SSLWantReadError:
                 await self._flush(deadline)
                 if data := await self._inner.receive(_RECORD_BYTES, deadline):
+                    self._first = self._first or data[:1]
                     self._come.write(data)
                 else:
                     self._come.write_eof()

@@ -5,14 +5,16 @@ Certificates are always checked; there is no way to have that left out.
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from urllib.parse import urlsplit
 
 import certifi
+
+_log = logging.getLogger(__name__)
 
 CA_VARIABLES = ("ONCELOG_CA", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """The first one that is set names the certificates, a file or a directory, that are trusted instead of the public ones."""
@@ -69,9 +71,32 @@ class Trust:
             given,
         )
 
-    @cached_property
+    @property
     def context(self) -> ssl.SSLContext:
-        """For connections under TLS; made once, as reading all public certificates takes 20 ms. Raises ValueError."""
+        """For a connection under TLS that begins now. The files are read once, as all public certificates take 20 ms, and again
+        when they have changed: certificates are renewed. New ones that are of no use leave the old ones. Raises ValueError: the
+        first ones are.
+        """
+        seen = self._state()
+        known: tuple[object, ssl.SSLContext] | None = self.__dict__.get("_known")
+        if known is None or known[0] != seen:
+            try:
+                made = self._made()
+            except ValueError as error:
+                if known is None:
+                    raise
+                made = known[1]
+                _log.warning("new files of certificates are of no use, so the old ones are used on: %s", error)
+            known = self.__dict__["_known"] = (seen, made)  # frozen means the fields
+        return known[1]
+
+    def _state(self) -> object:
+        """What differs once a file was written, or another one put in its place; of a context that the caller made: nothing."""
+        if self.given is not None:
+            return None
+        return [_stamp(each) for each in (self.ca, self.certificate, self.key) if each is not None]
+
+    def _made(self) -> ssl.SSLContext:
         ca = certifi.where() if self.ca is None else self.ca
         file, directory = (None, ca) if os.path.isdir(ca) else (ca, None)
         try:
@@ -84,6 +109,14 @@ class Trust:
             except OSError as error:
                 raise ValueError(f"the client's certificate cannot be read from {self.certificate!r}: {error}") from error
         return context
+
+
+def _stamp(path: str) -> object:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def _no_password() -> str:
