@@ -114,7 +114,9 @@ class ServiceProcess:
         """``command``: or "tx-serve"."""
         self._command = command
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if 'tls_certificate' in settings else ''}://127.0.0.1:{self.port}"
+        self.verify: str | bool = True
+        """The CA that signed its certificate, where it has one."""
         self.store = f"leveldb://{data}"
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
@@ -130,7 +132,7 @@ class ServiceProcess:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                if requests.get(self.url + "/healthz", timeout=10).status_code == 200:
+                if requests.get(self.url + "/healthz", timeout=10, verify=self.verify).status_code == 200:
                     return
             except requests.RequestException:
                 pass

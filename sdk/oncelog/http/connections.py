@@ -130,7 +130,8 @@ class Connections:
         incoming, begun = connection.incoming, list[bytes]()
         try:
             incoming.begin()
-            with suppress(BrokenPipeError):  # who refuses a body unread may have answered; urllib3 goes on so, too
+            # Who refuses a body unread may have answered, or said under TLS why; what has come is there to be read all the same.
+            with suppress(BrokenPipeError, ConnectionResetError):
                 await _send(connection.stream, head, body, deadline)
             while not incoming.has_head:
                 begun += incoming.feed(await connection.stream.receive(_HEAD_BYTES, deadline))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ PATIENCE_SECONDS = 1.0
 
 Url = Annotated[str | None, typer.Option("--url", help=f"URL of the service (env ONCELOG_URL, default {DEFAULT_URL}).")]
 Token = Annotated[str | None, typer.Option("--token", help="Bearer token (env ONCELOG_TOKEN).")]
+Ca = Annotated[str | None, typer.Option("--ca", help="File of the CA to trust behind https (env ONCELOG_CA).")]
+Cert = Annotated[str | None, typer.Option("--cert", help="File of a certificate of one's own (env ONCELOG_CERT).")]
+CertKey = Annotated[
+    str | None, typer.Option("--cert-key", help="File of its key, unless that is in the same file (env ONCELOG_KEY).")
+]
 Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of the topic.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout and nothing else there; errors as problem JSON on stderr.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -59,13 +65,15 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         shared = [_option("namespace", Namespace, DEFAULT_NAMESPACE)] if namespaced else []
-        shared += [_option("url", Url, None), _option("token", Token, None), _option("as_json", Json, False)]
+        shared += [_option("url", Url, None), _option("token", Token, None), _option("ca", Ca, None)]
+        shared += [_option("cert", Cert, None), _option("cert_key", CertKey, None), _option("as_json", Json, False)]
 
         def run(url: str | None, token: str | None, as_json: bool, **given: Any) -> None:
             namespace = given.pop("namespace") if namespaced else DEFAULT_NAMESPACE
-            session = Session(_client(url, token, patience), namespace, Output(as_json), token)
-            with ending(session):
-                function(session, **given)
+            with _trusting(given.pop("ca"), given.pop("cert"), given.pop("cert_key")):
+                session = Session(_client(url, token, patience), namespace, Output(as_json), token)
+                with ending(session):
+                    function(session, **given)
 
         as_command(group, name, run, own + shared, function.__doc__ or "")
         return function
@@ -80,6 +88,26 @@ def as_command(group: typer.Typer, name: str, run: Callable[..., None], paramete
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
     run.__doc__ = doc
     group.command(name, help=inspect.cleandoc(doc))(run)
+
+
+@contextmanager
+def _trusting(ca: str | None, cert: str | None, key: str | None) -> Iterator[None]:
+    """While a command runs, its environment says what its options do: jobs and Spark read it too. Raises BadParameter."""
+    if key is not None and cert is None:
+        raise typer.BadParameter("a key is of use only with its certificate: --cert", param_hint="--cert-key")
+    said = {} if ca is None else {"ONCELOG_CA": ca}
+    if cert is not None:
+        said |= {"ONCELOG_CERT": cert, "ONCELOG_KEY": key or ""}  # a key that the environment names is another one's
+    before = {name: os.environ.get(name) for name in said}
+    os.environ.update(said)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -115,7 +143,8 @@ def _client(url: str | None, token: str | None, patience: float) -> Client:
     try:
         return Client(url, token=token, retry=patience)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
+        hint = "--url" if "URL" in str(error) else "--ca, --cert"
+        raise typer.BadParameter(str(error), param_hint=hint) from error
 
 
 def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
