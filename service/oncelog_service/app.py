@@ -17,7 +17,8 @@ from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.server import Server
 from oncelog_service.rest.table import ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
 from oncelog_service.service import Service
-from oncelog_service.storage.open import store_opener
+from oncelog_service.storage.files.directory import open_to_others, private
+from oncelog_service.storage.open import path_of, store_opener
 from oncelog_service.storage.port import Store
 
 _log = logging.getLogger(__name__)
@@ -80,15 +81,25 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     listener = listen(settings)
     url = settings.url_of(*listener.getsockname()[:2])
     service = build_service(settings, url=settings.advertised_url or url)
-    try:
-        await service.start()
-        check_exposure(settings, len(service.access.tokens))
-        server = build_server(service)
-        with _told_by_signals(server):
-            await server.run(listener, lambda: on_ready(url), service.release)
-    finally:
-        listener.close()
-        await service.stop()
+    with private():
+        try:
+            await service.start()
+            _warn_of_files(settings.store)
+            check_exposure(settings, len(service.access.tokens))
+            server = build_server(service)
+            with _told_by_signals(server):
+                await server.run(listener, lambda: on_ready(url), service.release)
+        finally:
+            listener.close()
+            await service.stop()
+
+
+def _warn_of_files(store: str) -> None:
+    path = path_of(store)
+    found = None if path is None else open_to_others(path)
+    if found is not None:
+        mend = f"chmod -R go= {found}" if found.is_dir() else f"chmod go= {path}*"
+        _log.warning("others on this machine may look into %s, where the messages lie; close it: %s", found, mend)
 
 
 def build_server(service: Service) -> Server:

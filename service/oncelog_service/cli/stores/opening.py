@@ -17,6 +17,7 @@ from oncelog_service.cli.serve import data_of, why_not_open
 from oncelog_service.cli.session import ERROR
 from oncelog_service.cluster.unserved import Served
 from oncelog_service.storage.copying import TABLES, CopyRefused, pieces
+from oncelog_service.storage.files.directory import private
 from oncelog_service.storage.files.end_file import beside
 from oncelog_service.storage.open import path_of, store_opener
 from oncelog_service.storage.port import RowDamaged, Store, StoreError
@@ -67,12 +68,13 @@ def opened(url: str) -> Iterator[Store]:
     """The store, closed at the end. Raises CannotOpen."""
     # What the driver remarks beside the error that it raises would stand on stderr, where there is one sentence or JSON.
     logging.getLogger("psycopg").addHandler(logging.NullHandler())
-    with opening(url):
-        store = store_opener(url)()
-    try:
-        yield store
-    finally:
-        store.close()
+    with private():
+        with opening(url):
+            store = store_opener(url)()
+        try:
+            yield store
+        finally:
+            store.close()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from oncelog_service.cluster.unserved import Unserved
 from oncelog_service.log.verify import Findings, verification, verify_log
 from oncelog_service.reading import read
 from oncelog_service.service import Service
+from oncelog_service.storage.files.directory import private
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store
 
@@ -94,7 +95,8 @@ def _over_store(session: Session, store: str, topics: Sequence[str], namespace: 
         finally:
             await service.stop()
 
-    return asyncio.run(run())
+    with private():
+        return asyncio.run(run())
 
 
 def _unserved(store: str) -> Callable[[], Store]:

@@ -1,14 +1,49 @@
-"""Directories of stores that lie in files."""
+"""Directories of stores that lie in files.
+
+What is made here is its user's alone: directories 0700, files 0600, whatever the umask. LevelDB and SQLite make files of their
+own whenever they like, on threads of their own; so a process that has a store open keeps :func:`private` around that.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from oncelog_service.storage.port import StoreError
+
+DIRECTORY = 0o700
+FILE = 0o600
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """Whatever this process makes meanwhile, on any thread, is its user's alone."""
+    before = os.umask(_OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def open_to_others(store: Path) -> Path | None:
+    """Finds what of a store others than its user may look into: its directory, or of a file that or one beside it."""
+    store = Path(os.path.realpath(store))
+    if store.is_dir():
+        files = [store]
+    else:
+        files = [store.with_name(store.name + end) for end in ("", "-wal", "-shm", ".end", ".lock")]
+        if _closed(store.parent):
+            return None
+    return next((each for each in files if each.exists() and not _closed(each)), None)
+
+
+def _closed(path: Path) -> bool:
+    return not path.stat().st_mode & _OTHERS
 
 
 def sync_file(path: Path, flags: int) -> None:
@@ -33,7 +68,9 @@ def sync_with_name(path: Path) -> None:
 def make_directory(path: Path) -> None:
     """Makes the directory and those above it, as far as they are missing, each synced in the one above. Raises OSError."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):  # with `parents` those above would be made for everybody
+        each.mkdir(DIRECTORY, exist_ok=True)
+    path.mkdir(exist_ok=True)  # raises where a file is
     for each in missing:
         sync_directory(each.parent)
 
@@ -52,7 +89,7 @@ def locked(store: Path, path: Path, flags: int) -> int:
     Raises StoreError: another process has it; or its file system has no locks, or only such as keep nobody out. Those of a
     network that hold on each machine for itself cannot be told from here. OSError: it cannot be opened.
     """
-    handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, flags | os.O_CLOEXEC, FILE)
     try:
         if not _take(store, handle):
             raise StoreError(f"{store} is in use by another process")
@@ -67,7 +104,7 @@ def locked(store: Path, path: Path, flags: int) -> int:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
-    handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, flags | os.O_CLOEXEC, FILE)
     try:
         yield handle
     finally:
