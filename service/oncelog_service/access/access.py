@@ -19,7 +19,7 @@ from oncelog_service.access.grants import EVERYBODY, Grant, Principal, Right
 from oncelog_service.access.tokens import CERTIFICATE, Token, digest_of, draw, read_tokens
 from oncelog_service.cluster.leases import SETUP, Leases, held_briefly
 from oncelog_service.group_commit import Writer
-from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.port import Batch, Store, StoreError, Table
 
 REREAD_SECONDS = 1.0
 """How soon an instance knows what another one has changed."""
@@ -74,7 +74,7 @@ class Access:
     @property
     def own_token(self) -> str | None:
         """What this instance shows to others over the same store."""
-        return self._configured or self._instances_secret
+        return self._instances_secret or self._configured  # that of the store first: settings may differ for a while
 
     # --- what is known
 
@@ -102,7 +102,10 @@ class Access:
                 raise StorageUnavailable("the store is not open yet; nothing was done")
             store, writer, leases = self._opened
             async with held_briefly(leases, SETUP) as lease:
-                self._index(await asyncio.to_thread(read_tokens, store))
+                try:
+                    self._index(await asyncio.to_thread(read_tokens, store))
+                except StoreError as error:
+                    raise StorageUnavailable(f"the store cannot be read now; nothing was done: {error}") from error
                 yield writer.under(lease)
 
     def _index(self, tokens: Sequence[Token]) -> None:
@@ -152,7 +155,7 @@ class Access:
             if token is None:
                 raise TokenNotFound(f"there is no token {id[:100]!r}; `oncelog token list` shows their ids")
             left = [each for each in self._tokens.values() if each.id != id]
-            if self._configured is None and not self._keeps_admin(left):
+            if self._configured is None and (not left or (self._keeps_admin([token]) and not self._keeps_admin(left))):
                 raise InvalidRequest("this is the last token with the grant admin and without an end; create another one first")
             batch = Batch()
             batch.delete(Table.TOKEN, id.encode())

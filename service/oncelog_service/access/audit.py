@@ -10,21 +10,46 @@ import json
 import logging
 import logging.handlers
 import os
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 _LOGGER = "oncelog.audit"
+_SECRET = re.compile(r"oncelog_[A-Za-z0-9_-]{20,}")
+"""A token that somebody took for its id."""
+NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class Asked(NamedTuple):
     """Who asked for what, when, and from where."""
 
     time_ms: int
-    principal: str
+    principal: str | None
+    """None: no credential that holds was shown."""
     peer: str
     method: str
     path: str
+    subject: Mapping[str, object] = NOTHING
+    """What it was about, where the address does not say it; never a secret."""
+
+
+class _OwnersFile(logging.handlers.WatchedFileHandler):
+    """A file that its owner alone can read, also the one that is made when it was moved away."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=partial(os.open, mode=0o600))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line. That the file cannot be opened any more is no reason to fail a request: it is said on stderr."""
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
 
 
 class Audit:
@@ -35,8 +60,7 @@ class Audit:
         self._logger = logging.getLogger(_LOGGER)
         self._handler: logging.Handler | None = None
         if path is not None:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-            self._handler = logging.handlers.WatchedFileHandler(path, encoding="utf-8")
+            self._handler = _OwnersFile(path, encoding="utf-8")
 
     def note(self, asked: Asked, status: int, code: str | None) -> None:
         """Writes a line. ``code``: of the refusal, if it was one. What cannot be written is said on stderr."""
@@ -45,7 +69,8 @@ class Audit:
             "principal": asked.principal,
             "from": asked.peer,
             "method": asked.method,
-            "path": asked.path,
+            "path": _SECRET.sub("oncelog_...", asked.path),
+            **({"subject": dict(asked.subject)} if asked.subject else {}),
             "status": status,
             **({} if code is None else {"code": code}),
         }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from urllib.parse import parse_qsl
 
-from oncelog.errors import InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, OncelogError, Unauthorized
+from oncelog.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, OncelogError, Unauthorized
 from oncelog.http.transport import READ_SECONDS
-from oncelog_service.access.audit import Asked
+from oncelog_service.access.audit import NOTHING, Asked
 from oncelog_service.access.grants import EVERYBODY, Principal
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bearer import bearer_of
@@ -51,19 +52,28 @@ class Application:
     def admit(self, head: Head) -> Admitted:
         """Who answers this. Raises as :func:`foreign.check`; Unauthorized, NotAllowed, NotFound, MethodNotAllowed."""
         check(head.method, head.headers, self._names)
-        principal = self._principal_of(head)
+        try:
+            principal = self._principal_of(head)
+        except Unauthorized as refused:
+            with suppress(NotFound, MethodNotAllowed):
+                self._note(self._route_of(head)[0], None, head, refused)
+            raise
+        route, path = self._route_of(head)
+        try:
+            route.check(principal, path)
+        except OncelogError as refused:
+            self._note(route, principal, head, refused)
+            raise
+        return Admitted(partial(self._answer, route, path, principal, head), route.reads)
+
+    def _route_of(self, head: Head) -> tuple[Route, dict[str, str]]:
+        """The address that a head names, and the names in it. Raises NotFound, MethodNotAllowed."""
         for pattern, routes in self._addresses:
             if found := pattern.fullmatch(head.path):
                 route = routes.get("GET" if head.method == "HEAD" else head.method)
                 if route is None:
                     raise MethodNotAllowed(f"{head.path} takes {', '.join(routes)}, not {head.method}", allowed=list(routes))
-                path = found.groupdict()
-                try:
-                    route.check(principal, path)
-                except OncelogError as refused:
-                    self._note(route, principal, head, refused)
-                    raise
-                return Admitted(partial(self._answer, route, path, principal, head), route.reads)
+                return route, found.groupdict()
         raise NotFound(f"there is nothing at {head.path[:200]}; /docs lists what there is")
 
     async def _answer(self, route: Route, path: dict[str, str], principal: Principal, head: Head, body: bytes) -> Answer:
@@ -78,18 +88,30 @@ class Application:
                 raise
             # A HEAD asks as a GET does: the body is left out here, where its client is answered.
             return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
-        except OncelogError as refused:
-            self._note(route, principal, head, refused)
+        except Exception as failure:
+            self._note(route, principal, head, failure, call.subject)
             raise
-        if route.audited:
-            self._note(route, principal, head)
+        self._note(route, principal, head, None, call.subject)
         return found if isinstance(found, Answer) else json_answer(found)
 
-    def _note(self, route: Route, principal: Principal, head: Head, refused: OncelogError | None = None) -> None:
-        if route.audited:
-            status, code = (200, None) if refused is None else (refused.status or 500, refused.code)
-            asked = Asked(self._service.clock.now_ms(), principal.name, head.peer, head.method, head.path)
-            self._audit.note(asked, status, code)
+    def _note(
+        self,
+        route: Route,
+        principal: Principal | None,
+        head: Head,
+        failure: Exception | None = None,
+        subject: Mapping[str, object] = NOTHING,
+    ) -> None:
+        """Keeps who asked for what, if it is administrative. ``principal``: None, where nobody's credential was shown."""
+        if not route.audited:
+            return
+        status, code = 200, None
+        if failure is not None:
+            status, code = (
+                (failure.status or 500, failure.code) if isinstance(failure, OncelogError) else (500, InternalError.code)
+            )
+        name = None if principal is None else principal.name
+        self._audit.note(Asked(self._service.clock.now_ms(), name, head.peer, head.method, head.path, subject), status, code)
 
     def _principal_of(self, head: Head) -> Principal:
         if head.path in _OPEN_TO_ALL:

@@ -38,6 +38,8 @@ class Call:
     """Who asks."""
     forwarder: Forwarder
     """Asks other instances, for what several of them have to answer together."""
+    subject: Mapping[str, object] = field(default_factory=dict)
+    """What the audit log says beside the address; a handler sets it, and puts no secret there."""
 
     async def log(self) -> TopicLog:
         """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere."""

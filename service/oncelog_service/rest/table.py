@@ -317,7 +317,7 @@ ROUTES = (
     Route(
         "DELETE", PRODUCER, producers.delete, "Forget a producer, or end one", (errors.ProducerFenced, errors.ProducerNotFound),
         query={"epoch": "of its newest incarnation: its name, which the service assigned, ends"},
-        right=Right.MANAGE, audited=True,
+        right=None, audited=True,
     ),
     Route(
         "GET", PRODUCER + "/why", producers.why, "Say why a sequence id was or would be dropped", (errors.ProducerEnded,),

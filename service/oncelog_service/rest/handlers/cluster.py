@@ -46,5 +46,6 @@ async def show(call: Call) -> Cluster:
 
 async def hand_over(call: Call, asked: HandOver) -> None:
     """Have another instance serve a topic from now on; what is in flight is finished first. What is served elsewhere stays."""
+    call.subject = {"topic": f"{asked.namespace[:249]}/{asked.topic[:249]}", "instance": asked.instance and asked.instance[:249]}
     _ = call.service.membership  # who has the store for itself hands nothing over
     await call.service.topics.hand_over(asked.namespace, asked.topic, asked.instance)

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from oncelog.errors import ProducerNotFound
 from oncelog.wire.models import OpenedProducer, OpenProducer, Producer, Why
+from oncelog_service.access.grants import Right
 from oncelog_service.rest.bodies import query_int, query_limit
 from oncelog_service.rest.routes import Call
 
@@ -44,11 +45,16 @@ async def delete(call: Call) -> None:
 
     With the `epoch` of its newest incarnation: the name, which the service assigned, ends; nothing is stored under it any more.
     """
+    name = call.path["producer"]
+    if "epoch" in call.query:
+        call.principal.check_producer(call.path["namespace"], call.path["topic"], name)
+    else:
+        call.check(Right.MANAGE, call.path["topic"])
     log = await call.log()
     if "epoch" in call.query:
-        await log.producers.end(call.path["producer"], query_int(call, "epoch"))
+        await log.producers.end(name, query_int(call, "epoch"))
     else:
-        await log.producers.forget(call.path["producer"])
+        await log.producers.forget(name)
 
 
 async def why(call: Call) -> Why:

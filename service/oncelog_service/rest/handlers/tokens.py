@@ -13,6 +13,10 @@ def _shown(token: tokens.Token) -> dict[str, Any]:
     return {name: value for name, value in token._asdict().items() if name != "digest"} | {"grants": list(token.grants)}
 
 
+def _named(token: tokens.Token) -> dict[str, object]:
+    return {"id": token.id, "name": token.name, "grants": token.grants}
+
+
 async def create(call: Call, asked: CreateToken) -> CreatedToken:
     """Make a token for a principal. `secret` is told in this answer and never again; the service keeps its hash alone.
 
@@ -20,6 +24,7 @@ async def create(call: Call, asked: CreateToken) -> CreatedToken:
     is that of a client certificate, which is its own secret. Two tokens under one name hold at once, as when one is exchanged.
     """
     token, secret = await call.service.access.create(asked.name, asked.grants, asked.expires_in_ms)
+    call.subject = _named(token)
     return CreatedToken(**_shown(token), secret=secret)
 
 
@@ -33,4 +38,4 @@ async def revoke(call: Call) -> None:
 
     The last token with `admin` and without an end is not ended, unless the service has one from its settings.
     """
-    await call.service.access.revoke(call.path["token"])
+    call.subject = _named(await call.service.access.revoke(call.path["token"]))

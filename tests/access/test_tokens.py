@@ -1,0 +1,315 @@
+"""Tokens: the first one locks the service, the last one stays; what is known of them, and where."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.errors import Unauthorized
+from oncelog_service.access.access import Access
+from oncelog_service.access.grants import Right
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import StoreError
+from tests.access.carrying import Carrying
+from tests.patience import until
+from tests.rest.talk import assert_problem
+from tests.world.clock import ManualClock
+from tests.world.disk import crashed, disarm
+from tests.world.service import RunningService, ServiceProcess, running_service
+
+TOPIC = "/v1/namespaces/default/topics/t"
+
+
+@pytest.fixture
+def service(clock: ManualClock) -> Iterator[RunningService]:
+    with running_service(clock=clock) as found:
+        yield found
+
+
+@pytest.fixture
+def anyone(service: RunningService) -> Carrying:
+    return Carrying(service.url)
+
+
+def test_the_first_token_locks_what_was_open_to_everybody(anyone: Carrying) -> None:
+    anyone.good("PUT", TOPIC, json={})
+    ada = anyone.holding("ada", "admin")
+    assert not anyone.is_let_in
+    assert_problem(anyone.request("POST", TOPIC + "/publish", json={"messages": ["a"]}), 401, "unauthorized")
+    assert not anyone.carrying("oncelog_" + "A" * 43).is_let_in
+    ada.good("POST", TOPIC + "/publish", json={"messages": ["a"]})
+
+
+@pytest.mark.parametrize("grants", [["read:*/*"], ["operate"], ["write:default/t", "manage:*/*"]])
+def test_the_first_token_must_be_able_to_make_others(anyone: Carrying, grants: list[str]) -> None:
+    assert "first token" in assert_problem(anyone.create("ada", *grants), 400, "invalid_request")["detail"]
+    assert_problem(anyone.create("ada", "admin", expiresInMs=1_000), 400, "invalid_request")
+    assert_problem(anyone.create("cert:ada", "admin"), 400, "invalid_request")  # has no secret: nobody may hold the certificate
+    assert anyone.is_let_in, "nothing was made"
+
+
+@pytest.mark.parametrize(
+    ("name", "grants", "fields"),
+    [
+        ("", ["admin"], {}),
+        ("a b", ["admin"], {}),
+        ("ada\n", ["admin"], {}),
+        ("other:ada", ["admin"], {}),
+        ("oidc:ada", ["admin"], {}),
+        ("cert:", ["admin"], {}),
+        ("cert:a b", ["admin"], {}),
+        ("a:b", ["admin"], {}),
+        ("anonymous", ["admin"], {}),
+        ("oncelog", ["admin"], {}),
+        ("settings", ["admin"], {}),
+        ("å", ["admin"], {}),
+        ("a" * 201, ["admin"], {}),
+        ("ada", [], {}),
+        ("ada", ["reads:*/*"], {}),
+        ("ada", ["admin", "root"], {}),
+        ("ada", ["admin"], {"expiresInMs": 0}),
+        ("ada", ["admin"], {"expiresInMs": -1}),
+        ("ada", ["admin"], {"expiresInMs": 2**63}),
+        ("ada", ["admin"], {"expiresInMs": True}),
+        ("ada", ["admin"], {"secret": "mine"}),
+        ("ada", ["admin"], {"id": "mine"}),
+    ],
+)
+def test_what_is_no_token_is_not_made(anyone: Carrying, name: str, grants: list[str], fields: dict[str, object]) -> None:
+    assert_problem(anyone.create(name, *grants, **fields), 400, "invalid_request")
+    assert anyone.is_let_in
+
+
+def test_the_last_token_with_admin_and_no_end_is_not_revoked(anyone: Carrying) -> None:
+    made = anyone.make("ada", "admin")
+    ada = anyone.carrying(made["secret"])
+    ada.make("for-a-day", "admin", expiresInMs=86_400_000)
+    ada.make("cert:ops", "admin")  # has no secret: whether there is such a certificate is not known here
+    reader = ada.make("reader", "read:*/*")
+    assert "last token" in assert_problem(ada.revoke(made["id"]), 400, "invalid_request")["detail"]
+    assert ada.revoke(reader["id"]).status_code == 200
+    second = ada.make("grace", "admin")
+    assert ada.revoke(made["id"]).status_code == 200
+    assert not ada.is_let_in
+    grace = ada.carrying(second["secret"])
+    assert_problem(grace.revoke(made["id"]), 404, "token_not_found")
+    assert_problem(grace.revoke(second["id"]), 400, "invalid_request")
+    assert grace.is_let_in
+
+
+def test_with_a_token_in_the_settings_all_others_can_be_revoked() -> None:
+    with running_service(token="of-the-settings") as service:
+        settings = Carrying(service.url, "of-the-settings")
+        made = settings.make("reader", "read:*/*")  # nor need the first one have admin
+        assert settings.carrying(made["secret"]).is_let_in
+        assert settings.revoke(made["id"]).status_code == 200
+        assert not settings.carrying(made["secret"]).is_let_in
+        assert not Carrying(service.url).is_let_in
+
+
+def test_where_no_token_keeps_admin_the_others_can_be_revoked_but_not_all(clock: ManualClock) -> None:
+    disk = Disk()
+    with running_service(token="of-the-settings", clock=clock, open_store=lambda: MemoryStore(disk)) as service:
+        settings = Carrying(service.url, "of-the-settings")
+        reader = settings.make("reader", "read:*/*")
+        passing = settings.make("passing", "admin", expiresInMs=1_000)
+    with running_service(clock=clock, open_store=lambda: MemoryStore(disk)) as service:  # which has lost its own
+        who = Carrying(service.url, passing["secret"])
+        assert who.revoke(reader["id"]).status_code == 200
+        assert_problem(who.revoke(passing["id"]), 400, "invalid_request")
+        clock.advance(1_001)
+        assert not who.is_let_in
+        assert not Carrying(service.url).is_let_in, "what was locked does not open by itself"
+
+
+def test_a_token_holds_until_it_expires(anyone: Carrying, clock: ManualClock) -> None:
+    ada = anyone.holding("ada", "admin")
+    brief = ada.holding("brief", "admin", expiresInMs=1_000)
+    clock.advance(999)
+    assert brief.is_let_in
+    clock.advance(1)
+    assert not brief.is_let_in
+    assert [each["name"] for each in ada.good("GET", "/v1/tokens")] == ["ada", "brief"]
+
+
+def test_two_tokens_of_one_name_hold_at_once_each_with_its_grants(anyone: Carrying) -> None:
+    ada = anyone.holding("ada", "admin")
+    old, new = ada.make("loader", "read:default/a", "operate"), ada.make("loader", "read:default/b", "operate")
+    assert old["id"] != new["id"]
+    before, after = ada.carrying(old["secret"]), ada.carrying(new["secret"])
+    assert before.is_let_in
+    assert after.is_let_in
+    assert_problem(before.request("POST", "/v1/namespaces/default/topics/b/poll", json={}), 403, "not_allowed")
+    assert_problem(after.request("POST", "/v1/namespaces/default/topics/b/poll", json={}), 404, "topic_not_found")
+    assert ada.revoke(old["id"]).status_code == 200
+    assert not before.is_let_in
+    assert after.is_let_in
+
+
+def test_a_list_tells_everything_but_secrets(anyone: Carrying, clock: ManualClock) -> None:
+    made = anyone.make("ada", "admin", "admin", "operate")
+    ada = anyone.carrying(made["secret"])
+    (listed,) = ada.good("GET", "/v1/tokens")
+    assert listed == {
+        "id": made["id"], "name": "ada", "grants": ["admin", "operate"], "createdMs": clock.now_ms(), "expiresMs": None
+    }  # fmt: skip
+    assert made["secret"].startswith("oncelog_")
+    assert len(made["secret"]) == len("oncelog_") + 43
+    assert made["id"] not in made["secret"]
+    assert ada.make("cert:ops.example", "read:*/*")["secret"] is None
+
+
+# --- principals, where the connection and other instances say who asks
+
+
+def asked(service: RunningService, *credentials: object) -> tuple[str, bool]:
+    """Name and whether it is an admin, as the service sees it."""
+
+    async def ask(each: object) -> tuple[str, bool]:
+        who = service.service.access.principal_of(*credentials)
+        return who.name, who.may(Right.ADMIN)
+
+    return service.on_loop(ask)
+
+
+def test_a_certificate_is_a_principal_with_the_grants_of_its_rows(
+    service: RunningService, anyone: Carrying, clock: ManualClock
+) -> None:
+    ada = anyone.holding("ada", "admin")
+    with pytest.raises(Unauthorized, match="nothing is granted to 'cert:ops'"):
+        asked(service, None, "ops")
+    ada.make("cert:ops", "read:default/a")
+    row = ada.make("cert:ops", "admin", expiresInMs=1_000)
+    assert asked(service, None, "ops") == ("cert:ops", True)
+    clock.advance(1_000)
+    assert asked(service, None, "ops") == ("cert:ops", False)
+    with pytest.raises(Unauthorized):
+        asked(service, None, "OPS")
+    with pytest.raises(Unauthorized):
+        asked(service, b"", "ops")  # no secret is no token
+    with pytest.raises(Unauthorized):
+        asked(service, b"cert:ops", None)
+    assert ada.revoke(row["id"]).status_code == 200
+    bearer = ada.make("loader", "read:*/*")["secret"].encode()
+    assert asked(service, bearer, "ops") == ("loader", False), "a token says more than the connection"
+
+
+def test_only_instances_ask_for_others(service: RunningService, anyone: Carrying) -> None:
+    made = anyone.make("ada", "admin")
+    ada = anyone.carrying(made["secret"])
+    ada.make("cert:ops", "read:default/a")
+    assert asked(service, made["secret"].encode(), None, b"cert:ops") == ("ada", True)
+    with pytest.raises(Unauthorized):
+        asked(service, None, None, b"cert:ops")
+    with pytest.raises(Unauthorized):
+        asked(service, b"wrong", None, b"ada")
+    asks = ada.carrying(made["secret"], **{"oncelog-principal": "cert:ops"})
+    assert asks.is_let_in
+    assert len(asks.good("GET", "/v1/tokens")) == 2  # as itself
+
+
+async def test_an_instance_asks_with_the_rights_of_whom_it_asks_for() -> None:
+    access = Access("of-the-settings", lambda: 0, locked=True)
+    assert access.principal_of(b"of-the-settings").name == "settings"
+    with pytest.raises(Unauthorized):
+        access.principal_of(b"of-the-settings", None, b"cert:nobody")
+    with pytest.raises(Unauthorized):
+        access.principal_of(b"of-the-settings", None, b"settings")  # which is nobody's row
+
+
+# --- what becomes of them
+
+
+def test_tokens_are_known_again_after_a_crash_at_any_moment(clock: ManualClock) -> None:
+    disk = Disk()
+    with running_service(clock=clock, open_store=lambda: MemoryStore(disk)) as service:
+        made = Carrying(service.url).make("ada", "admin")
+        reader = Carrying(service.url, made["secret"]).make("reader", "read:*/*")
+        before = crashed(disk)
+        Carrying(service.url, made["secret"]).revoke(reader["id"])
+        after = crashed(disk)
+    for found, holds in ((before, True), (after, False)):
+        with running_service(clock=clock, open_store=lambda: MemoryStore(found)) as service:  # noqa: B023
+            assert Carrying(service.url, made["secret"]).is_let_in
+            assert Carrying(service.url, reader["secret"]).is_let_in is holds
+            assert not Carrying(service.url).is_let_in
+
+
+@pytest.mark.parametrize("store", ["leveldb", "sqlite"])
+def test_a_token_is_durable_when_it_is_answered_and_no_file_holds_its_secret(store: str, tmp_path: Path) -> None:
+    service = ServiceProcess(tmp_path / "data", audit_log=tmp_path / "audit.jsonl")
+    service.store = f"{store}://{tmp_path / 'data'}"
+    service.log_to = tmp_path / "log"
+    service.start()
+    try:
+        made = Carrying(service.url).make("ada", "admin")
+        service.kill()
+        service.start()
+        ada = Carrying(service.url, made["secret"])
+        assert ada.is_let_in
+        assert not Carrying(service.url).is_let_in
+        other = ada.make("other", "read:*/*")
+        assert ada.revoke(other["id"]).status_code == 200
+        service.kill()
+        service.start()
+        assert not Carrying(service.url, other["secret"]).is_let_in
+        for secret in (made["secret"], other["secret"]):
+            assert_problem(ada.revoke(secret), 404, "token_not_found")  # somebody takes it for the id
+            assert secret not in ada.request("GET", "/v1/tokens").text
+        held = ada.request("GET", "/metrics").text
+        service.stop()
+    finally:
+        service.kill()
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert len(files) > 3
+    for secret in (made["secret"], other["secret"]):
+        bare = secret.removeprefix("oncelog_")
+        assert bare not in held
+        assert [each for each in files if bare.encode() in each.read_bytes()] == []
+    assert made["id"] in (tmp_path / "audit.jsonl").read_text()
+
+
+def test_while_the_store_is_closed_nothing_is_changed_and_tokens_hold(clock: ManualClock) -> None:
+    disk, closed = Disk(), [False]
+
+    def open_store() -> MemoryStore:
+        if closed[0]:
+            raise StoreError("No space left on device")
+        return MemoryStore(disk)
+
+    def fail(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with running_service(clock=clock, open_store=open_store) as service:
+        ada = Carrying(service.url).holding("ada", "admin")
+        closed[0], disk.before_sync = True, fail
+        assert_problem(ada.create("failed", "read:*/*"), 503, "storage_failed", definite=False)
+        for _ in range(2):
+            problem = assert_problem(ada.create("refused", "read:*/*"), 503, "storage_unavailable")
+            assert problem["definite"]
+        assert [each["name"] for each in ada.good("GET", "/v1/tokens")] == ["ada"]
+        closed[0] = False
+        disarm(disk)
+        until(lambda: ada.request("GET", "/healthz").status_code == 200)
+        ada.make("later", "read:*/*")
+
+
+def test_no_secret_is_in_what_is_logged_or_shown_of_a_service(
+    service: RunningService, anyone: Carrying, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        made = anyone.make("ada", "admin")
+        ada = anyone.carrying(made["secret"])
+        ada.make("reader", "read:*/*")
+        ada.request("GET", "/nothing")
+        ada.create("bad name", "admin")
+        anyone.carrying(made["secret"] + "x").request("GET", "/v1/tokens")
+    access = service.service.access
+    shown = repr((access.tokens, access.principal_of(made["secret"].encode()), service.service.settings))
+    bare = made["secret"].removeprefix("oncelog_")
+    assert bare not in caplog.text
+    assert bare not in shown
+    assert any("POST" in each.getMessage() and "/v1/tokens" in each.getMessage() for each in caplog.records)

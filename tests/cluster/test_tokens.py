@@ -1,0 +1,91 @@
+"""Tokens over several instances: what one of them does, all know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.access.carrying import Carrying
+from tests.cluster.instances import Instances, address, instances, side_by_side
+from tests.patience import until
+from tests.postgres import postgres_server
+
+pytestmark = pytest.mark.wide
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
+    with instances(postgres_server().fresh_schema(), tmp_path_factory.mktemp("twins"), 2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def admin(twins: Instances) -> Carrying:
+    """Somebody with every right, made at the first one and known to both."""
+    here, there = twins.all
+    made = Carrying(here.url).make("ada", "admin")
+    until(lambda: Carrying(there.url, made["secret"]).is_let_in, "the other one knows the first token")
+    assert not Carrying(there.url).is_let_in, "and is locked by it"
+    return Carrying(here.url, made["secret"])
+
+
+def at(url: str, who: Carrying) -> Carrying:
+    """The same one, elsewhere."""
+    return Carrying(url, str(who.session.headers["authorization"]).removeprefix("Bearer "))
+
+
+def test_what_is_made_and_revoked_at_one_instance_holds_at_the_other(twins: Instances, admin: Carrying) -> None:
+    _, there = twins.all
+    made = admin.make("reader", "read:*/*")
+    elsewhere = Carrying(there.url, made["secret"])
+    until(lambda: elsewhere.is_let_in, "a token made here is known there")
+    assert at(there.url, admin).revoke(made["id"]).status_code == 200  # which must know it, whenever it read them
+    assert not elsewhere.is_let_in, "at once where it was revoked"
+    until(lambda: not Carrying(admin.base, made["secret"]).is_let_in, "and soon elsewhere")
+
+
+def test_a_token_is_revoked_at_once_by_an_instance_that_has_not_heard_of_it(twins: Instances, admin: Carrying) -> None:
+    _, there = twins.all
+    for number in range(5):
+        made = admin.make(f"brief{number}", "read:*/*")
+        assert at(there.url, admin).revoke(made["id"]).status_code == 200
+
+
+def test_of_the_last_two_admins_that_are_revoked_at_once_one_stays(twins: Instances, admin: Carrying) -> None:
+    here, there = twins.all
+    (first,) = (each for each in admin.good("GET", "/v1/tokens") if each["name"] == "ada")
+    for _ in range(5):
+        made = admin.make("grace", "admin")
+        grace = Carrying(there.url, made["secret"])
+        until(lambda: grace.is_let_in)  # noqa: B023
+        answers = side_by_side(
+            [lambda: admin.revoke(made["id"]), lambda: grace.revoke(first["id"])]  # noqa: B023
+        )
+        codes = sorted(each.status_code for each in answers)
+        assert codes[0] == 200
+        assert codes[1] in (400, 401), [each.text for each in answers]  # 401: who was revoked asks no more
+        if answers[0].status_code != 200:
+            admin.session.headers["authorization"] = f"Bearer {made['secret']}"
+            first = made
+        until(lambda: admin.is_let_in)
+        until(lambda: len(at(there.url, admin).good("GET", "/v1/tokens")) == 1, despite=(AssertionError,))
+        assert not Carrying(here.url).is_let_in
+
+
+def test_a_request_that_another_instance_answers_has_the_rights_of_who_asked(twins: Instances, admin: Carrying) -> None:
+    topics = [f"t{number}" for number in range(8)]
+    admin.session.headers["oncelog-route"] = "proxy"
+    for topic in topics:
+        until(lambda: admin.request("PUT", address(topic), json={}).status_code in (200, 409))  # noqa: B023
+    secret = admin.make("reader", "read:default/t*")["secret"]
+    who = {each.url: Carrying(each.url, secret, **{"oncelog-route": "proxy"}) for each in twins.all}
+    until(lambda: all(each.is_let_in for each in who.values()))
+    for each in who.values():
+        for topic in topics:
+            assert each.good("POST", address(topic) + "/poll", json={}) == []
+            assert each.request("POST", address(topic) + "/publish", json={"messages": ["m"]}).status_code == 403
+        assert set(each.good("POST", "/v1/namespaces/default/offsets", json={"topics": {name: {} for name in topics}})) == set(
+            topics
+        )
+        assert each.request("GET", "/v1/held").status_code == 403

@@ -1,0 +1,451 @@
+"""The matrix: every address and every right. A new address without an entry fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from oncelog_service.rest.table import ROUTES, TRANSACTION_ROUTES
+from tests.access.carrying import Carrying
+from tests.patience import until
+from tests.rest.talk import ANY, assert_problem, connected, head, read_answer
+from tests.world.service import running_service
+
+TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
+TX = "/v1/transactions"
+ONE = TX + "/{writePointer}"
+
+NEEDS = {
+    "GET /v1/namespaces": "nothing",  # which are listed is another matter
+    "GET /v1/namespaces/{namespace}/policies": "describe all topics",
+    "PUT /v1/namespaces/{namespace}/policies": "manage all topics",
+    "GET /v1/namespaces/{namespace}/topics": "nothing",  # likewise
+    "POST /v1/namespaces/{namespace}/offsets": "nothing",  # of no topic
+    f"PUT {TOPIC}": "manage",
+    f"GET {TOPIC}": "describe",
+    f"DELETE {TOPIC}": "manage",
+    f"PUT {TOPIC}/properties": "manage",
+    f"POST {TOPIC}/trim": "manage",
+    f"POST {TOPIC}/erase": "manage",
+    f"GET {TOPIC}/stats": "describe",
+    f"POST {TOPIC}/publish": "write",
+    f"POST {TOPIC}/store": "write",
+    f"POST {TOPIC}/rollback": "write",
+    f"POST {TOPIC}/poll": "read",
+    f"GET {TOPIC}/columns": "read",
+    f"POST {TOPIC}/verify": "operate",
+    f"POST {TOPIC}/producers": "write",
+    f"GET {TOPIC}/producers": "describe",
+    f"GET {TOPIC}/producers/{{producer}}": "describe",
+    f"DELETE {TOPIC}/producers/{{producer}}": "manage",  # without an epoch
+    f"GET {TOPIC}/producers/{{producer}}/why": "describe",
+    f"POST {TOPIC}/subscriptions": "read",
+    f"GET {TOPIC}/subscriptions": "read",
+    f"GET {TOPIC}/subscriptions/{{subscription}}": "read",
+    f"POST {TOPIC}/subscriptions/{{subscription}}/receive": "read",
+    f"POST {TOPIC}/subscriptions/{{subscription}}/ack": "read",
+    f"POST {TOPIC}/subscriptions/{{subscription}}/seek": "read",
+    f"DELETE {TOPIC}/subscriptions/{{subscription}}": "read",
+    "GET /v1/held": "operate",
+    f"GET {TOPIC}/held": "operate",
+    f"POST {TOPIC}/held/{{writePointer}}": "operate",
+    f"GET {TOPIC}/rows": "read and operate",
+    f"GET {TOPIC}/groups": "read and operate",
+    f"GET {TOPIC}/payloads": "read and operate",
+    f"PUT {TOPIC}/stage/{{transaction}}/{{chunk}}": "write",
+    f"POST {TX}": "nothing",
+    f"GET {TX}": "operate",
+    f"POST {TX}/prune": "operate",
+    f"POST {TX}/states": "operate",
+    f"GET {TX}/unacknowledged": "operate",
+    f"POST {TX}/unacknowledged": "operate",
+    f"GET {ONE}": "nothing",
+    f"POST {ONE}/can-commit": "nothing",
+    f"POST {ONE}/commit": "nothing",
+    f"POST {ONE}/abort": "nothing",
+    f"POST {ONE}/invalidate": "nothing",
+    f"POST {ONE}/checkpoint": "nothing",
+    f"POST {ONE}/participants": "operate",
+    f"DELETE {ONE}/participants/{{participant}}": "operate",
+    "POST /v1/atomic": "nothing",
+    "GET /v1/atomic": "operate",
+    "GET /v1/atomic/{transaction}": "nothing",
+    "POST /v1/atomic/{transaction}/commit": "nothing",  # of no topic
+    "POST /v1/atomic/{transaction}/abort": "nothing",
+    "GET /v1/atomic/groups/{group}/producers/{producer}": "nothing",
+    "DELETE /v1/atomic/groups/{group}/producers/{producer}": "operate",
+    "GET /v1/cluster": "operate",
+    "POST /v1/cluster/hand-over": "operate",
+    "POST /v1/tokens": "admin",
+    "GET /v1/tokens": "admin",
+    "DELETE /v1/tokens/{token}": "admin",
+    "GET /healthz": "nothing",
+    "GET /metrics": "operate",
+}
+"""What each address needs of who asks."""
+
+AUDITED = {
+    "PUT /v1/namespaces/{namespace}/policies",
+    f"PUT {TOPIC}",
+    f"DELETE {TOPIC}",
+    f"PUT {TOPIC}/properties",
+    f"POST {TOPIC}/trim",
+    f"POST {TOPIC}/erase",
+    f"DELETE {TOPIC}/producers/{{producer}}",
+    f"DELETE {TOPIC}/subscriptions/{{subscription}}",
+    f"POST {TOPIC}/held/{{writePointer}}",
+    f"POST {TX}/prune",
+    "DELETE /v1/atomic/groups/{group}/producers/{producer}",
+    "POST /v1/cluster/hand-over",
+    "POST /v1/tokens",
+    "DELETE /v1/tokens/{token}",
+}
+"""What is administrative."""
+
+GRANTS = {
+    "read": "read:default/own",
+    "write": "write:default/own",
+    "manage": "manage:default/own",
+    "operate": "operate",
+    "admin": "admin",
+}
+ON_TOPICS = ("read", "write", "manage")
+PLACES = {"own": ("default", "own"), "other": ("default", "other"), "elsewhere": ("elsewhere", "own")}
+"""Only the first of these topics is there."""
+
+
+def allows(right: str, place: str, needed: str) -> bool:
+    """Whether one right, on one topic, is enough."""
+    if right == "admin" or needed == "nothing":
+        return True
+    if needed in ("describe", "describe all topics") and right == "operate":
+        return True
+    if needed == "describe":
+        return right in ON_TOPICS and place == "own"
+    return right == needed and (right == "operate" or place == "own")
+
+
+class House:
+    """A locked service, and who asks it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.admin = Carrying(url).holding("ada", "admin")
+        self.admin.good("PUT", "/v1/namespaces/default/topics/own", json={})
+        self.holders = {right: self.admin.holding(right, grant) for right, grant in GRANTS.items()}
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    with running_service() as service:
+        yield House(service.url)
+
+
+def named(route: Any) -> str:
+    return f"{route.method} {route.path}"
+
+
+def address(path: str, place: str = "own") -> str:
+    """One with names that are good."""
+    namespace, topic = PLACES[place]
+    return path.format(**(ANY | {"namespace": namespace, "topic": topic}))
+
+
+def test_the_table_has_every_address() -> None:
+    assert {named(route) for route in ROUTES} == set(NEEDS)
+    assert {named(route) for route in ROUTES if route.audited} == AUDITED
+    assert {named(route) for route in TRANSACTION_ROUTES} < set(NEEDS)
+
+
+@pytest.mark.parametrize("entry", NEEDS)
+def test_one_right_on_one_topic_allows_exactly_what_the_table_says(house: House, entry: str) -> None:
+    method, path = entry.split(" ")
+    places = PLACES if "{namespace}" in path else ["own"]
+    for right in sorted(GRANTS, key="admin".__eq__):  # who may do everything deletes the topic, last
+        for place in places:
+            answer = house.holders[right].request(method, address(path, place), json={})
+            if not allows(right, place, NEEDS[entry]):
+                missing = assert_problem(answer, 403, "not_allowed")
+                assert missing["principal"] == right, (right, place)
+                assert missing["right"].split(":")[0] in (*ON_TOPICS, "operate", "admin")
+            else:
+                assert answer.status_code not in (401, 403), (right, place, answer.text)
+    house.admin.request("PUT", "/v1/namespaces/default/topics/own", json={})
+
+
+@pytest.mark.parametrize("entry", NEEDS)
+def test_without_a_credential_everything_is_refused_but_health(house: House, entry: str) -> None:
+    method, path = entry.split(" ")
+    for who in (Carrying(house.url), Carrying(house.url, "wrong"), Carrying(house.url, authorization="Basic YWRhOg==")):
+        answer = who.request(method, address(path), json={})
+        if path == "/healthz":
+            assert answer.status_code == 200
+        else:
+            assert_problem(answer, 401, "unauthorized")
+
+
+@pytest.mark.parametrize("entry", [entry for entry, needed in NEEDS.items() if needed != "nothing"])
+def test_what_is_not_allowed_is_answered_before_the_body_is_sent(house: House, entry: str) -> None:
+    method, path = entry.split(" ")
+    nobody = house.admin.holding("nobody", "read:nowhere/nothing")
+    token = str(nobody.session.headers["authorization"])
+    if path == f"{TOPIC}/producers/{{producer}}" and method == "DELETE":
+        pytest.skip("its query says which right it needs")
+    if method == "GET":
+        return
+    with connected(house.url) as connection:
+        connection.sendall(
+            head(
+                method,
+                address(path, "elsewhere"),
+                f"authorization: {token}",
+                "content-type: application/json",
+                "content-length: 1000",
+            )
+        )
+        status, _, body = read_answer(connection.makefile("rb"))
+    assert (status, json.loads(body)["code"]) == (403, "not_allowed")
+
+
+def test_rows_as_they_lie_need_two_rights(house: House) -> None:
+    both = house.admin.holding("both", "read:default/own", "operate")
+    for what in ("rows", "groups", "payloads?under=5"):
+        assert both.request("GET", f"/v1/namespaces/default/topics/own/{what}").status_code == 200
+        assert_problem(both.request("GET", f"/v1/namespaces/default/topics/other/{what}"), 403, "not_allowed")
+
+
+def test_what_holds_for_a_namespace_needs_a_grant_on_all_of_its_topics(house: House) -> None:
+    path = "/v1/namespaces/default/policies"
+    for grant, allowed in (
+        ("manage:default/*", True),
+        ("manage:default/o*", False),
+        ("manage:*/*", True),
+        ("read:default/*", False),
+    ):
+        who = house.admin.holding("manager", grant)
+        answer = who.request("PUT", path, json={})
+        assert (answer.status_code == 200) is allowed, answer.text
+        assert (who.request("GET", path).status_code == 200) is grant.endswith("/*")
+    assert_problem(
+        house.admin.holding("m", "manage:default/*").request("PUT", "/v1/namespaces/other/policies", json={}), 403, "not_allowed"
+    )
+
+
+def test_lists_have_what_one_may_see(house: House) -> None:
+    for namespace, topic in (("default", "a1"), ("default", "a2"), ("default", "b1"), ("hidden", "c"), ("seen", "d")):
+        house.admin.request("PUT", f"/v1/namespaces/{namespace}/topics/{topic}", json={})
+    who = house.admin.holding("who", "read:default/a*", "write:seen/nothing")
+    assert who.good("GET", "/v1/namespaces/default/topics") == ["a1", "a2"]
+    assert who.good("GET", "/v1/namespaces/seen/topics") == []
+    assert who.good("GET", "/v1/namespaces/hidden/topics") == []
+    assert who.good("GET", "/v1/namespaces") == ["default", "seen"]
+    operator = house.holders["operate"]
+    assert {"a1", "a2", "b1", "own"} <= set(operator.good("GET", "/v1/namespaces/default/topics"))
+    assert {"default", "hidden", "seen"} <= set(operator.good("GET", "/v1/namespaces"))
+
+
+# --- topics and producers that a body names
+
+
+def test_each_topic_whose_offsets_are_asked_for_must_be_readable(house: House) -> None:
+    def offsets(*topics: str) -> requests.Response:
+        body = {"topics": {topic: {} for topic in topics}}
+        return house.holders["read"].request("POST", "/v1/namespaces/default/offsets", json=body)
+
+    assert list(offsets("own").json()) == ["own"]
+    for asked in (["other"], ["own", "other"]):  # which is not there: 403 comes before 404
+        assert assert_problem(offsets(*asked), 403, "not_allowed")["right"] == "read:default/other"
+
+
+def part(topic: str, namespace: str = "default", **fields: Any) -> dict[str, Any]:
+    return {"namespace": namespace, "topic": topic, "request": {"messages": ["m"], **fields}}
+
+
+def commit(who: Carrying, name: str, *parts: dict[str, Any]) -> requests.Response:
+    return who.request("POST", f"/v1/atomic/{name}/commit", json={"group": "g", "parts": list(parts)})
+
+
+def test_each_topic_of_an_atomic_commit_must_be_writable(house: House) -> None:
+    writer = house.holders["write"]
+    before = house.admin.good("GET", "/v1/namespaces/default/topics/own/stats")["upcomingOffset"]
+    for number, parts in enumerate([[part("other")], [part("own"), part("other")], [part("own", "elsewhere")], [part("own")]]):
+        answer = commit(writer, f"parts{number}", *parts)
+        if len(parts) == 1 and parts[0] == part("own"):
+            assert answer.status_code == 200, answer.text
+        else:
+            assert_problem(answer, 403, "not_allowed")
+            assert_problem(commit(house.holders["read"], f"parts{number}", *parts), 403, "not_allowed")
+            assert house.admin.request("GET", f"/v1/atomic/parts{number}").status_code == 404, "nothing was begun"
+    assert house.admin.good("GET", "/v1/namespaces/default/topics/own/stats")["upcomingOffset"] == before + 1
+
+
+def test_who_may_publish_under_some_names_publishes_under_no_others(house: House) -> None:
+    topic = "/v1/namespaces/default/topics/limited"
+    house.admin.good("PUT", topic, json={})
+    loader = house.admin.holding("loader", "write:default/limited:loader-*")
+
+    def refused(method: str, path: str, **body: Any) -> None:
+        assert assert_problem(loader.request(method, path, json=body), 403, "not_allowed")["principal"] == "loader"
+
+    def taken(method: str, path: str, **body: Any) -> Any:
+        answer = loader.request(method, path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json() if answer.content else None
+
+    mine = {"messages": ["m"], "producer": "loader-1"}
+    taken("POST", topic + "/publish", **mine, sequenceIds=[0])
+    pointer = loader.good("POST", TX, json={})["writePointer"]
+    for body in ({"messages": ["m"]}, {"messages": ["m"], "producer": "other", "sequenceIds": [0]}):
+        refused("POST", topic + "/publish", **body)
+        refused("POST", topic + "/store", **body, transactionWritePointer=pointer)
+        refused("PUT", topic + "/stage/mixed/0", **body)
+        answer = commit(loader, "mixed", part("limited", **{**mine, "sequenceIds": [1]}), part("limited", **body))
+        assert_problem(answer, 403, "not_allowed")
+    taken("POST", topic + "/producers", name="loader-1", nonce="n")
+    refused("POST", topic + "/producers", name="other", nonce="n")
+    refused("POST", topic + "/producers", nonce="n")  # the service would choose a name
+    # What is stored under a pointer, and what a publish stored, may be of any producer.
+    taken("POST", topic + "/store", **mine, sequenceIds=[1], transactionWritePointer=pointer)
+    refused("POST", topic + "/publish", messages=[], transactionWritePointer=pointer)
+    refused("POST", topic + "/publish", messages=[], transactionWritePointer=pointer, producer="loader-1")
+    refused(
+        "POST",
+        topic + "/rollback",
+        transactionWritePointer=pointer,
+        startTimestamp=0,
+        startSequenceId=0,
+        endTimestamp=1,
+        endSequenceId=0,
+    )
+    taken("POST", "/v1/atomic", id="staged", group="g")
+    taken("PUT", topic + "/stage/staged/0", messages=["m"], producer="loader-2", sequenceIds=[5])
+    assert taken("POST", "/v1/atomic/staged/commit", group="g", parts=[])["state"] == "committed"
+
+
+def test_a_producer_is_ended_by_who_may_publish_under_its_name_and_forgotten_by_who_manages(house: House) -> None:
+    topic = "/v1/namespaces/default/topics/ended"
+    house.admin.good("PUT", topic, json={})
+    writer, manager = (house.admin.holding(right, f"{right}:default/ended") for right in ("write", "manage"))
+    opened = writer.good("POST", topic + "/producers", json={"nonce": "n"})
+    path = f"{topic}/producers/{opened['name']}"
+    assert_problem(writer.request("DELETE", path), 403, "not_allowed")
+    assert_problem(manager.request("DELETE", path + f"?epoch={opened['epoch']}"), 403, "not_allowed")
+    assert_problem(house.holders["write"].request("DELETE", path + f"?epoch={opened['epoch']}"), 403, "not_allowed")
+    assert writer.request("DELETE", path + f"?epoch={opened['epoch']}").status_code == 200
+    limited = house.admin.holding("limited", "write:default/ended:loader-*")
+    assert_problem(limited.request("DELETE", path + f"?epoch={opened['epoch']}"), 403, "not_allowed")
+    writer.good("POST", topic + "/producers", json={"name": "mine", "nonce": "n"})
+    assert manager.request("DELETE", f"{topic}/producers/mine").status_code == 200
+
+
+# --- the audit log
+
+
+class Lines:
+    """The lines of an audit log, from where one has read so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0
+
+    def new(self) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.path.read_text().splitlines()]
+        new, self._read = lines[self._read :], len(lines)
+        return new
+
+    def rotated(self) -> None:
+        """Move the file away."""
+        self.path.rename(self.path.with_suffix(".1"))
+        self._read = 0
+
+
+@pytest.mark.parametrize("entry", sorted(AUDITED))
+def test_what_is_administrative_leaves_a_line_done_and_refused(entry: str, tmp_path: Path) -> None:
+    method, path = entry.split(" ")
+    lines = Lines(tmp_path / "audit.jsonl")
+    with running_service(audit_log=lines.path) as service:
+        house = House(service.url)
+        lines.new()
+        wrong = "write" if NEEDS[entry] == "read" else "read"
+        for name, who in {"ada": house.admin, wrong: house.holders[wrong], None: Carrying(service.url)}.items():
+            answer = who.request(method, address(path), json={})
+            (line,) = lines.new()
+            assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line.pop("time"))
+            said = {"principal": name, "from": "127.0.0.1", "method": method, "path": address(path), "status": answer.status_code}
+            if answer.status_code != 200:
+                said["code"] = answer.json()["code"]
+            assert {each: value for each, value in line.items() if each != "subject"} == said
+            lines.rotated()
+            lines.path.touch(0o600)
+        who.request("GET", "/v1/namespaces")
+        house.admin.request("GET", "/v1/tokens")
+        assert lines.new() == []
+
+
+def test_a_line_says_which_token_was_made_and_revoked_but_no_secret(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "audit.jsonl")
+    with running_service(audit_log=lines.path) as service:
+        made = Carrying(service.url).make("ada", "admin", "operate")
+        ada = Carrying(service.url, made["secret"])
+        (line,) = lines.new()
+        assert line["subject"] == {"id": made["id"], "name": "ada", "grants": ["admin", "operate"]}
+        assert line["principal"] == "anonymous"
+        other = ada.make("other", "read:*/*")
+        ada.revoke(other["id"])
+        ada.revoke(other["secret"])
+        _, revoked, mistaken = lines.new()
+        assert revoked["subject"] == {"id": other["id"], "name": "other", "grants": ["read:*/*"]}
+        assert mistaken["path"] == "/v1/tokens/oncelog_..."
+        moving = {"namespace": "default", "topic": "t", "instance": "i" * 1_000}
+        assert_problem(ada.request("POST", "/v1/cluster/hand-over", json=moving), 400, "not_supported")
+        assert lines.new()[0]["subject"] == {"topic": "default/t", "instance": "i" * 249}
+    assert "secret" not in lines.path.read_text()
+    assert made["secret"] not in lines.path.read_text()
+
+
+def test_the_file_may_be_moved_away_and_is_its_owners_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "audit"
+    folder.mkdir()
+    lines = Lines(folder / "audit.jsonl")
+    with running_service(audit_log=lines.path) as service:
+        ada = Carrying(service.url).holding("ada", "admin")
+        assert lines.path.stat().st_mode & 0o777 == 0o600
+        lines.rotated()
+        ada.make("other", "read:*/*")
+        assert [line["subject"]["name"] for line in lines.new()] == ["other"]
+        assert lines.path.stat().st_mode & 0o777 == 0o600
+        lines.rotated()
+        folder.rename(tmp_path / "away")
+        ada.make("unnoted", "read:*/*")  # is done, and not noted anywhere but on stderr
+        folder.mkdir()
+        ada.make("noted", "read:*/*")
+        assert [line["subject"]["name"] for line in lines.new()] == ["noted"]
+    assert "unnoted" in capfd.readouterr().err
+
+
+def test_a_line_is_one_line_whatever_the_address_holds(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "audit.jsonl")
+    with running_service(audit_log=lines.path) as service:
+        ada = Carrying(service.url).holding("ada", "admin")
+        lines.new()
+        ada.request("DELETE", "/v1/namespaces/default/topics/%0A%7B%22principal%22%3A%22x%22%7D%1B%5B31m%C3%A9")
+        (line,) = lines.new()
+        assert line["path"].endswith('\n{"principal":"x"}\x1b[31mé')
+        assert lines.path.read_text().isascii()
+
+
+def test_a_failure_that_nobody_foresaw_leaves_a_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines(tmp_path / "audit.jsonl")
+    with running_service(audit_log=lines.path) as service:
+        ada = Carrying(service.url).holding("ada", "admin")
+        lines.new()
+        monkeypatch.setattr(service.service.access, "revoke", None)
+        assert_problem(ada.revoke("ab12"), 500, "internal_error", definite=False)
+        until(lambda: lines.path.read_text().count("\n") == 2)
+        assert [(line["status"], line["code"]) for line in lines.new()] == [(500, "internal_error")]
