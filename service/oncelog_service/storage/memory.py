@@ -80,6 +80,9 @@ class MemoryStore:
     def lease_table(self) -> None:
         return None
 
+    def staged(self) -> None:
+        return None
+
     def close(self) -> None:
         with self._lock:
             self._open = False

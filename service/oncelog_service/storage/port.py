@@ -7,7 +7,9 @@ contract test (tests/storage/test_contract.py) runs on all of them.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 
@@ -148,6 +150,29 @@ class LeaseTable(Protocol):
         ...
 
 
+class StagedFile(NamedTuple):
+    """A file of a store as it was at one moment."""
+
+    name: str
+    """Within the store."""
+    path: Path
+    """Where it can be read as long as it is staged."""
+    size: int
+    """So many bytes of it count; the store may be adding to it."""
+    is_fixed: bool
+    """Whether it never changes, so that one with the same name, size, time and inode is the same."""
+
+
+class Staged(NamedTuple):
+    """The files of a store as they were between two writes."""
+
+    kind: str
+    """As in the store's URL: ``leveldb``, ``sqlite``."""
+    number: int
+    """Of the newest write that is in them."""
+    files: Sequence[StagedFile]
+
+
 class Laid(Protocol):
     """Rows of one log, which are made when they are written."""
 
@@ -243,6 +268,11 @@ class Store(Protocol):
 
     def lease_table(self) -> LeaseTable | None:
         """Returns the table of leases of a store that several processes share; None: one process has it."""
+        ...
+
+    def staged(self) -> AbstractContextManager[Staged] | None:
+        """Holds the files of the store as they are between two writes, on any thread, while others read and write; None: it does
+        not lie in files. The context raises StoreError and OSError as it begins."""
         ...
 
     def close(self) -> None:

@@ -11,10 +11,10 @@ The place is the table's byte, the key's length (u32, big-endian) and the key.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 
 from oncelog_service.storage.checksum import SIZE, matches, with_checksum
-from oncelog_service.storage.port import Batch, LeaseTable, Rows, Store, StoreDamaged, Table
+from oncelog_service.storage.port import Batch, LeaseTable, Rows, Staged, Store, StoreDamaged, Table
 
 UNSEALED = frozenset(
     (Table.MESSAGE, Table.PAYLOAD, Table.SNAPSHOT, Table.KEY_SNAPSHOT, Table.TRANSACTION_SNAPSHOT),
@@ -63,6 +63,9 @@ class SealedStore:
 
     def lease_table(self) -> LeaseTable | None:
         return self.inner.lease_table()
+
+    def staged(self) -> AbstractContextManager[Staged] | None:
+        return self.inner.staged()
 
     def close(self) -> None:
         self.inner.close()

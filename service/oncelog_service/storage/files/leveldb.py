@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import plyvel
@@ -38,7 +40,8 @@ from oncelog_service.storage.files.end_file import (
     check_there,
 )
 from oncelog_service.storage.files.leveldb_look import begin_making, check_directory, cut_off, is_new
-from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreDamaged, StoreError, Table
+from oncelog_service.storage.files.leveldb_staged import STAGING_PREFIX, staged_leveldb
+from oncelog_service.storage.port import Batch, Rows, Staged, StoreClosed, StoreDamaged, StoreError, Table
 from oncelog_service.storage.reads import RunningReads
 
 _WRITE_BUFFER = 16 * 2**20
@@ -68,6 +71,8 @@ class LevelDBStore:
         self._path = path
         self.number = 0
         self._failed = False
+        self._writing = Lock()
+        """Held while a write is under way, and while none may be."""
         self._reads = RunningReads()  # plyvel's iterators die with the database
         self._db: Any = None
         self._end: Any = None
@@ -77,6 +82,8 @@ class LevelDBStore:
             if not reached:
                 make_directory(path)
             self._lock = locked_directory(path)
+            for left in path.glob(STAGING_PREFIX + "*"):  # by a process that was killed, or a store that failed
+                shutil.rmtree(left, ignore_errors=True)
             new = is_new(path)
             if new:
                 check_may_be_new(path, reached)
@@ -129,9 +136,11 @@ class LevelDBStore:
         if self._failed or self._db.closed:
             raise StoreClosed(f"{self._path} is closed")
         try:
-            size = self._write(batches)
-            # Behind the sync, never before: a file that knows of a write which a power cut took would have a whole store refused.
-            self._end.note(self.number)
+            with self._writing:
+                size = self._write(batches)
+                # Behind the sync, never before: a file that knows of a write which a power cut took would have a whole store
+                # refused.
+                self._end.note(self.number)
             time.sleep(delay(int(self._db.get_property(b"leveldb.num-files-at-level0")), size))
         except plyvel.CorruptionError as error:  # that of a table, met while tables were merged: each write after it fails too
             self._failed = True
@@ -197,6 +206,16 @@ class LevelDBStore:
 
     def lease_table(self) -> None:
         return None
+
+    def staged(self) -> AbstractContextManager[Staged]:
+        return staged_leveldb(self._path, self._paused)
+
+    @contextmanager
+    def _paused(self) -> Iterator[int]:
+        with self._writing:
+            if self._failed or self._db.closed:
+                raise StoreClosed(f"{self._path} is closed")
+            yield self.number
 
     def close(self) -> None:
         self._failed = True

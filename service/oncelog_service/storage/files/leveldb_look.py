@@ -62,7 +62,7 @@ def begin_making(path: Path) -> None:
     """Puts the marker into a new directory, durably, and removes what a making that was broken off has left. Raises OSError."""
     Making(path).begin()
     if not beside(path).exists():  # nothing was ever acknowledged, and a power cut may have left half of it
-        for each in [*_logs(path), *path.glob("MANIFEST-*"), path / "CURRENT"]:
+        for each in [*logs_of(path), *path.glob("MANIFEST-*"), path / "CURRENT"]:
             each.unlink(missing_ok=True)
 
 
@@ -71,11 +71,11 @@ def check_directory(path: Path, reached: int = 0) -> list[Tail]:
 
     Raises StoreDamaged unless everything that was ever acknowledged can be there; OSError, plyvel.Error.
     """
-    manifest = _manifest_of(path)
+    manifest = manifest_of(path)
     size, end = manifest.stat().st_size, end_of_records(manifest.read_bytes())
     row, known = end_row_in_tables(path, manifest, end), max(reached, read_end(beside(path)))
     torn: Tail | None = None
-    for log in _logs(path):
+    for log in logs_of(path):
         data = log.read_bytes()
         try:
             row, behind = end_of_log(data, row, known)
@@ -111,7 +111,7 @@ def _cut(path: Path, begin: int) -> bytes:
     return data
 
 
-def _logs(path: Path) -> list[Path]:
+def logs_of(path: Path) -> list[Path]:
     """Lists LevelDB's logs in their order. A service.log that was put there is none."""
     logs = [each for each in path.glob("*.log") if each.stem.isascii() and each.stem.isdigit()]
     return sorted(logs, key=lambda log: int(log.stem))
@@ -166,7 +166,7 @@ def _end_row_in_tables(path: Path, place: Path | None, manifest: Path, end: int)
     return row
 
 
-def _manifest_of(path: Path) -> Path:
+def manifest_of(path: Path) -> Path:
     """Finds the manifest that CURRENT names. Raises StoreDamaged: it names none that is there."""
     current = path / "CURRENT"
     try:

@@ -166,6 +166,9 @@ class PostgresqlDatabase:
             finally:
                 connection.invalidate()  # its settings are no other's
 
+    def staged(self) -> None:
+        return None
+
     def damaged(self, error: BaseException) -> bool:
         # data_corrupted, index_corrupted
         return getattr(error, "sqlstate", None) in ("XX001", "XX002")

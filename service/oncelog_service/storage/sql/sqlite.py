@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from oncelog_service.storage.files.end_file import (
     encode_number,
     read_end,
 )
-from oncelog_service.storage.port import Fence, StoreDamaged, StoreError
+from oncelog_service.storage.port import Fence, Staged, StagedFile, StoreDamaged, StoreError
 from oncelog_service.storage.sql.sqlite_keys import KEYS_KEY, Keys, counted, counted_ranges
 from oncelog_service.storage.sql.store import PAGES, Changes, no_bytes
 from oncelog_service.storage.sql.tables import LEASE, ROW
@@ -64,6 +65,8 @@ _BUSY_SECONDS = 30
 """How long a write waits for a tool that copies the file."""
 _HELD_UP_MS = 200
 """How long writers are held up at once while the write-ahead log is to be emptied."""
+SQLITE_NAME = "database"
+"""Of the one file of a backup."""
 _MAGIC = b"SQLite format 3\x00"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -253,6 +256,24 @@ class SqliteDatabase:
                     time.sleep(_HELD_UP_MS / 1000)
             finally:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1_000}")
+
+    @contextmanager
+    def staged(self) -> Iterator[Staged]:
+        # One step of SQLite's own backup is one state of the database; the writer goes on, into the write-ahead log.
+        with tempfile.TemporaryDirectory(prefix=f"{self._path.name}.backup-", dir=self._path.parent) as name:
+            copy = Path(name) / SQLITE_NAME
+            try:
+                with (
+                    closing(sqlite3.connect(f"file:{quote(str(self._path))}?mode=ro", uri=True)) as source,
+                    closing(sqlite3.connect(copy, isolation_level=None)) as target,
+                ):
+                    source.backup(target)
+                    row = target.execute(_GET, (ROW_KEY,)).fetchone()
+                    target.execute("PRAGMA journal_mode = DELETE")
+            except sqlite3.DatabaseError as error:
+                raise StoreError(f"{self.where} cannot be copied: {error}") from error
+            number = _number(None if row is None else row[0], self.where)
+            yield Staged("sqlite", number, [StagedFile(SQLITE_NAME, copy, copy.stat().st_size, False)])
 
     def damaged(self, error: BaseException) -> bool:
         # The low byte is the primary code.

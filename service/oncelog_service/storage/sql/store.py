@@ -7,7 +7,7 @@ the last change of a key counting; a scan is read page by page. What differs is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -17,7 +17,18 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog.sql.table import create_missing
-from oncelog_service.storage.port import Batch, Fence, LeaseTable, Rows, StoreClosed, StoreDamaged, StoreError, StoreFenced, Table
+from oncelog_service.storage.port import (
+    Batch,
+    Fence,
+    LeaseTable,
+    Rows,
+    Staged,
+    StoreClosed,
+    StoreDamaged,
+    StoreError,
+    StoreFenced,
+    Table,
+)
 from oncelog_service.storage.reads import RunningReads
 from oncelog_service.storage.sql.ends import decode_end, encode_end, end_key, ends_between, log_of, log_of_range, newest_of
 from oncelog_service.storage.sql.leases import SqlLeaseTable
@@ -82,6 +93,10 @@ class Database(Protocol):
 
     def scrub(self) -> None:
         """Takes away what is left of earlier values of rows. Raises StoreError: it could not."""
+        ...
+
+    def staged(self) -> AbstractContextManager[Staged] | None:
+        """Does what Store.staged does; None: the database has tools of its own."""
         ...
 
     def damaged(self, error: BaseException) -> bool:
@@ -209,6 +224,9 @@ class SqlStore:
         with self._reading():
             if written:
                 self._database.scrub()
+
+    def staged(self) -> AbstractContextManager[Staged] | None:
+        return self._database.staged()
 
     def lease_table(self) -> LeaseTable | None:
         # Its transactions are of several statements, and see what was committed while they waited for a row.

@@ -1,0 +1,288 @@
+"""An archive of backups: a directory with one note for each backup, and the files of all of them under their checksums.
+
+::
+
+    oncelog-backups.json     whose backups these are; it makes the directory an archive
+    lock                     held by whoever writes: a backup is taken, older ones are deleted
+    files/<SHA-256>          what a backup holds, each content once
+    backups/<number>.json    a backup: its position, and the name, size and SHA-256 of each file
+
+A backup is there once its note is, which appears whole and last, when all that it names is synced. So whatever a process that is
+killed leaves behind is no backup: at most files that no note names, which go when older backups are deleted, or serve the
+next one. What is taken twice is written once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from oncelog_service.storage.files.directory import locked, make_directory, sync_directory
+from oncelog_service.storage.port import StoreError
+
+_VERSION = 1
+_MARK = "oncelog-backups.json"
+_PART = ".part"
+_BEFORE_THE_MARK = frozenset({"lost+found", "lock", _PART})
+"""What a directory may hold that is to become an archive."""
+_PIECE = 2**20
+
+
+class BackupError(Exception):
+    """It cannot be done, and says why. No backup that was there has been changed."""
+
+
+class BackupDamaged(BackupError):
+    """Something in an archive is not what was written there, or is gone."""
+
+
+class BackedUp(NamedTuple):
+    """A file of a backup."""
+
+    name: str
+    bytes: int
+    sha256: str
+    modified_ns: int = 0
+    inode: int = 0
+    """Of the store's file, where that never changes; both 0 for others."""
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A backup, as its note says."""
+
+    number: int
+    """Counts the backups of an archive; the newest has the highest."""
+    store_id: str
+    kind: str
+    position: int
+    """The number of the newest write that is in it."""
+    taken_ms: int
+    bytes: int
+    new_bytes: int
+    """Those of its files that no backup before it had brought."""
+    files: tuple[BackedUp, ...]
+
+
+class Archive:
+    """A directory of backups."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = path / "files"
+        self.notes = path / "backups"
+
+    @contextmanager
+    def begun_by(self, store_id: str) -> Iterator[None]:
+        """Writes to it within, and nobody else does; makes it where nothing is.
+
+        Raises BackupError: it is another store's, holds something else, or is in use; OSError.
+        """
+        if not self.path.exists():
+            make_directory(self.path)
+            self.path.chmod(0o700)
+        if not (self.path / _MARK).exists() and {each.name for each in self.path.iterdir()} - _BEFORE_THE_MARK:
+            raise BackupError(f"{self.path} is not empty, and holds no backups; choose an empty directory")
+        with self._locked():
+            if not (self.path / _MARK).exists():
+                self._write_note(self.path / _MARK, {"version": _VERSION, "store_id": store_id})
+            of = _read_note(self.path / _MARK).get("store_id")
+            if of != store_id:
+                raise BackupError(f"{self.path} holds backups of another store, {of}; choose another directory")
+            for each in (self.files, self.notes):
+                if not each.exists():
+                    each.mkdir(0o700)
+            sync_directory(self.path)
+            yield
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Deletes within, and nobody else writes. Raises BackupError, OSError."""
+        self.check()
+        with self._locked():
+            yield
+
+    def check(self) -> None:
+        """Raises BackupError: there are no backups."""
+        if not (self.path / _MARK).is_file():
+            raise BackupError(f"there are no backups in {self.path}")
+        _read_note(self.path / _MARK)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self.path / "lock"
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            handle = locked(self.path, path, os.O_RDWR)
+        except StoreError as error:
+            raise BackupError(f"{error}: another backup is being taken there, or older ones are being deleted") from error
+        try:
+            (self.path / _PART).unlink(missing_ok=True)
+            yield
+        finally:
+            os.close(handle)
+
+    # --- notes
+
+    def numbers(self) -> list[int]:
+        """Lists the numbers of the backups, rising. Raises BackupError: there are none here."""
+        self.check()
+        found = self.notes.glob("*.json") if self.notes.exists() else ()
+        return sorted(int(each.stem) for each in found if each.stem.isascii() and each.stem.isdigit())
+
+    def read(self, number: int) -> Backup:
+        """Reads a backup's note. Raises BackupDamaged; BackupError: there is none of this number."""
+        path = self._note(number)
+        if not path.exists():
+            raise BackupError(f"there is no backup {number} in {self.path}")
+        try:
+            found = _read_note(path)
+            files = tuple(BackedUp(**each) for each in found.pop("files"))
+            return Backup(files=files, **found)
+        except (TypeError, KeyError) as error:
+            raise BackupDamaged(f"{path} is damaged") from error
+
+    def newest(self) -> Backup:
+        """Reads the newest one. Raises BackupDamaged; BackupError: there is none."""
+        numbers = self.numbers()
+        if not numbers:
+            raise BackupError(f"there is no backup in {self.path} yet")
+        return self.read(numbers[-1])
+
+    def add(self, backup: Backup) -> None:
+        """Writes the note of a backup whose files are there: from now on it is one. Raises OSError."""
+        sync_directory(self.files)
+        self._write_note(self._note(backup.number), {**asdict(backup), "files": [each._asdict() for each in backup.files]})
+
+    def delete(self, keep: int) -> tuple[list[int], int]:
+        """Deletes all but the newest backups, and every file that none of these has; returns numbers and bytes that went.
+
+        Only within :meth:`kept`. Raises BackupDamaged, OSError.
+        """
+        numbers = self.numbers()
+        going, staying = numbers[: -keep or None], numbers[-keep:]
+        # Before anything goes: a note that is damaged does not say which files are its own.
+        wanted = {each.sha256 for number in staying for each in self.read(number).files}
+        for number in going:
+            self._note(number).unlink()
+        sync_directory(self.notes)  # before its files: a backup that lacks some must not come back
+        freed = 0
+        for path in list(self.files.iterdir()):
+            if path.name not in wanted:
+                freed += path.stat().st_size
+                path.unlink()
+        return going, freed
+
+    def _note(self, number: int) -> Path:
+        return self.notes / f"{number:06}.json"
+
+    def _write_note(self, path: Path, value: dict[str, Any]) -> None:
+        data = json.dumps(value).encode()
+        part = self.path / _PART
+        part.unlink(missing_ok=True)
+        with _private(part) as handle:
+            _write_all(handle, data + b"\n" + sha256(data).hexdigest().encode() + b"\n")
+            os.fsync(handle)
+        part.rename(path)
+        sync_directory(path.parent)
+
+    # --- files
+
+    def has(self, digest: str, size: int) -> bool:
+        """Tells whether a content is there, by its name and size."""
+        path = self.files / digest
+        return path.is_file() and path.stat().st_size == size
+
+    def bring(self, source: Path, size: int) -> tuple[str, bool]:
+        """Copies the first bytes of a file here, synced, unless they are here; returns their SHA-256 and whether they are new.
+
+        Raises OSError; BackupError: the file is shorter.
+        """
+        part = self.path / _PART
+        try:
+            with _private(part) as handle:
+                digest = copied(source, size, handle)
+                os.fsync(handle)
+            if self.has(digest, size):
+                return digest, False
+            part.rename(self.files / digest)
+            return digest, True
+        finally:
+            part.unlink(missing_ok=True)
+
+    def forget(self, digest: str) -> None:
+        """Deletes a file that no backup names. Raises nothing: what stays goes with older backups."""
+        try:
+            (self.files / digest).unlink(missing_ok=True)
+        except OSError:
+            return
+
+    def path_of(self, file: BackedUp) -> Path:
+        """Finds a backup's file. Raises BackupDamaged: it is gone, or has another size."""
+        if not self.has(file.sha256, file.bytes):
+            raise BackupDamaged(f"{self.files / file.sha256}, which is {file.name}, is gone or has another size")
+        return self.files / file.sha256
+
+    def copy_out(self, file: BackedUp, target: Path | None) -> None:
+        """Copies a backup's file to a new one, synced and readable for its owner alone; None: it is only read.
+
+        Raises BackupDamaged: what was read is not what was written; OSError.
+        """
+        source = self.path_of(file)
+        if target is None:
+            digest = copied(source, file.bytes, None)
+        else:
+            with _private(target) as handle:
+                digest = copied(source, file.bytes, handle)
+                os.fsync(handle)
+        if digest != file.sha256:
+            raise BackupDamaged(f"{source}, which is {file.name}, is damaged: its checksum does not match")
+
+
+def copied(source: Path, size: int, target: int | None) -> str:
+    """Copies the first bytes of a file to an open one, and returns their SHA-256. Raises BackupError: there are not so many."""
+    digest, left = sha256(), size
+    with source.open("rb", buffering=0) as file:
+        while left:
+            data = file.read(min(left, _PIECE))
+            if not data:
+                raise BackupError(f"{source} is shorter than its {size} bytes")
+            digest.update(data)
+            if target is not None:
+                _write_all(target, data)
+            left -= len(data)
+    return digest.hexdigest()
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+@contextmanager
+def _private(path: Path) -> Iterator[int]:
+    """A new file that its owner alone may read."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _read_note(path: Path) -> dict[str, Any]:
+    """Raises BackupDamaged."""
+    try:
+        data, digest, end = path.read_bytes().split(b"\n")
+        if end or digest.decode() != sha256(data).hexdigest():
+            raise ValueError
+        value: dict[str, Any] = json.loads(data)
+    except (ValueError, OSError) as error:
+        raise BackupDamaged(f"{path} is damaged or gone") from error
+    return value
