@@ -373,6 +373,10 @@ class StorageFailed(OncelogError, status=503, certain=False):
     """The store failed while this was being written; it may or may not be there. Repeat it under the same sequence ids."""
 
 
+class BackupFailed(OncelogError, status=409):
+    """The backup was not made; those that were there before are as they were."""
+
+
 class TransactionsUnavailable(OncelogError, status=503):
     """The transaction service does not answer; nothing was done. What is not transactional goes on."""
 

@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     tls_client_ca: str | None = None
     """File with the CAs of clients, which are then asked for a certificate; what it may do is granted to `cert:` and its name.
     Whoever has none needs a token, on this machine too."""
+    backup_root: Path | None = None
+    """Directory below which `oncelog backup` may have the running service write backups; without one it makes none."""
     advertised_url: str | None = None
     """Where clients, and the other services over the same store, find this one; without it the address it listens on."""
     lease_seconds: float = Field(default=3.0, ge=0.5, le=3_600)

@@ -76,6 +76,7 @@ class Api:
     erase_message = _waits(AsyncApi.erase_message)
     stats = _waits(AsyncApi.stats)
     verify = _each(AsyncApi.verify)
+    backup = _each(AsyncApi.backup)
     cluster = _waits(AsyncApi.cluster)
     namespaces = _waits(AsyncApi.namespaces)
     policies = _waits(AsyncApi.policies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -12,13 +13,14 @@ from uuid import uuid4
 from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.plausible import MAX_LONG, check_page
 from oncelog.api.tokens import TokenCalls
-from oncelog.errors import InvalidResponse, OncelogError, TopicExists
+from oncelog.errors import InvalidResponse, OncelogError, TopicExists, from_problem
 from oncelog.message_id import MessageId
 from oncelog.wire.codec import (
     encode_consume_request,
 )
-from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
+from oncelog.wire.media import DEFAULT_NAMESPACE, JSON, ONCELOG_AVRO
 from oncelog.wire.models import (
+    Backup,
     Cluster,
     ErasedMessage,
     EraseMessage,
@@ -36,6 +38,11 @@ from oncelog.wire.models import (
     Why,
 )
 from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
+
+
+class _BackupProgress(Resource):
+    bytes: int
+    of: int
 
 
 class _Progress(Resource):
@@ -126,6 +133,27 @@ class AsyncApi(TokenCalls):
                 progress = parse(_Progress, line)
                 yield progress.messages, progress.of
         yield parse(Verification, line)
+
+    # --- backups
+
+    async def backup(self, directory: str) -> AsyncIterator[tuple[int, int] | Backup]:
+        """Have the service back its store up into a directory on its machine: (bytes, of) while it goes on, the Backup last.
+
+        Leaving it early ends the backup: then there is none. ``directory``: below the service's ``backup_root``.
+
+        Raises NotSupported: it makes no backups, or has none to make; InvalidRequest: the directory is not below; BackupFailed;
+        InvalidResponse if the answer ends before it.
+        """
+        body = json.dumps({"directory": directory}).encode()
+        line = b"{}"
+        async for line in self._transport.ask_lines("POST", "/v1/backup", body, JSON):
+            said = parse(dict[str, Any], line)
+            if "problem" in said:
+                raise from_problem(said["problem"], 500)
+            if "of" in said:
+                progress = parse(_BackupProgress, line)
+                yield progress.bytes, progress.of
+        yield parse(Backup, line)
 
     # --- instances
 

@@ -137,11 +137,13 @@ class Requests:
                 _check_content(response)
                 return await _whole(response, most)
 
-    async def ask_lines(self, method: str, path: str) -> AsyncIterator[bytes]:
+    async def ask_lines(
+        self, method: str, path: str, body: bytes | None = None, media: str | None = None
+    ) -> AsyncIterator[bytes]:
         """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`ask` does, also between two lines."""
         with self.turn():
             deadline = Deadline(self._timeout)
-            response = await self._send(method, path, None, None, None, deadline, None)
+            response = await self._send(method, path, body, media, None, deadline, None)
             with self._reading(response):
                 _check_content(response)
                 begun = b""

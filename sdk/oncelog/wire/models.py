@@ -558,6 +558,23 @@ class BeginAtomic(Request):
     """Of a branch: the id of the transaction whose commit may name it; that one need not have begun."""
 
 
+class Backup(Resource):
+    """A backup of a store, whole and on disk."""
+
+    number: int
+    """Among the backups of its directory; the newest has the highest."""
+    directory: str
+    """On the service's machine."""
+    store_id: str
+    position: int
+    """Of the newest write that is in it."""
+    taken_ms: int
+    files: int
+    bytes: int
+    new_bytes: int
+    """Those that no backup before it in the directory had brought."""
+
+
 class AtomicTopic(Resource):
     """The messages that an atomic commit put on one topic: ``messages`` in a row, from ``first_offset`` on."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from oncelog import errors
 from oncelog.wire.codec import media_types_of
 from oncelog.wire.media import JSON, NDJSON, ONCELOG_AVRO, THRIFT
-from oncelog.wire.models import Verification
+from oncelog.wire.models import Backup, Verification
 from oncelog_service.access.grants import Right
 from oncelog_service.rest.handlers import (
     atomic,
+    backups,
     cluster,
     held,
     inspection,
@@ -335,6 +336,10 @@ ROUTES = (
     Route(
         "POST", HAND_OVER, cluster.hand_over, "Have another instance serve a topic", (errors.NotSupported,),
         right=Right.OPERATE, audited=True,
+    ),
+    Route(
+        "POST", "/v1/backup", backups.take_, "Back the store up while it is served", (errors.NotSupported, errors.BackupFailed),
+        gives={NDJSON: Backup}, reads=True, right=Right.OPERATE, audited=True,
     ),
     *TOKEN_ROUTES,
     *STATUS_ROUTES,

@@ -1,7 +1,11 @@
-"""`oncelog verify`, `copy` and `salvage`: what they ask for. What does it is loaded then, since no other command needs it."""
+"""`oncelog verify`, `copy`, `salvage`, `backup …` and `restore`: what they ask for.
+
+What does it is loaded then, since no other command needs it.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,8 +17,16 @@ Source = Annotated[str, typer.Argument(metavar="FROM", help="URL of the store; i
 Target = Annotated[str, typer.Argument(metavar="TO", help="URL of an empty store, or of one begun before.", show_default=False)]
 
 
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of backups.", show_default=False)]
+Number = Annotated[int | None, typer.Option("--backup", min=1, help="Number of the backup; else the newest.", show_default=False)]
+
+backups = typer.Typer(help="Back a running store up; list, prove and prune backups.", no_args_is_help=True)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    app.add_typer(backups, name="backup")
+    app.command("restore")(restore)
     command(app, "verify", namespaced=False)(verify)
     app.command("copy")(copy)
     app.command("salvage")(salvage)
@@ -67,3 +79,59 @@ def salvage(
     from oncelog_service.cli.stores.salvage import salvage_store
 
     salvage_store(Output(as_json), source, target, accept_losses)
+
+
+@command(backups, "create", namespaced=False)
+def create(
+    session: Session,
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Directory on the service's machine, below its backup root.", show_default=False)
+    ],
+    store: Annotated[
+        str | None, typer.Option("--store", help="Open this store itself: the service is stopped.", show_default=False)
+    ] = None,
+) -> None:
+    """Have the running service back its store up, as it is at one moment. What the directory has already is not copied again."""
+    from oncelog_service.cli.stores.backup import create_backup
+
+    create_backup(session, directory, store)
+
+
+@backups.command("list")
+def list_(directory: Directory, as_json: Json = False) -> None:
+    """List the backups in a directory of this machine."""
+    from oncelog_service.cli.stores.backup import list_backups
+
+    list_backups(Output(as_json), directory)
+
+
+@backups.command("verify")
+def verify_(directory: Directory, number: Number = None, as_json: Json = False) -> None:
+    """Read every byte of a backup, open it elsewhere, and verify its topics. Exits with 2 if anything is wrong."""
+    from oncelog_service.cli.stores.backup import verify_backup
+
+    verify_backup(Output(as_json), directory, number)
+
+
+@backups.command("prune")
+def prune(
+    directory: Directory,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="So many of the newest stay.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Delete older backups, and what no other one has."""
+    from oncelog_service.cli.stores.backup import prune_backups
+
+    prune_backups(Output(as_json), directory, keep)
+
+
+def restore(
+    directory: Directory,
+    store: Annotated[str, typer.Option("--store", metavar="TO", help="URL of the store that is made.", show_default=False)],
+    number: Number = None,
+    as_json: Json = False,
+) -> None:
+    """Make a backup a store again, in an empty place, and verify it; only then services open it."""
+    from oncelog_service.cli.stores.backup import restore_backup
+
+    restore_backup(Output(as_json), directory, number, store)

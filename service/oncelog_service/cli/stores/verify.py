@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 from oncelog.errors import TopicDamaged, TopicNotFound
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Verification
-from oncelog_service.cli.output import progress_bar
+from oncelog_service.cli.output import Output, progress_bar
 from oncelog_service.cli.serve import settings_from
 from oncelog_service.cli.session import FAILED, Session
 from oncelog_service.cli.stores.opening import check_store, ending, opening, served_named
@@ -39,13 +39,18 @@ def verify_topics(session: Session, topics: Sequence[str], namespace: str | None
         if store is None:
             found = [_over_http(session, name, bar) for name in _names_over_http(session, topics, namespace)]
         else:
-            found = _over_store(session, store, topics, namespace, bar)
+            found = over_store(session.out, store, topics, namespace, bar)
     session.out.rows(found, ("namespace", "topic", "generation", "messages", "producers", "duplicates", "ok"))
-    for each in found:
-        for problem in each.problems:
-            session.out.note(f"{each.namespace}/{each.topic}: {problem}")
+    note_problems(session.out, found)
     if not all(each.ok for each in found):
         raise typer.Exit(FAILED)
+
+
+def note_problems(out: Output, found: Sequence[Verification]) -> None:
+    """Prints what is wrong, beside the result."""
+    for each in found:
+        for problem in each.problems:
+            out.note(f"{each.namespace}/{each.topic}: {problem}")
 
 
 def _names_over_http(session: Session, topics: Sequence[str], namespace: str | None) -> list[Name]:
@@ -79,7 +84,7 @@ def _damaged(name: Name, damage: TopicDamaged) -> Verification:
     )
 
 
-def _over_store(session: Session, store: str, topics: Sequence[str], namespace: str | None, bar: Progress) -> list[Verification]:
+def over_store(out: Output, store: str, topics: Sequence[str], namespace: str | None, bar: Progress) -> list[Verification]:
     """Open the store of a stopped service and verify these topics, all if none is named. Exits with a sentence if it cannot."""
     settings = settings_from({"store": store})
     if not store.startswith("memory:"):
@@ -87,7 +92,7 @@ def _over_store(session: Session, store: str, topics: Sequence[str], namespace: 
     service = Service(settings, _unserved(store), SystemClock(), NOT_SERVED)
 
     async def run() -> list[Verification]:
-        with ending(session.out, "verify"), opening(store):
+        with ending(out, "verify"), opening(store):
             await service.start()
         try:
             names = await read(_names_in, service, topics, namespace)

@@ -23,6 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oncelog.wire import models
 from oncelog_service.storage.files.directory import locked, make_directory, sync_directory
 from oncelog_service.storage.port import StoreError
 
@@ -68,6 +69,19 @@ class Backup:
     new_bytes: int
     """Those of its files that no backup before it had brought."""
     files: tuple[BackedUp, ...]
+
+    def told(self, directory: str) -> models.Backup:
+        """Returns it as it is answered."""
+        return models.Backup(
+            number=self.number,
+            directory=directory,
+            store_id=self.store_id,
+            position=self.position,
+            taken_ms=self.taken_ms,
+            files=len(self.files),
+            bytes=self.bytes,
+            new_bytes=self.new_bytes,
+        )
 
 
 class Archive:

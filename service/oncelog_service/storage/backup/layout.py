@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from oncelog_service.storage.backup.archive import Archive, BackedUp, Backup, BackupDamaged
@@ -11,13 +12,22 @@ from oncelog_service.storage.files.end_file import EndFile, beside
 from oncelog_service.storage.port import StoreDamaged
 
 LEVELDB, SQLITE = "leveldb", "sqlite"
-_DATABASE = "database"
+DATABASE = "database"
 
 
-def lay_out(archive: Archive, backup: Backup, place: Path, *, linked: bool = False) -> str:
+def lay_out(
+    archive: Archive,
+    backup: Backup,
+    place: Path,
+    *,
+    linked: bool = False,
+    tell: Callable[[int], None] = lambda size: None,
+) -> str:
     """Puts a backup's files into an empty directory and returns the URL of the store that they are.
 
-    ``linked``: those that no open writes to are links into the archive, and are not read.
+    Args:
+        linked: files that no open writes to are links into the archive, and are not read.
+        tell: is told of the bytes of each file.
 
     Raises BackupDamaged: a file is damaged, or gone; OSError.
     """
@@ -26,13 +36,14 @@ def lay_out(archive: Archive, backup: Backup, place: Path, *, linked: bool = Fal
             (place / file.name).symlink_to(archive.path_of(file).resolve())
         else:
             archive.copy_out(file, place / file.name)
+        tell(file.bytes)
     if backup.kind == LEVELDB:
         _complete_leveldb(backup, place)
-    EndFile(beside(place if backup.kind == LEVELDB else place / _DATABASE), backup.position).close()
+    EndFile(beside(place if backup.kind == LEVELDB else place / DATABASE), backup.position).close()
     for each in place.glob("*.end"):
         each.chmod(0o600)
     sync_directory(place)
-    return f"{backup.kind}://{place.resolve()}{'' if backup.kind == LEVELDB else '/' + _DATABASE}"
+    return f"{backup.kind}://{place.resolve()}{'' if backup.kind == LEVELDB else '/' + DATABASE}"
 
 
 def check_whole(archive: Archive, backup: Backup) -> None:
