@@ -86,7 +86,7 @@ class InvalidMessageId(InvalidRequest):
 
 
 class StaleMessageId(InvalidRequest):
-    """The message id belongs to an older generation of the topic, which was deleted; nothing here corresponds to it."""
+    """The position belongs to an older generation of the topic, which was deleted or restored; nothing here corresponds to it."""
 
     generation: int
 
@@ -141,7 +141,7 @@ class HostNotAllowed(OncelogError, status=421):
 
 
 class ProducerFenced(OncelogError, status=403):
-    """Another incarnation of this producer holds the name, or the topic was deleted and made anew since this one was opened; it
+    """Another incarnation of this producer holds the name, or the topic was made anew or restored since this one was opened; it
     may not publish any more."""
 
     producer: str
@@ -162,7 +162,7 @@ class ProducerEnded(OncelogError, status=409):
 
 
 class ConsumerFenced(OncelogError, status=403):
-    """Another consumer holds this subscription, or it was moved or deleted, or the topic was deleted and made anew; this one may
+    """Another consumer holds this subscription, or it was moved or deleted, or the topic was made anew or restored; this one may
     not receive or acknowledge any more."""
 
     subscription: str

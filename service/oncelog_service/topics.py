@@ -28,12 +28,13 @@ from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.log.keep.recovery import last_timestamp, read_judgements, recover
 from oncelog_service.log.limits import Limits
-from oncelog_service.log.names.generations import highest_epoch
+from oncelog_service.log.names.generations import floor_of, highest_epoch
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import read_back
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import check_properties, checks_expectations, deduplicates, expired_before, shown_properties
 from oncelog_service.reading import Scans, read
+from oncelog_service.storage.backup.incarnation import find_incarnation, raised
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, prefix_end, split_topic_key, topic_key
 from oncelog_service.storage.port import Batch, RowDamaged, Store, StoreDamaged, Table
 from oncelog_service.storage.records import NamespaceRow, TopicRow, decode_record, encode_record
@@ -91,6 +92,7 @@ class Topics:
         self._limits = limits
         self._transactions = transactions
         self._store_id = store_id
+        self.incarnation = find_incarnation(store)
         self._leases = leases
         self.scans = scans
         self._policies = _read_policies(store)
@@ -125,7 +127,7 @@ class Topics:
             row = await self._existing(namespace, topic)
             writer = await self._writer_of((namespace, topic))
             row = await self._existing(namespace, topic)
-            kept = check_properties(properties, row.generation)
+            kept = check_properties(properties, raised(row.generation, self.incarnation))
             log = self._open.get((namespace, topic))
             before = (
                 await read(self._expired_before, row, generation_key(topic_key(namespace, topic), row.generation))
@@ -162,7 +164,7 @@ class Topics:
     async def get(self, namespace: str, topic: str) -> Topic:
         """Raises InvalidRequest, TopicNotFound."""
         row = await self._existing(namespace, topic)
-        return Topic(name=topic, properties=shown_properties(row.properties, row.generation))
+        return Topic(name=topic, properties=shown_properties(row.properties, raised(row.generation, self.incarnation)))
 
     async def names(self, namespace: str) -> list[str]:
         """The names of the topics in a namespace, sorted. Raises InvalidRequest."""
@@ -193,7 +195,7 @@ class Topics:
                 last_timestamp=max(last, row.created),
                 expired_before=0,
                 # Also above the first epoch of every name that has ended and left no row.
-                epoch_floor=max(epoch, row.epoch_floor + 1),
+                epoch_floor=max(epoch, floor_of(row, self.incarnation) + 1),
             )
             await self._write(writer, namespace, topic, gone)
 
@@ -237,6 +239,7 @@ class Topics:
                 limits=self._limits,
                 transactions=self._transactions,
                 participant=participant(self._store_id, *name, row.generation),
+                incarnation=self.incarnation,
                 deduplication=partial(self._deduplicates, name[0]),
                 cache=self._cache.topic(),
                 recovered=recovered,

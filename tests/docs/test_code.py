@@ -27,7 +27,6 @@ NOT_RUN = {
     "make ": "makes a virtual environment, or runs these tests",
     "pip install ": "installs",
     "oncelog serve": "runs until it is stopped; the test has a service of its own",
-    "cp -a ": "stands for a whole disk",
     "oncelog pipeline ": "starts a Spark of its own, which takes long; tests/spark runs the pipelines, and how they are called",
 }
 """Commands of shell blocks that are not run, by how they begin, and why."""
@@ -103,7 +102,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relati
     monkeypatch.chdir(work)
     variables: dict[str, Any] = {"__name__": "__main__"}
     printed = None
-    with running_service(f"leveldb://{tmp_path / 'data'}") as service:
+    with running_service(f"leveldb://{tmp_path / 'data'}", backup_root=work / "backups") as service:
         monkeypatch.setenv("ONCELOG_URL", service.url)
         for block in found:
             if block.language == "json" and printed is not None:

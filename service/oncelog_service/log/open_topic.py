@@ -24,6 +24,7 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.names.generations import Generations
 from oncelog_service.log.numbers import Numbers
 from oncelog_service.log.stamps import Stamps
+from oncelog_service.storage.backup.incarnation import first_ms, raised
 from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.records import ProducerRow, SubscriptionRow, TopicRow
@@ -66,6 +67,8 @@ class OpenTopic:
     transactions: Transactions
     participant: str
     """How the transaction service calls this generation."""
+    incarnation: int = 0
+    """Of the store (storage/backup/incarnation.py)."""
     deduplication: Callable[[TopicRow], bool]
     """Whether deduplication is on for a topic with this row, as topic, namespace and service say at this moment."""
     cache: TopicCache
@@ -107,7 +110,7 @@ class OpenTopic:
         self.earliest_offset = recovered.earliest_offset
         self.trimmed_id = recovered.trimmed_id
         self.hidden_below, self.hidden_before = recovered.hidden_below, recovered.hidden_before
-        floor = max(self.row.created, self.row.expired_before)
+        floor = max(self.row.created, self.row.expired_before, first_ms(self.incarnation))
         self.stamps = Stamps(floor, recovered.fold.upcoming_offset, self.last_row_id or None)
         self.pointers = WritePointers(
             self.transactions,
@@ -117,7 +120,12 @@ class OpenTopic:
             self.limits.foreign_write_pointers,
         )
         self.groups = Groups(self.prefix, self.store, self.keys is not None)
-        self.generations = Generations(self.prefix, self.row.generation, self.row.epoch_floor, self.store)
+        self.generations = Generations(self.prefix, self.row, self.incarnation, self.store)
+
+    @property
+    def generation(self) -> int:
+        """The generation as clients are told it; in keys it is the row's."""
+        return raised(self.row.generation, self.incarnation)
 
     @property
     def begin_offset(self) -> int:
@@ -147,11 +155,11 @@ class OpenTopic:
 
     def check_generation(self, asked: int | None) -> None:
         """Raises StaleMessageId for a position in another generation of the topic."""
-        present = self.row.generation
+        present = self.generation
         if asked is not None and asked != present:
             raise StaleMessageId(
-                f"the position is one in generation {asked} of the topic, which was deleted; this is generation {present}, whose "
-                "messages are others: start from the oldest",
+                f"the position is one in generation {asked} of the topic, which was deleted, or whose store was restored from a "
+                f"backup; this is generation {present}, whose messages are others: start from the oldest, or from a message id",
                 generation=present,
             )
 
@@ -159,9 +167,9 @@ class OpenTopic:
         """Raises StaleMessageId for an id that is older than this generation of the topic."""
         if self.row.generation > 1 and split_row_id(message_id)[0] < self.row.created:
             raise StaleMessageId(
-                f"message id {message_id.hex()} is older than generation {self.row.generation} of the topic; start from the "
+                f"message id {message_id.hex()} is older than generation {self.generation} of the topic; start from the "
                 "oldest",
-                generation=self.row.generation,
+                generation=self.generation,
             )
 
     def close(self) -> None:

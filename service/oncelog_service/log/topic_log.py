@@ -327,6 +327,11 @@ class TopicLog:
         self._stamps.rise(row.expired_before)
 
     @property
+    def generation(self) -> int:
+        """The generation as clients are told it."""
+        return self.topic.generation
+
+    @property
     def expired_before(self) -> int:
         """What must be remembered of expiry when the topic's ttl is changed now."""
         living, last = self.expiry.living(), self._stamps.last_timestamp

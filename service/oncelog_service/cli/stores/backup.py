@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from oncelog.wire import models
 from oncelog_service.cli.output import Output, iso_time, progress_bar
-from oncelog_service.cli.session import FAILED, Session
+from oncelog_service.cli.session import ERROR, FAILED, Session
 from oncelog_service.cli.stores.opening import CannotOpen, check_store, ending, opened
 from oncelog_service.cli.stores.verify import note_problems, over_store
 from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamaged, BackupError
@@ -108,9 +108,12 @@ def verify_backup(out: Output, directory: Path, number: int | None) -> None:
         _verified(out, url, backup, {"directory": str(directory)}, f"backup {backup.number} is whole")
 
 
-def prune_backups(out: Output, directory: Path, keep: int) -> None:
-    """Deletes all but the newest backups, and prints what went."""
+def prune_backups(out: Output, directory: Path, keep: int, yes: bool) -> None:
+    """Deletes all but the newest backups, and prints what went. Asks first, unless ``yes``."""
     archive = Archive(directory)
+    if not yes and not typer.confirm(f"delete all backups in {directory} but the newest {keep}?", err=True):
+        out.failure({"title": "Declined", "code": "declined", "detail": "nothing was done"}, "nothing was done")
+        raise typer.Exit(ERROR)
     with _ending(out, "backup"), archive.kept():
         going, freed = archive.delete(keep)
     value = {"deleted": going, "bytes": freed, "kept": archive.numbers()}

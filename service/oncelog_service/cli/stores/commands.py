@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from oncelog_service.cli.output import Output
-from oncelog_service.cli.session import Json, Session, command
+from oncelog_service.cli.session import Json, Session, Yes, command
 
 Source = Annotated[str, typer.Argument(metavar="FROM", help="URL of the store; it is only read.", show_default=False)]
 Target = Annotated[str, typer.Argument(metavar="TO", help="URL of an empty store, or of one begun before.", show_default=False)]
@@ -117,12 +117,13 @@ def verify_(directory: Directory, number: Number = None, as_json: Json = False) 
 def prune(
     directory: Directory,
     keep: Annotated[int, typer.Option("--keep", min=1, help="So many of the newest stay.", show_default=False)],
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Delete older backups, and what no other one has."""
     from oncelog_service.cli.stores.backup import prune_backups
 
-    prune_backups(Output(as_json), directory, keep)
+    prune_backups(Output(as_json), directory, keep, yes)
 
 
 def restore(

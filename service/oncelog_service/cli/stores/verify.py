@@ -145,7 +145,7 @@ async def _in_store(service: Service, name: Name, bar: Progress) -> Verification
         while (found := await read(steps.next)) is not None:  # in between, Ctrl-C gets its turn
             findings = found
             bar.update(task, completed=findings.messages, total=total, messages=findings.messages)
-    return verification(*name, log.row.generation, findings)
+    return verification(*name, log.generation, findings)
 
 
 class _Steps:

@@ -187,10 +187,11 @@ class Producers:
     def refusal(self, name: str, epoch: int | None) -> ProducerFenced | ProducerEnded | InvalidRequest | None:
         """What :meth:`check_epoch` would raise, for the last moment; it is raised once what is being written is on disk."""
         current = self._epoch(name) or 0
-        if epoch is not None and epoch == current > 0:
-            return None
+        # First: in a store that was restored, the newest epoch that a row knows may be one of before.
         if epoch is not None and self._generations.older(epoch):
             return self._generations.producer_fenced(name, epoch, current or None)
+        if epoch is not None and epoch == current > 0:
+            return None
         if has_ended(name, self._rows):
             return ProducerEnded(
                 f"producer {name!r} has ended, whose name the service assigns: nothing is stored under it any more; open another",

@@ -138,7 +138,7 @@ class Removal:
                 if place is None:
                     raise TopicDamaged(f"offset {offset} is missing: nothing is there, nor behind it")
                 await self._hide(offset, place)
-            return Trimmed(generation=self._topic.row.generation, earliest_offset=self._topic.begin_offset)
+            return Trimmed(generation=self._topic.generation, earliest_offset=self._topic.begin_offset)
 
     async def _first_kept(self, asked: TrimTopic) -> int:
         stable = self._fold.stable.position.upcoming_offset
@@ -194,7 +194,7 @@ class Removal:
             await self._writer.submit(batch, self._topic.cache.clear)
             await self._scrub(row)
         return ErasedMessage(
-            generation=self._topic.row.generation,
+            generation=self._topic.generation,
             offset=offset,
             message_id=MessageId.from_bytes(row.message_id),
             erased_ms=row.since_ms,

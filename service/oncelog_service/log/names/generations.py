@@ -1,8 +1,8 @@
 """What older generations of a topic's name have left behind: epochs and nonces, none of which counts in this one.
 
-Epochs go on rising across the generations. When a topic is deleted, its row keeps the highest one that was ever handed out under
-the name, the *floor*; all that are handed out from then on lie above it, and whatever carries one at or below it was opened on a
-topic that is gone.
+Epochs go on rising across the generations, and across the incarnations of the store (storage/backup/incarnation.py). When a topic
+is deleted, its row keeps the highest one that was ever handed out under the name, the *floor*; all that are handed out from then
+on lie above it, and whatever carries one at or below it was opened on a topic that is gone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TypeVar
 from oncelog.errors import ConsumerFenced, ProducerFenced
 from oncelog_service.log.names.epochs import Opens, begun_by
 from oncelog_service.reading import read
+from oncelog_service.storage.backup.incarnation import raised
 from oncelog_service.storage.keys import FIRST_GENERATION, GENERATION_SIZE, generation_key, prefix_end
 from oncelog_service.storage.port import RowDamaged, Store, StoreDamaged, Table
-from oncelog_service.storage.records import ProducerRow, SubscriptionRow, decode_record
+from oncelog_service.storage.records import ProducerRow, SubscriptionRow, TopicRow, decode_record
 
 O = TypeVar("O", ProducerRow, SubscriptionRow)  # noqa: E741
 
@@ -28,13 +29,15 @@ _LOOKED_BACK = 4
 class Generations:
     """The generation of one open topic, and the floor under its epochs."""
 
-    __slots__ = ("_floor", "_store", "_topic", "present")
+    __slots__ = ("_floor", "_generation", "_store", "_topic", "present")
 
-    def __init__(self, prefix: bytes, generation: int, epoch_floor: int, store: Store) -> None:
-        """``prefix`` begins every key of this generation."""
+    def __init__(self, prefix: bytes, row: TopicRow, incarnation: int, store: Store) -> None:
+        """``prefix`` begins every key of this generation; ``incarnation``: of the store."""
         self._topic = prefix[:-GENERATION_SIZE]
-        self.present = generation
-        self._floor = epoch_floor
+        self._generation = row.generation
+        self.present = raised(row.generation, incarnation)
+        """As clients are told it."""
+        self._floor = floor_of(row, incarnation)
         self._store = store
 
     def next_epoch(self, epoch: int | None) -> int:
@@ -42,7 +45,8 @@ class Generations:
         return max(epoch or 0, self._floor) + 1
 
     def older(self, epoch: int) -> bool:
-        """Whether it may have been handed out in an older generation, and was in no case in this one."""
+        """Whether it may have been handed out in an older generation, or by an older incarnation of the store, and was in no case
+        in these."""
         return 0 < epoch <= self._floor
 
     def producer_fenced(self, name: str, epoch: int | None, current: int | None) -> ProducerFenced:
@@ -64,19 +68,19 @@ class Generations:
     def _why(self, epoch: int | None) -> str:
         under = "" if epoch is None else f" under epoch {epoch}"
         return (
-            f"was opened{under} before the topic was deleted and made anew: this is generation {self.present} of the topic, "
-            "and nothing of an older one counts in it; open it again"
+            f"was opened{under} before the topic was deleted and made anew, or its store was restored from a backup: this is "
+            f"generation {self.present} of the topic, and nothing of an older one counts in it; open it again"
         )
 
     async def opened_before(self, kind: type[O], name: str, nonce: str) -> bool:
         """Whether this open is one of an older generation that comes once more, as far as that is still known."""
-        if self.present == FIRST_GENERATION:
+        if self._generation == FIRST_GENERATION:
             return False
         return await read(self._opened_before, kind, name, nonce)
 
     def _opened_before(self, kind: type[O], name: str, nonce: str) -> bool:
         table = Table.PRODUCER if kind is ProducerRow else Table.SUBSCRIPTION
-        for generation in range(self.present - 1, max(FIRST_GENERATION, self.present - _LOOKED_BACK) - 1, -1):
+        for generation in range(self._generation - 1, max(FIRST_GENERATION, self._generation - _LOOKED_BACK) - 1, -1):
             opens = self._opens(kind, table, generation_key(self._topic, generation) + name.encode())
             if begun_by(opens, nonce) is not None:
                 return True
@@ -88,6 +92,11 @@ class Generations:
             return () if data is None else decode_record(kind, data).opens
         except (RowDamaged, StoreDamaged):
             return ()  # of a topic that is gone: no reason to refuse this one's producers
+
+
+def floor_of(row: TopicRow, incarnation: int) -> int:
+    """The floor under the epochs of a topic: none that was handed out in an older generation or incarnation is above it."""
+    return max(row.epoch_floor, raised(0, incarnation))
 
 
 def highest_epoch(store: Store, prefix: bytes) -> int:

@@ -74,7 +74,7 @@ class Ranges:
                 stable if first >= stable else await self._scans.read(end_within, self._store, self._prefix, first, stable, most)
             )
         return TopicOffsets(
-            generation=self._topic.row.generation, earliest=earliest, stable=stable, at_timestamp=at_timestamp, within=within
+            generation=self._topic.generation, earliest=earliest, stable=stable, at_timestamp=at_timestamp, within=within
         )
 
     async def _from(self, begin: bytes, stable: int) -> int:

@@ -11,6 +11,7 @@ from oncelog_service.atomic.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
 from oncelog_service.rest.bodies import decoded, query_limit
 from oncelog_service.rest.routes import Call
+from oncelog_service.storage.backup.incarnation import raised
 
 
 async def begin(call: Call, asked: BeginAtomic) -> AtomicOutcome:
@@ -18,7 +19,7 @@ async def begin(call: Call, asked: BeginAtomic) -> AtomicOutcome:
 
     It is aborted when it is not committed after `timeoutMs`.
     """
-    return await call.service.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of)
+    return _told(call, await call.service.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of))
 
 
 async def stage(call: Call) -> None:
@@ -42,17 +43,17 @@ async def commit(call: Call) -> AtomicOutcome:
     request = await decoded(call, decode_commit_request)
     for part in request.parts:
         call.principal.check_producer(part.namespace, part.topic, part.request.producer)
-    return await call.service.atomic.commit(_id(call), request)
+    return _told(call, await call.service.atomic.commit(_id(call), request))
 
 
 async def abort(call: Call) -> AtomicOutcome:
     """Drop everything that is staged; none of it will ever be seen. Idempotent."""
-    return await call.service.atomic.abort(_id(call))
+    return _told(call, await call.service.atomic.abort(_id(call)))
 
 
 async def show(call: Call) -> AtomicOutcome:
     """What became of a transaction: `in_progress`, `committed`, `duplicate` or `aborted`. What is answered is durable."""
-    return await call.service.atomic.show(_id(call))
+    return _told(call, await call.service.atomic.show(_id(call)))
 
 
 async def list_(call: Call) -> Sequence[AtomicOutcome]:
@@ -62,7 +63,7 @@ async def list_(call: Call) -> Sequence[AtomicOutcome]:
         check_group(group)
     if after is not None:
         check_id(after, "after: the id of a transaction")
-    return await call.service.atomic.list(group, after, limit)
+    return [_told(call, each) for each in await call.service.atomic.list(group, after, limit)]
 
 
 async def producer(call: Call) -> GroupProducer:
@@ -76,6 +77,15 @@ async def forget_producer(call: Call) -> None:
     With `incarnation` only while the newest commit is of that one: else `producer_fenced`, and nothing is forgotten.
     """
     await call.service.atomic.forget_producer(*_producer(call), call.query.get("incarnation"))
+
+
+def _told(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
+    """With the generations of its topics as clients are told them."""
+    incarnation = call.service.topics.incarnation
+    if not incarnation:
+        return outcome
+    raised_ = [each.model_copy(update={"generation": raised(each.generation, incarnation)}) for each in outcome.topics]
+    return outcome.model_copy(update={"topics": raised_})
 
 
 def _id(call: Call) -> str:

@@ -92,11 +92,11 @@ async def poll(call: Call) -> Answer:
     media = essence(call.content_type)
     request = await decoded(call, decode_consume_request)
     if media != JSON:
-        return await page_answer(media, await log.poll(request, ENCODINGS[media]), log.row.generation)
+        return await page_answer(media, await log.poll(request, ENCODINGS[media]), log.generation)
     pointers: list[tuple[int, int] | None] = []
     glance = log.inspection.glance()
     page = await log.poll(request, noting_pointers(AS_JSON, pointers))
-    return await page_answer(media, page, log.row.generation, [_of_transaction(log, glance, each) for each in pointers])
+    return await page_answer(media, page, log.generation, [_of_transaction(log, glance, each) for each in pointers])
 
 
 def check_producer(call: Call, name: str | None) -> None:

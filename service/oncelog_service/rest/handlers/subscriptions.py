@@ -46,7 +46,7 @@ async def receive(call: Call, asked: ReceiveMessages) -> Answer:
     log = await call.log()
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
     page = await log.subscriptions.receive(call.path["subscription"], asked, ENCODINGS[media])
-    return await page_answer(media, page, log.row.generation)
+    return await page_answer(media, page, log.generation)
 
 
 async def acknowledge(call: Call, asked: Acknowledge) -> Acknowledged:

@@ -65,7 +65,7 @@ async def stats(call: Call) -> TopicStats:
     held = held_messages(log.dedup.fold.unsettled)
     return TopicStats(
         name=call.path["topic"],
-        generation=log.row.generation,
+        generation=log.generation,
         earliest_offset=log.begin_offset,
         upcoming_offset=log.position.upcoming_offset,
         last_message_id=None if last_id is None else MessageId.from_bytes(last_id),

@@ -38,7 +38,7 @@ async def _lines(call: Call, log: TopicLog) -> AsyncGenerator[bytes, None]:
         with suppress(ValueError):  # a slice is being read; it ends, and is forgotten
             steps.close()
     yield _line({"messages": findings.messages, "of": of})
-    result = verification(call.path["namespace"], call.path["topic"], log.row.generation, findings)
+    result = verification(call.path["namespace"], call.path["topic"], log.generation, findings)
     yield _line(result.to_wire())
 
 

@@ -1,0 +1,168 @@
+"""Clients of before against a restored store: each goes on rightly or is told; nothing is skipped or doubled without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from oncelog import Client, Consumer, Producer, Reader
+from oncelog.errors import ConsumerFenced, OncelogError, ProducerFenced, StaleMessageId, TransactionNotFound
+from oncelog.wire.models import Acknowledge
+from oncelog.wire.requests import PublishRequest
+from oncelog_service.storage.backup.incarnation import begin_incarnation, find_incarnation
+from oncelog_service.storage.open import store_opener
+from tests.behaviours.cli.support import run, value
+from tests.world.service import running_service
+
+
+class Before:
+    """A service of which a backup was taken, and clients that went on behind it."""
+
+    def __init__(self, client: Client, archive: Path) -> None:
+        self.client, self.archive = client, archive
+
+    def restored(self, path: Path) -> str:
+        store = f"leveldb://{path}"
+        assert value(run("restore", str(self.archive), "--store", store, "--json"))["ok"]
+        return store
+
+
+@contextmanager
+def backed_up(tmp_path: Path) -> Iterator[Before]:
+    """Topic t with 10 messages of producer p in the backup."""
+    with running_service(f"leveldb://{tmp_path}/data", backup_root=tmp_path) as service, Client(service.url) as client:
+        client.create_topic("t")
+        with Producer[bytes]("t", name="p", client=client) as producer:
+            producer.send_batch([b"%d" % number for number in range(10)])
+        assert value(run("backup", "create", "archive", "--json", url=service.url))["number"] == 1
+        yield Before(client, tmp_path / "archive")
+
+
+def published(client: Client, numbers: range, name: str = "p") -> None:
+    with Producer[bytes]("t", name=name, client=client) as producer:
+        producer.send_batch([b"%d" % number for number in numbers])
+
+
+def test_a_producer_that_went_on_behind_the_backup_is_fenced_and_resumes_at_what_is_there(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        epoch = before.client.open_producer("t", "p").epoch
+        of_after = before.client.open_producer("t", "later").epoch
+        store = before.restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        for name, known in (("p", epoch), ("p", 1), ("later", of_after)):
+            with pytest.raises(ProducerFenced) as fenced:
+                client.publish("t", PublishRequest([b"x"], producer=name, epoch=known, sequence_ids=[15]))
+            assert fenced.value.generation == client.stats("t").generation
+        with Producer[bytes]("t", name="p", client=client) as producer:
+            assert producer.last_sequence_id == 9
+            assert [each.sequence_id for each in producer.send_batch([b"10", b"11"])] == [10, 11]
+        assert client.open_producer("t", "p").epoch > epoch
+        assert client.open_producer("t", "later").epoch > of_after
+        with Reader("t", client=client, timeout=0) as reader:
+            assert [int(each.payload) for each in reader] == list(range(12))
+
+
+def test_a_reader_beyond_the_backup_is_told_and_never_passes_over_what_took_the_place(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        published(before.client, range(10, 20))
+        with Reader("t", client=before.client, timeout=0) as reader:
+            seen = list(reader)
+            generation = reader.generation
+        store = before.restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        published(client, range(100, 120))
+        start = seen[-1].offset + 1
+        with Reader("t", client=client, start=start, generation=generation, timeout=0) as reader, pytest.raises(StaleMessageId):
+            list(reader)
+        for last in (seen[-1], seen[9]):  # by id it goes on behind everything of before, at the first that is new
+            with Reader("t", client=client, start=last.message_id, timeout=0) as reader:
+                assert [int(each.payload) for each in reader] == list(range(100, 120))
+
+
+def test_a_reader_that_runs_on_is_told(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        with Reader("t", client=before.client, timeout=0) as reader:
+            assert len(list(reader)) == 10
+            position, generation = reader.generation, before.client.stats("t").generation
+        assert position == generation
+        store = before.restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        assert client.stats("t").generation != generation
+        assert client.topic("t").properties["generation"] == str(client.stats("t").generation)
+        client.update_topic("t", {**client.topic("t").properties, "ttl": "1000"})
+        with pytest.raises(StaleMessageId):
+            client.read_columns("t", 0, 5, generation=generation)
+        assert client.read_columns("t", 0, 5, generation=client.stats("t").generation).next == 5
+
+
+def test_a_consumer_of_before_is_fenced_and_its_subscription_goes_on_at_the_cursor_of_the_backup(tmp_path: Path) -> None:
+    with running_service(f"leveldb://{tmp_path}/data", backup_root=tmp_path) as service, Client(service.url) as client:
+        client.create_topic("t")
+        published(client, range(10))
+        consumer = Consumer("t", "s", client=client, timeout=5)
+        for _, message in zip(range(4), consumer, strict=False):
+            consumer.ack(message)
+        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        for _, message in zip(range(4), consumer, strict=False):
+            consumer.ack(message)
+        epoch, generation = client.subscription("t", "s").epoch, client.stats("t").generation
+        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        with pytest.raises((ConsumerFenced, StaleMessageId)):
+            client.acknowledge("t", "s", Acknowledge(epoch=epoch, generation=generation, offset=8))
+        with pytest.raises(ConsumerFenced):
+            client.acknowledge("t", "s", Acknowledge(epoch=epoch, generation=client.stats("t").generation, offset=8))
+        with Consumer("t", "s", client=client, timeout=5) as again:
+            assert next(iter(again)).payload == b"4"
+
+
+def test_a_transaction_of_behind_the_backup_is_not_known_and_its_pointer_is_never_handed_out_again(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        pointers = {before.client.start_transaction().write_pointer for _ in range(5)}
+        store = before.restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        for pointer in pointers:
+            with pytest.raises(TransactionNotFound):
+                client.commit_transaction(pointer)
+        assert not pointers & {client.start_transaction().write_pointer for _ in range(20)}
+
+
+def test_a_topic_that_is_deleted_and_made_anew_after_a_restore_goes_on_rising(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        store = before.restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        epoch, generation = client.open_producer("t", "q").epoch, client.stats("t").generation
+        client.delete_topic("t")
+        client.create_topic("t")
+        assert client.open_producer("t", "q").epoch > epoch
+        assert client.stats("t").generation == generation + 1
+        client.create_topic("new")
+        assert client.open_producer("new", "q").epoch > 2**40, "the store of before may have had such a topic"
+        assert client.stats("new").generation > 2**40
+        with client.atomic("group", id="one") as batch:
+            batch.send("new", b"x")
+        assert client.atomic_outcome("one").topics[0].generation == client.stats("new").generation
+
+
+def test_two_restores_of_one_backup_are_two_incarnations(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        stores = [before.restored(tmp_path / name) for name in ("one", "two")]
+    found = []
+    for store in stores:
+        with closing(store_opener(store)()) as opened:
+            found.append(find_incarnation(opened))
+            assert begin_incarnation(opened, 0) == found[-1] + 1, "a clock that went back is no reason for the same one"
+    assert 0 not in found
+
+
+def test_a_producer_without_a_name_is_told_too(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        opened = before.client.open_producer("t")
+        store = before.restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        with pytest.raises(OncelogError) as refused:
+            client.publish("t", PublishRequest([b"x"], producer=opened.name, epoch=opened.epoch, sequence_ids=[0]))
+        assert refused.value.code in ("producer_fenced", "producer_ended")
