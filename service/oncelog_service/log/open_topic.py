@@ -167,8 +167,7 @@ class OpenTopic:
         """Raises StaleMessageId for an id that is older than this generation of the topic."""
         if self.row.generation > 1 and split_row_id(message_id)[0] < self.row.created:
             raise StaleMessageId(
-                f"message id {message_id.hex()} is older than generation {self.generation} of the topic; start from the "
-                "oldest",
+                f"message id {message_id.hex()} is older than generation {self.generation} of the topic; start from the oldest",
                 generation=self.generation,
             )
 
