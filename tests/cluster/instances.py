@@ -59,7 +59,7 @@ class Instance(ServiceProcess):
 
     @property
     def healthy(self) -> bool:
-        return requests.get(self.url + "/healthz", timeout=10).status_code == 200
+        return requests.get(self.url + "/healthz", timeout=10, verify=self.verify).status_code == 200
 
     @property
     def running(self) -> bool:
@@ -96,7 +96,7 @@ class Instance(ServiceProcess):
     def ask(self, method: str, path: str, **options: Any) -> requests.Response:
         """A request to it; what it answers, redirects too. ``proxy``: it should answer by itself."""
         headers = options.pop("headers", {}) | ({"oncelog-route": "proxy"} if options.pop("proxy", False) else {})
-        options.setdefault("timeout", TIMEOUT)
+        options = {"timeout": TIMEOUT, "verify": self.verify, **options}
         with requests.Session() as session:
             session.trust_env = False
             return session.request(method, self.url + path, headers=headers, allow_redirects=False, **options)

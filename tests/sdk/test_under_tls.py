@@ -136,8 +136,7 @@ def test_another_instance_is_asked_over_tls(ca: Authority, monkeypatch: pytest.M
 def test_a_transaction_service_alone_speaks_tls(ca: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = ca.service("alone")
     monkeypatch.setenv("ONCELOG_CA", ca.file)
-    there = ServiceProcess(tmp_path / "transactions", "tx-serve", **certificate.tls, token="s3cret")
-    there.verify = ca.file
+    there = ServiceProcess(tmp_path / "transactions", "tx-serve", **certificate.tls, ca=ca.file, token="s3cret")
     with there:
         assert there.url.startswith("https://")
         with running_service(transactions_url=there.url, transactions_token="s3cret") as service, Client(service.url) as client:

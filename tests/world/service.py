@@ -115,8 +115,8 @@ class ServiceProcess:
         self._command = command
         self.port = free_port()
         self.url = f"http{'s' if 'tls_certificate' in settings else ''}://127.0.0.1:{self.port}"
-        self.verify: str | bool = True
-        """The CA that signed its certificate, where it has one."""
+        self.verify: str | bool = settings.get("ca", True)
+        """The CA that signed its certificate, where it has one; it trusts the same one."""
         self.store = f"leveldb://{data}"
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
