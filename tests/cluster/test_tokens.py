@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.access.carrying import Carrying
+from tests.behaviours.cli.support import run, value
 from tests.cluster.instances import Instances, address, instances, side_by_side
 from tests.patience import until
 from tests.postgres import postgres_server
@@ -89,3 +91,43 @@ def test_a_request_that_another_instance_answers_has_the_rights_of_who_asked(twi
             topics
         )
         assert each.request("GET", "/v1/held").status_code == 403
+
+
+def token(twins: Instances, *arguments: str) -> Any:
+    """`oncelog token … --store` beside the instances."""
+    return value(run("token", *arguments, "--store", twins.store, "--json"))
+
+
+def test_tokens_are_made_and_revoked_in_the_store_beside_instances_that_go_on(twins: Instances, admin: Carrying) -> None:
+    secrets = []
+    for number in range(3):
+        made = token(twins, "create", f"beside{number}", "--grant", "read:*/*")
+        secrets.append((made["id"], made["secret"]))
+        assert made["id"] in [each["id"] for each in token(twins, "list")]
+    for each in twins.all:
+        for _, secret in secrets:
+            until(lambda: Carrying(each.url, secret).is_let_in)  # noqa: B023
+    for token_id, _ in secrets:
+        token(twins, "revoke", token_id, "--yes")
+    for each in twins.all:
+        for _, secret in secrets:
+            until(lambda: not Carrying(each.url, secret).is_let_in)  # noqa: B023
+    assert len(admin.good("GET", "/v1/cluster")["instances"]) == 2, "the command is none of them"
+
+
+def test_the_last_admin_is_kept_when_one_is_revoked_in_the_store_and_the_other_over_http(
+    twins: Instances, admin: Carrying
+) -> None:
+    (first,) = (each for each in admin.good("GET", "/v1/tokens") if "admin" in each["grants"])
+    other = admin.make("hopper", "admin")
+    revoked = side_by_side(
+        [
+            lambda: run("token", "revoke", other["id"], "--yes", "--store", twins.store).exit_code == 0,
+            lambda: admin.revoke(first["id"]).status_code == 200,
+        ]
+    )
+    assert sorted(revoked) == [False, True]
+    left = [each["id"] for each in token(twins, "list") if "admin" in each["grants"]]
+    assert left == ([first["id"]] if revoked[0] else [other["id"]])
+    if revoked[1]:
+        admin.session.headers["authorization"] = f"Bearer {other['secret']}"

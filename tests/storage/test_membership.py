@@ -75,6 +75,23 @@ async def test_a_topic_is_taken_where_it_belongs_and_the_others_say_where_that_i
     assert table.there == {}
 
 
+async def test_a_process_that_serves_nothing_is_given_nothing_and_nobody_is_sent_there(table: LeasesInMemory) -> None:
+    one = await Member(table, "http://a").joined()
+    command = await Member(table, "oncelog on a machine, process 5").joined()
+    one._renewed(0.0, table.instances())  # as the next heartbeat does
+    assert one.alive == (one.id, (one.id,))
+    assert [each.url for each in (await one.overview())[0]] == ["http://a"]
+    for number in range(20):
+        resource = topic_resource(f"default:t{number}:".encode())
+        assert one.belongs_here(resource)
+        await one.take(resource)
+    await one.take(ATOMIC_COMMITS)
+    with pytest.raises(NotServedHere):
+        await command.take(ATOMIC_COMMITS)
+    await command.leave()
+    await one.leave()
+
+
 async def test_what_was_not_known_to_be_alive_for_a_moment_begins_anew(table: LeasesInMemory, beats: None) -> None:
     """Its leases end by its own clock before anybody else may take them; what was decided under one is not valid again."""
     member = Member(table, "http://a")

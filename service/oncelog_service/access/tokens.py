@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oncelog.errors import InvalidRequest
 from oncelog_service.access.grants import Grant
@@ -43,6 +43,10 @@ class Token(NamedTuple):
     def holds(self, now_ms: int) -> bool:
         """Tells whether it has not expired."""
         return self.expires_ms is None or now_ms < self.expires_ms
+
+    def shown(self) -> dict[str, Any]:
+        """Returns what may be told of it, by the names of the wire's models."""
+        return {name: value for name, value in self._asdict().items() if name != "digest"} | {"grants": list(self.grants)}
 
     def put(self, batch: Batch) -> None:
         """Adds its row."""

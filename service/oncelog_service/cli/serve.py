@@ -48,6 +48,9 @@ ALONE = (
 """The settings that a transaction service alone has a use for."""
 
 
+IN_USE = "in use by another process"
+
+
 def register(app: typer.Typer) -> None:
     """Add `serve`."""
     _register(app, "serve", serve, Settings, Settings.model_fields)
@@ -117,8 +120,8 @@ def why_not_open(error: Exception, store: str) -> str:
     where = data_of(store)
     if isinstance(error, StoreDamaged | RowDamaged | TopicDamaged):
         return f"the store {where} is damaged: {error}"
-    if "/LOCK: " in str(error) or str(error).endswith("in use by another process"):
-        return f"the store {where} is in use by another process"
+    if "/LOCK: " in str(error) or str(error).endswith(IN_USE):
+        return f"the store {where} is {IN_USE}"
     return f"the store {where} cannot be opened: {str(error).removeprefix(f'{where} cannot be opened: ')}"
 
 

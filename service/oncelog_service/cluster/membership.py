@@ -120,7 +120,7 @@ class Membership(Leases):
             return
         holder = await self._ask(self._table.holder, resource)
         if holder is None:  # then its instance may have died since the latest heartbeat: no client is to be sent there
-            alive = {each.id: each for each in await self._ask(self._table.instances)}
+            alive = {each.id: each for each in await self._ask(self._table.instances) if each.is_service}
             holder = alive.get(preferred(resource, alive) or "")
         if holder is not None and holder.id != self.id:
             raise NotServedHere(url=holder.url)
@@ -204,8 +204,9 @@ class Membership(Leases):
         return len(self._mine)
 
     async def overview(self) -> tuple[Sequence[Instance], Mapping[bytes, LeaseHolder]]:
-        """Returns all instances that are alive, and all leases that are held. Raises StorageUnavailable."""
-        return await self._ask(self._table.instances), await self._ask(self._table.held)
+        """Returns all instances that are alive and serve, and all leases that are held. Raises StorageUnavailable."""
+        instances = await self._ask(self._table.instances)
+        return [each for each in instances if each.is_service], await self._ask(self._table.held)
 
     async def holder(self, resource: bytes) -> Instance | None:
         """Returns the instance that holds a resource and is alive. Raises StorageUnavailable."""
@@ -269,7 +270,7 @@ class Membership(Leases):
                 self._renewed(began, alive)
 
     def _renewed(self, began: float, alive: Sequence[Instance]) -> None:
-        self._alive = {each.id: each for each in alive}
+        self._alive = {each.id: each for each in alive if each.is_service}  # a command is gone before it could serve anything
         self._seen = {each.id: self._seen.get(each.id, 0) + 1 for each in alive}
         self._valid_until = began + self._ttl * (1 - _MARGIN)
 

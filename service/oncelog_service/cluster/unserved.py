@@ -102,10 +102,15 @@ class Kept:
                 self._table.renew(self._id, round(_TTL_SECONDS * 1000))
 
 
+def this_process() -> str:
+    """Names a process that is no service, where others see it."""
+    return f"oncelog on {socket.gethostname()}, process {os.getpid()}"
+
+
 def _take_over(table: LeaseTable, me: str, *more: bytes) -> dict[bytes, Fence]:
     """Joins and takes every lease that is held, SETUP and ``more``. Raises Served."""
     _check_alone(table, me, patient=True)
-    table.join(me, f"oncelog on {socket.gethostname()}, process {os.getpid()}", round(_TTL_SECONDS * 1000))
+    table.join(me, this_process(), round(_TTL_SECONDS * 1000))
     fences = {}
     heard = time.monotonic()
     for resource in {SETUP, *more, *table.held()}:
@@ -125,17 +130,13 @@ def _check_alone(table: LeaseTable, me: str | None = None, *, patient: bool = Fa
     left: dict[str, int] = {}
     while alive := [each for each in table.instances() if each.id != me]:
         for each in alive:
-            if _is_service(each) or not patient or each.expires_in_ms > left.get(each.id, each.expires_in_ms):
+            if each.is_service or not patient or each.expires_in_ms > left.get(each.id, each.expires_in_ms):
                 raise Served(_sentence(each))
         left = {each.id: each.expires_in_ms for each in alive}
         time.sleep(_LOOK_SECONDS)
 
 
-def _is_service(instance: Instance) -> bool:
-    return instance.url.startswith("http")
-
-
 def _sentence(instance: Instance) -> str:
-    if _is_service(instance):
+    if instance.is_service:
         return f"{instance.url} serves it; stop every service over it first (one that was killed counts for some seconds more)"
-    return f"{instance.url} is copying or verifying it"
+    return f"{instance.url} is at work on it"

@@ -89,12 +89,18 @@ class StoreFenced(StoreError):
 
 
 class Instance(NamedTuple):
-    """A process that serves a part of a store that several processes share."""
+    """A process that serves a part of a store that several processes share, or that changes it by itself for a moment."""
 
     id: str
     url: str
+    """Of the second kind: a sentence that names it."""
     expires_in_ms: int
     """By the store's clock, as of the call."""
+
+    @property
+    def is_service(self) -> bool:
+        """Tells whether it answers requests: topics are placed there, and clients sent."""
+        return self.url.startswith("http")
 
 
 class LeaseHolder(NamedTuple):

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
+from oncelog.wire.models import CreatedToken
+from oncelog.wire.models import Token as Listed
 from oncelog_service.cli.session import Session, Yes, command
+
+Store = Annotated[
+    str | None,
+    typer.Option("--store", help="Open this store itself, which no service has open, or several share.", show_default=False),
+]
 
 group = typer.Typer(help="Make, list and revoke tokens: who may do what.", no_args_is_help=True)
 
@@ -20,16 +27,29 @@ def create(
         list[str], typer.Option("--grant", help="As read:orders/*, write:default/load-*:loader-*, manage:*/*, operate, admin.")
     ],
     expires_in: Annotated[float | None, typer.Option("--expires-in", help="Seconds until it expires; without, never.")] = None,
+    store: Store = None,
 ) -> None:
     """Make a token, and print its secret: it is told now and never again."""
-    made = session.client.create_token(name, grants, expires_in=expires_in)
+    if store is None:
+        made = session.client.create_token(name, grants, expires_in=expires_in)
+    else:
+        from oncelog_service.cli.stores.tokens import changing
+
+        expires_ms = None if expires_in is None else round(expires_in * 1000)
+        token, secret = changing(session.out, store, "make a token", lambda access: access.create(name, grants, expires_ms))
+        made = CreatedToken(**token.shown(), secret=secret)
     session.out.result(made.to_wire(), made.secret or f"granted to {made.name}; the client certificate is its secret")
 
 
 @command(group, "list", namespaced=False)
-def list_(session: Session) -> None:
+def list_(session: Session, store: Store = None) -> None:
     """List the tokens by name, without their secrets."""
-    tokens = session.client.tokens()
+    if store is None:
+        tokens = session.client.tokens()
+    else:
+        from oncelog_service.cli.stores.tokens import listed
+
+        tokens = [Listed(**each.shown()) for each in listed(session.out, store)]
     rows = [(each.id, each.name, " ".join(each.grants), _day(each.created_ms), _day(each.expires_ms)) for each in tokens]
     session.out.table([each.to_wire() for each in tokens], ["id", "name", "grants", "created", "expires"], rows)
 
@@ -39,10 +59,16 @@ def revoke(
     session: Session,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.", show_default=False)],
     yes: Yes = False,
+    store: Store = None,
 ) -> None:
     """End a token: whoever carries it is refused from now on."""
     session.confirm(f"Revoke the token {token_id}?", yes)
-    session.client.revoke_token(token_id)
+    if store is None:
+        session.client.revoke_token(token_id)
+    else:
+        from oncelog_service.cli.stores.tokens import changing
+
+        changing(session.out, store, "revoke a token", lambda access: access.revoke(token_id), there=True)
     session.out.result({"revoked": token_id}, f"token {token_id} is revoked")
 
 

@@ -90,7 +90,7 @@ def ending(out: Output, verb: str, go_on: str = "") -> Iterator[None]:
         detail = error.detail
     else:
         return
-    problem = {"title": f"Cannot {verb}", "code": f"cannot_{verb}", "detail": detail}
+    problem = {"title": f"Cannot {verb}", "code": f"cannot_{verb.replace(' ', '_')}", "detail": detail}
     out.failure(problem, f"error: {detail}")
     raise typer.Exit(ERROR)
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oncelog.wire.models import CreatedToken, CreateToken, Token
 from oncelog_service.access import tokens
 from oncelog_service.rest.routes import Call
-
-
-def _shown(token: tokens.Token) -> dict[str, Any]:
-    return {name: value for name, value in token._asdict().items() if name != "digest"} | {"grants": list(token.grants)}
 
 
 def _named(token: tokens.Token) -> dict[str, object]:
@@ -25,12 +19,12 @@ async def create(call: Call, asked: CreateToken) -> CreatedToken:
     """
     token, secret = await call.service.access.create(asked.name, asked.grants, asked.expires_in_ms)
     call.subject = _named(token)
-    return CreatedToken(**_shown(token), secret=secret)
+    return CreatedToken(**token.shown(), secret=secret)
 
 
 async def list_(call: Call) -> list[Token]:
     """Tokens by name, those that have expired too; never their secrets."""
-    return [Token(**_shown(each)) for each in call.service.access.tokens]
+    return [Token(**each.shown()) for each in call.service.access.tokens]
 
 
 async def revoke(call: Call) -> None:
