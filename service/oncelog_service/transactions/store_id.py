@@ -28,7 +28,7 @@ def store_id_of(store: Store, fence: Fence | None = None) -> str:
         name = uuid4().hex
         batch = Batch(fence)
         batch.put(Table.STORE_ID, _KEY, name.encode())
-        batch.put(Table.STORE_ID, _SECRET_KEY, secrets.token_urlsafe(32).encode())
+        batch.put(Table.STORE_ID, _SECRET_KEY, secrets.token_hex(32).encode())
         store.write([batch])
     return name
 
