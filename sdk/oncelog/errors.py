@@ -381,6 +381,10 @@ class TransactionsUnavailable(OncelogError, status=503):
     """The transaction service does not answer; nothing was done. What is not transactional goes on."""
 
 
+class DiskFull(OncelogError, status=507):
+    """The service's disk has no more room than it needs to free some; nothing was done. Try again later: reading goes on."""
+
+
 class Overloaded(OncelogError, status=503):
     """The service has as many requests in hand as it takes; nothing was done. Try again later."""
 

@@ -111,6 +111,8 @@ class Settings(BaseSettings):
     """Longest time-out that an atomic commit may ask for."""
     journal_partitions: int = Field(default=4, ge=1, le=1_024)
     """Groups of atomic commits are spread over so many parts of the journal; a change holds once every transaction has ended."""
+    min_free_bytes: int = Field(default=256 * 2**20, ge=0)
+    """Below so much free space on the disk of a store in files nothing more is taken in; 0 for none."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)

@@ -12,7 +12,8 @@ The invariants on which everything depends:
   were never written (definite).
 * What stands on a fence that is lost is not written, nor is anything behind it that shares a fence with what was not: it was
   decided on memory that has not come true. The rest goes on.
-* Handing over never raises. Whether it can be done is asked once, by :meth:`Writer.check`, before anything moves; what happens
+* Handing over never raises. Whether it can be done is asked once, by :meth:`Writer.check`, before anything moves; of what adds
+  rows whether there is room for it, by :meth:`Writer.admit`, in the step that hands it over. What happens
   later is said by the future, and memory that has moved by something which is not written is dropped and read back.
 """
 
@@ -28,6 +29,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
+from oncelog_service.bounds.room import Room
 from oncelog_service.cluster.leases import LOST, Lease
 from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, StoreError, StoreFenced
 
@@ -68,19 +70,23 @@ class _State:
 class Writer:
     """Belongs to one event loop and one opening of the store."""
 
-    __slots__ = ("_lease", "_loop", "_on_failure", "_on_fenced", "_state", "_store", "_thread")
+    __slots__ = ("_lease", "_loop", "_on_failure", "_on_fenced", "_room", "_state", "_store", "_thread")
 
     def __init__(
         self,
         store: Store,
         on_failure: Callable[[Exception], None],
         on_fenced: Callable[[frozenset[Fence]], None] = lambda lost: None,
+        room: Room | None = None,
     ) -> None:
         """``on_failure`` is called once, on the event loop, before any waiting caller hears of the failure.
 
         ``on_fenced``: likewise, with all fences so far under which nothing is written any more.
+
+        ``room``: on the disk; None: there is no end of it.
         """
         self._store = store
+        self._room = room or Room(0)
         self._on_failure = on_failure
         self._on_fenced = on_fenced
         self._loop = asyncio.get_running_loop()
@@ -219,6 +225,14 @@ class Writer:
             raise self._refusal
         if not self.is_valid:
             raise StorageUnavailable(LOST)
+
+    def admit(self, size: int = 0) -> None:
+        """Of what adds rows: take it in, or raise DiskFull. ``size``: bytes of what it carries, names and numbers apart.
+
+        To be asked in the step that hands it over, before anything of it moves. What changes, ends or deletes is never asked: it
+        has to go on, or there would never be room again.
+        """
+        self._room.admit(size)
 
     @property
     def _refusal(self) -> StorageUnavailable | None:

@@ -78,6 +78,15 @@ WHILE_OPEN: Sequence[_Metric[Service]] = (
         "For how long the oldest undecided message of the topics that are open has held back what is behind it",
         lambda it: _held_seconds(it),
     ),
+    _Metric(
+        GAUGE, "disk_free_bytes", "Bytes that can still be written to the disk a moment ago; infinite where nobody can tell",
+        lambda it: it.room.free,
+    ),
+    _Metric(GAUGE, "disk_min_free_bytes", "Below so many nothing more is taken in", lambda it: it.room.floor),
+    _Metric(
+        GAUGE, "disk_full", "Whether nothing more is taken in until the disk has room again", lambda it: it.room.state == "full"
+    ),
+    _Metric(COUNTER, "disk_refusals", "Requests that were refused since the disk has no room", lambda it: it.room.refused),
     _Metric(GAUGE, "leases", "Leases that this instance holds on a shared store", lambda it: it.leases_held),
 )  # fmt: skip
 

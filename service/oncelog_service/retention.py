@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 from oncelog.errors import NotServedHere, OncelogError
 from oncelog.wire.transaction import POINTERS_PER_MS
@@ -25,7 +24,7 @@ from oncelog_service.log.groups.payloads import (
     payload_keys,
 )
 from oncelog_service.log.groups.stored import read_group_row
-from oncelog_service.log.scan import expired_rows, trim_of
+from oncelog_service.log.scan import expired_rows, next_keys, trim_of
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, topic_key
@@ -208,7 +207,7 @@ class Retention:
 
     def _keys(self, table: Table, start: bytes, stop: bytes) -> list[tuple[Table, bytes]]:
         with closing(self._store.scan(table, start, stop)) as rows:
-            return [(table, key) for key, _ in islice(rows, SLICE)]
+            return [(table, key) for key in next_keys(rows, SLICE)]
 
     async def _delete(self, name: TopicName, next_keys: Callable[[], list[tuple[Table, bytes]]]) -> int:
         """Delete slice after slice, until there is none. Raises NotServedHere."""

@@ -18,6 +18,7 @@ from oncelog_service.access.access import Access
 from oncelog_service.access.audit import Audit
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import Background
+from oncelog_service.bounds import room
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leader import Component, Leader
 from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, Lease, Leases, topic_of
@@ -132,6 +133,8 @@ class Service:
         self._opened: _Opened | None = None
         self.cache = RecentMessages(settings.cache_bytes)
         self.scans = Scans()
+        self.room = room.Room(settings.min_free_bytes)
+        """On the disk. It outlives the openings of the store."""
         self.background = Background(clock)
         self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked)
         self.audit = Audit(settings.audit_log)
@@ -147,7 +150,7 @@ class Service:
         def on_fenced(lost: frozenset[Fence]) -> None:
             opened.leases.lost(lost)
 
-        opened = _Opened(store, Writer(store, self._on_failure, on_fenced))
+        opened = _Opened(store, Writer(store, self._on_failure, on_fenced, self.room))
         try:
             leases = opened.leases = await self._join(store)
             await asyncio.to_thread(check_whole, store)  # after joining: who begins a copy looks for us behind its mark
@@ -176,6 +179,7 @@ class Service:
             await atomic.begin()
             if leases.death is not None:
                 raise StoreError(str(leases.death))
+            await room.look(self.room, store.free_bytes, opened.writer.drained)
             opened.writer.check()  # nobody else would: until here there is nothing that a failure could be told of
         except BaseException as error:
             opened.abandon()
@@ -188,6 +192,8 @@ class Service:
         self._opened_at = self.clock.monotonic()
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "retention": self.retention.run,
+            "watching the disk": partial(room.watch, self.room, store.free_bytes, opened.writer.drained),
+            "making room on the disk": partial(room.make, self.room, store.reclaim),
             "serving atomic commits": atomic.run,
             "serving transactions": transactions.run if opened.led_transactions is None else opened.led_transactions.run,
             "forgetting old outcomes": partial(self._forget_outcomes, opened),

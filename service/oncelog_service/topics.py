@@ -105,7 +105,7 @@ class Topics:
     # --- the resource
 
     async def create(self, namespace: str, topic: str, properties: object) -> None:
-        """Raises InvalidRequest, TopicExists."""
+        """Raises InvalidRequest, TopicExists, DiskFull."""
         check_topic_name(namespace, topic)
         kept = check_properties(properties)
         async with self._locked((namespace, topic)):
@@ -114,6 +114,7 @@ class Topics:
             if before is not None and not before.deleted:
                 raise TopicExists(f"topic {namespace}/{topic} exists already")
             now_ms = self._clock.now_ms()
+            writer.admit()
             if before is None:
                 row = TopicRow(FIRST_GENERATION, now_ms, kept)
             else:

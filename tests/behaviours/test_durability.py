@@ -171,7 +171,7 @@ def full_soon(path: Path) -> Iterator[tuple[dict[str, Any], Callable[[], None]]]
 
 def test_a_full_disk_is_refused_clearly_and_works_again_when_there_is_space(tmp_path: Path) -> None:
     payload, acknowledged = "x" * 400_000, []
-    with full_soon(tmp_path / "small") as (settings, make_space), running_service(**settings) as service:
+    with full_soon(tmp_path / "small") as (settings, make_space), running_service(min_free_bytes=0, **settings) as service:
         topic = Topic(service.url)
         for sequence_id in range(100):
             answer = topic.publish(payload, producer="p", sequenceIds=[sequence_id])

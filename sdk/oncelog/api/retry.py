@@ -10,6 +10,7 @@ from math import inf
 from oncelog.errors import (
     ClientClosed,
     ConnectionFailed,
+    DiskFull,
     ExpectationsNotChecked,
     InvalidRequest,
     KeyInTransaction,
@@ -44,6 +45,7 @@ _TRANSIENT = (
     ProducerInTransaction,  # as Kafka's CONCURRENT_TRANSACTIONS: mostly one that has just ended and is not settled yet
     KeyInTransaction,
     Overloaded,
+    DiskFull,
     RequestTimeout,
 )
 _NEVER_OTHERWISE = (SequenceReused, InvalidRequest, RequestTooLarge)

@@ -46,6 +46,19 @@ class PublishRequest:
             self.expected_offset is not None or self.expected_last_message_id is not None or self.expected_key_offsets is not None
         )
 
+    @property
+    def size(self) -> int:
+        """Bytes of what its messages carry: payloads, keys and properties."""
+        size = sum(map(len, self.payloads))
+        if self.tails is not None:
+            return size + sum(map(len, self.tails))
+        if self.keys is not None:
+            size += sum(len(key) for key in self.keys if key is not None)
+        if self.properties is not None:
+            texts = (text for each in self.properties if each for pair in each.items() for text in pair)
+            size += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        return size
+
 
 class Part(NamedTuple):
     """The messages that an atomic commit carries for one topic."""

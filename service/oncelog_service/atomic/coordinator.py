@@ -90,6 +90,7 @@ class AtomicCommits:
 
         Raises:
             InvalidRequest; TransactionExists: it was begun differently; TransactionNotInProgress: the one it is for has ended.
+            DiskFull.
         """
         check_begin(id, group, timeout_ms, of, self._limits)
         if id is None:
@@ -121,6 +122,7 @@ class AtomicCommits:
     ) -> tuple[int, asyncio.Future[None]]:
         check_assignable(id)
         self._writer.check()
+        self._writer.admit()
         batch = Batch()
         with self._writer.moving():
             number = self.ledger.begin(batch, id, group, timeout_ms, of).number
@@ -149,7 +151,7 @@ class AtomicCommits:
         Raises:
             InvalidRequest, ExpectationsNotChecked, TransactionalMismatch, ChunkReused, ProducerFenced, SequenceGap,
             TransactionNotFound, TransactionNotInProgress, TopicNotFound: definite, nothing is staged.
-            StorageUnavailable: definite. StorageFailed: not definite; send the same chunk again.
+            StorageUnavailable, DiskFull: definite. StorageFailed: not definite; send the same chunk again.
         """
         check_stage(chunk, request, self._limits)
         log = await self._topics.open(namespace, topic, claim=True)
@@ -170,6 +172,7 @@ class AtomicCommits:
             await self._writer.drained()
             return
         self._writer.check()
+        self._writer.admit(request.size)
         batch = Batch()
         with self._writer.moving():
             self._put(batch, log, _ref(log, namespace, topic), staged, chunk, request)
@@ -199,7 +202,8 @@ class AtomicCommits:
             TransactionNotInProgress: it was aborted, or timed out; or it is committed, and this request carries messages,
                 branches or a number that were not. A refusal that ended it is raised again as it was:
             OffsetMismatch, ProducerFenced, SequenceGap, SequenceReused, TopicNotFound, TransactionalMismatch, …
-            BranchGone, ProducerInTransaction, KeyInTransaction, TopicDamaged, StorageUnavailable: it is in progress as before.
+            BranchGone, ProducerInTransaction, KeyInTransaction, TopicDamaged, StorageUnavailable, DiskFull: it is in progress as
+                before.
             StorageFailed: not definite; ask for the outcome.
         """
         check_commit(id, request, self._limits)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from oncelog.errors import (
     BranchGone,
+    DiskFull,
     KeyInTransaction,
     OncelogError,
     ProducerInTransaction,
@@ -46,6 +47,7 @@ _NOT_ENDING = (
     ProducerInTransaction,
     KeyInTransaction,
     StorageUnavailable,
+    DiskFull,
     TopicDamaged,
     BranchGone,
     TransactionNotInProgress,
@@ -130,6 +132,7 @@ class Endings:
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
                 # another commit the branches, that this verdict is about.
                 if self._is_judged(holders, work):
+                    self._writer.admit(_size(work))
                     break
                 work = await self._work(holders, work, carried)
         except OncelogError as error:
@@ -159,6 +162,7 @@ class Endings:
                 if ready is None:
                     return None
                 work[each.topic] = _Work(each.log, ready, [_BROUGHT], [staged], 1)
+            self._writer.admit(_size(work))
         except OncelogError:
             return None  # it is to begin, for its refusal to be known
         return await self._commit(begin, request, (), work)
@@ -381,6 +385,11 @@ def _holders(transaction: Transaction, carried: Iterable[TopicRef], branches: Se
 def _concerned(transaction: Transaction, brought: Sequence[Brought]) -> dict[TopicRef, Copied | None]:
     """Returns the topics that it would have put messages on."""
     return dict.fromkeys((*transaction.topics, *(each.topic for each in brought)))
+
+
+def _size(work: Mapping[TopicRef, _Work]) -> int:
+    """Bytes of the messages that a commit writes; what is staged lies there already, and appears by a row."""
+    return sum(each.brought.size for of in work.values() for each in of.ready.staged if each.brought is not None)
 
 
 def _chunks(staged: Iterable[Staged]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
+from itertools import islice
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from oncelog.errors import TopicDamaged
@@ -22,6 +23,10 @@ from oncelog_service.storage.runs import GROUP, TTL, StoredRun, decode_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+SLICE_BYTES = 8 * 2**20
+"""Of rows that are deleted in one write. SQLite as it is often built overwrites what is deleted, through its log: that takes as
+much room as they did, and room is what deleting is for."""
 
 Runs = Generator[StoredRun]
 """To be closed: a scan that is left open would hold up the closing of the store."""
@@ -320,21 +325,33 @@ class Expired(NamedTuple):
     """Id of the last message in it."""
 
 
+def next_keys(rows: Iterable[tuple[bytes, bytes]], limit: int) -> Iterator[bytes]:
+    """Yields the keys of the first rows, which are to be deleted in one write: at most ``limit``, and about SLICE_BYTES."""
+    size = 0
+    for key, value in islice(rows, limit):
+        yield key
+        size += len(value)
+        if size >= SLICE_BYTES:
+            return
+
+
 def expired_rows(store: Store, prefix: bytes, live_from: int, now_ms: int, limit: int) -> list[Expired]:
-    """The oldest rows, in order, as long as all of their messages are expired or trimmed; at most ``limit``.
+    """The oldest rows, in order, as long as all of their messages are expired or trimmed: ``limit`` at most, about SLICE_BYTES.
 
     Messages behind one that still lives stay: offsets are dense, so only the beginning of a log can go. Raises TopicDamaged.
     """
     found: list[Expired] = []
     hidden_below: int | None = None  # asked for where something lives: 10,000 idle topics are not asked
+    size = 0
     with closing(runs_from(store, prefix, FIRST_ROW_ID)) as runs:
         for run in runs:
-            if len(found) == limit:
+            if len(found) == limit or size >= SLICE_BYTES:
                 break
             if not _expired(run, live_from, now_ms):
                 hidden_below = trim_of(store, prefix).hidden_below if hidden_below is None else hidden_below
                 if run.end > hidden_below:
                     break
+            size += len(run.data)
             within = summary_of(run).last_payload_id if run.flags & GROUP else FIRST_PAYLOAD_ID
             found.append(Expired(run.id, run.end, run.id + within))
     return found

@@ -33,6 +33,6 @@ def _headers(error: OncelogError, target: str) -> Mapping[str, str]:
         return {"location": error.url + target}
     if isinstance(error, MethodNotAllowed):
         return {"allow": ", ".join(error.allowed)}
-    if error.status == 503:
+    if error.status in (503, 507):
         return {"retry-after": "1"}
     return {"www-authenticate": "Bearer"} if error.status == 401 else _NONE

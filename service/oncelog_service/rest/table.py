@@ -57,7 +57,10 @@ _ENDED = (errors.TransactionNotFound, errors.TransactionNotInProgress)
 _CONFLICT = (*_ENDED, errors.TransactionConflict)
 
 TRANSACTION_ROUTES = (
-    Route("POST", TRANSACTIONS, transactions.start, "Start a transaction", (errors.Overloaded,), gives=_TRANSACTION, right=None),
+    Route(
+        "POST", TRANSACTIONS, transactions.start, "Start a transaction", (errors.Overloaded, errors.DiskFull),
+        gives=_TRANSACTION, right=None,
+    ),
     Route(
         "GET", TRANSACTIONS, transactions.list_, "List transactions in progress, or invalid ones",
         query={"state": "in_progress (the default) or invalid", "after": "write pointers above this one", **_LIMIT},
@@ -89,8 +92,8 @@ TRANSACTION_ROUTES = (
     ),
     Route("POST", TRANSACTION + "/invalidate", transactions.invalidate, "Give a transaction up", _ENDED, right=None),
     Route(
-        "POST", TRANSACTION + "/checkpoint", transactions.checkpoint, "Get a further write pointer", _ENDED, gives=_TRANSACTION,
-        right=None,
+        "POST", TRANSACTION + "/checkpoint", transactions.checkpoint, "Get a further write pointer", (*_ENDED, errors.DiskFull),
+        gives=_TRANSACTION, right=None,
     ),
     Route(
         "POST", TRANSACTION + "/participants", transactions.enlist, "Enlist a participant", (errors.TransactionNotInProgress,),
@@ -125,12 +128,13 @@ _PUBLISHING = (
     errors.TransactionNotInProgress,
     errors.StoredGroupPublished,
     errors.TransactionsUnavailable,
+    errors.DiskFull,
 )
 
 _ATOMIC_ROUTES = (
     Route(
         "POST", ATOMIC_COMMITS, atomic.begin, "Begin an atomic commit over several topics, or a branch of one",
-        (errors.TransactionExists, errors.TransactionNotInProgress),
+        (errors.TransactionExists, errors.TransactionNotInProgress, errors.DiskFull),
         right=None,
     ),
     Route(
@@ -143,7 +147,7 @@ _ATOMIC_ROUTES = (
         "POST", ATOMIC_COMMIT + "/commit", atomic.commit, "Commit atomically over several topics",
         (
             *_EXPECTING, *_JUDGED, *_ENDED, errors.TransactionExists, errors.BranchGone, errors.TransactionalMismatch,
-            errors.TopicNotFound, errors.TopicDamaged,
+            errors.TopicNotFound, errors.TopicDamaged, errors.DiskFull,
         ),
         takes=_avro("CommitRequest"),
         right=None,
@@ -153,7 +157,7 @@ _ATOMIC_ROUTES = (
         "PUT", STAGE, atomic.stage, "Stage messages for an atomic commit",
         (
             *_EXPECTING, errors.ProducerFenced, errors.ProducerEnded, errors.SequenceGap, *_ENDED, errors.ChunkReused,
-            errors.TransactionalMismatch,
+            errors.TransactionalMismatch, errors.DiskFull,
         ),
         takes=_avro("PublishRequest"),
         right=Right.WRITE,
@@ -176,7 +180,10 @@ _CONSUMING = (errors.ConsumerFenced, errors.SubscriptionNotFound)
 _READING = (errors.StaleMessageId, errors.OffsetOutOfRange, errors.MessagesExpired)
 
 _SUBSCRIPTION_ROUTES = (
-    Route("POST", TOPIC + "/subscriptions", subscriptions.open_, "Open a subscription for a consumer", _PLACED, right=Right.READ),
+    Route(
+        "POST", TOPIC + "/subscriptions", subscriptions.open_, "Open a subscription for a consumer", (*_PLACED, errors.DiskFull),
+        right=Right.READ,
+    ),
     Route("GET", TOPIC + "/subscriptions", subscriptions.list_, "List subscriptions", query=_NAMED, right=Right.READ),
     Route("GET", SUBSCRIPTION, subscriptions.get, "Show a subscription", (errors.SubscriptionNotFound,), right=Right.READ),
     Route(
@@ -288,7 +295,8 @@ ROUTES = (
     ),
     Route("GET", NAMESPACE + "/topics", topics.list_, "List topics", right=None),
     Route(
-        "PUT", TOPIC, topics.create, "Create a topic", (errors.TopicExists, errors.TopicDamaged), takes=_PROPERTIES,
+        "PUT", TOPIC, topics.create, "Create a topic", (errors.TopicExists, errors.TopicDamaged, errors.DiskFull),
+        takes=_PROPERTIES,
         right=Right.MANAGE, audited=True,
     ),
     Route("GET", TOPIC, topics.get, "Show a topic", right=Right.DESCRIBE),

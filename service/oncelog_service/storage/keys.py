@@ -47,6 +47,8 @@ ROW_ID_SIZE = _ROW_ID.size
 """10: publish timestamp and seq_id, which end a message's key and begin its message id."""
 GENERATION_SIZE = _GENERATION.size
 """4: it follows the topic key."""
+POINTER_SIZE = _TIMESTAMP.size
+"""8: it follows the generation in a payload's key."""
 FIRST_GENERATION = 1
 """Of a topic whose name is new."""
 PAYLOAD_ID_SIZE = _ROW_ID.size

@@ -28,6 +28,8 @@ class Disk:
         """A failed write is on disk all the same, as may happen with a real one."""
         self.scrubbed: list[tuple[Table, bytes, bool]] = []
         """What was asked to be scrubbed; there is nothing to do, since no earlier value is kept."""
+        self.free: Callable[[], int] | None = None
+        """Called for the bytes that are free, where the test says."""
 
 
 class MemoryStore:
@@ -76,6 +78,12 @@ class MemoryStore:
         with self._lock:
             self._check()
         self.disk.scrubbed.append((table, key, written))
+
+    def free_bytes(self) -> int | None:
+        return None if self.disk.free is None else self.disk.free()
+
+    def reclaim(self, thorough: bool) -> None:
+        pass
 
     def lease_table(self) -> None:
         return None

@@ -272,6 +272,19 @@ class Store(Protocol):
         """
         ...
 
+    def free_bytes(self) -> int | None:
+        """Returns how many bytes can still be written, as far as the disk goes; None: nobody here can tell. Blocks.
+
+        Raises StoreError.
+        """
+        ...
+
+    def reclaim(self, thorough: bool) -> None:
+        """Gives the disk back what deleted messages and payloads still take, where that would not happen by itself as long as
+        nothing is written. ``thorough``: also those that were deleted before this opening. Called again and again, it does
+        nothing when nothing was deleted since. Blocks, maybe for long; a close waits for a part of it. Raises StoreError."""
+        ...
+
     def lease_table(self) -> LeaseTable | None:
         """Returns the table of leases of a store that several processes share; None: one process has it."""
         ...

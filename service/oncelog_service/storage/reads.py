@@ -26,6 +26,11 @@ class RunningReads:
             self._running -= 1
             self._changed.notify_all()
 
+    @property
+    def running(self) -> int:
+        """How many run now."""
+        return self._running
+
     def close(self) -> None:
         """Waits until no read runs. Idempotent."""
         with self._changed:

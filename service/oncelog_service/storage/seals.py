@@ -61,6 +61,12 @@ class SealedStore:
     def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
         self.inner.scrub(table, key, written=written)
 
+    def free_bytes(self) -> int | None:
+        return self.inner.free_bytes()
+
+    def reclaim(self, thorough: bool) -> None:
+        self.inner.reclaim(thorough)
+
     def lease_table(self) -> LeaseTable | None:
         return self.inner.lease_table()
 

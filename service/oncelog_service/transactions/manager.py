@@ -114,12 +114,13 @@ class TransactionManager:
     async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
         """Begins a transaction. Its snapshot holds nothing that is not on disk when this returns.
 
-        Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress.
+        Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress, DiskFull.
         """
         self._check_open()
         lifetime_ms = self._lifetime_ms(kind, timeout_ms)
         if len(self.state.open) >= self.limits.max_in_progress:
             raise Overloaded(f"{len(self.state.open)} transactions are in progress, as many as the service takes")
+        self._writer.admit()
         done = self._submit(decisions.start(self.state, kind, lifetime_ms, self._clock.now_ms()))
         transaction = self.state.transaction(self.state.last)
         self._lifetimes.begin(transaction.transaction_id, self._clock.monotonic())
@@ -160,6 +161,7 @@ class TransactionManager:
 
     async def checkpoint(self, pointer: int) -> Transaction:
         """Hands out a further write pointer, on the snapshot that the transaction began with. See the port."""
+        self._writer.admit()
         done = await self._begin(pointer, Move.CHECKPOINT, partial(decisions.checkpoint, now_ms=self._clock.now_ms()))
         assert done is not None  # there is always a further pointer
         transaction = self.state.transaction(self.state.roots[pointer])

@@ -17,6 +17,7 @@ from oncelog.api.calls import parse
 from oncelog.api.transactions import TransactionCalls
 from oncelog.errors import (
     ConnectionFailed,
+    DiskFull,
     InvalidRequest,
     OncelogError,
     Overloaded,
@@ -57,6 +58,7 @@ _ANSWERS = (
     TransactionPrepared,
     TransactionConflict,
     Overloaded,
+    DiskFull,
 )
 """What the transaction service says of a request. Everything else says something of the service."""
 

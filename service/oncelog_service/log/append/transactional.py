@@ -55,6 +55,7 @@ class Transactional:
         self._topic.check_open()
         self._topic.writer.check()
         self._topic.pointers.check(pointer)
+        self._topic.writer.admit(request.size)
         columns = columns_of(request, known, None)
         batch = Batch()
         with group.stamps.given_back():
@@ -129,6 +130,7 @@ class Transactional:
             await self._expectations.refuse(found, pointer)
         if self._topic.deduplicates:
             self._check_still_new(group)
+        self._topic.writer.admit()
         return await self._insert(group, request.producer)
 
     async def _insert(self, group: StoredGroup, producer: str | None) -> PublishResponse:

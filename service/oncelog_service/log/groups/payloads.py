@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import islice
 from typing import NamedTuple
 
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.log.groups.stored import read_group_row
-from oncelog_service.log.scan import last_payloads
+from oncelog_service.log.scan import last_payloads, next_keys
 from oncelog_service.storage.keys import AFTER_ANY, generation_of, pointer_key, prefix_end, split_row_id
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.records import GroupRow
@@ -92,14 +91,16 @@ def branch_keys(store: Store, key: bytes, limit: int) -> list[tuple[Table, bytes
     found: list[tuple[Table, bytes]] = []
     for table in (Table.PAYLOAD, Table.CHUNK, Table.GROUP):
         with closing(store.scan(table, key, key + AFTER_ANY)) as rows:
-            found += ((table, each) for each, _ in islice(rows, limit - len(found)))
+            found += ((table, each) for each in next_keys(rows, limit - len(found)))
+            if next(rows, None) is not None:
+                break
     return found
 
 
 def payload_keys(store: Store, group: Outdated, limit: int) -> list[tuple[Table, bytes]]:
     """The next keys to delete of a group, at most ``limit``: its payloads first, its row last."""
     with closing(store.scan(Table.PAYLOAD, group.key, group.key + AFTER_ANY)) as rows:
-        keys = [(Table.PAYLOAD, key) for key, _ in islice(rows, limit)]
+        keys = [(Table.PAYLOAD, key) for key in next_keys(rows, limit)]
     if not keys and not group.keep_row and store.get(Table.GROUP, group.key) is not None:
         keys.append((Table.GROUP, group.key))
     return keys

@@ -114,6 +114,8 @@ class Subscriptions:
                 start = await self._offset_at(asked.start)
                 self._topic.check_open()
                 continue  # somebody else may have opened it meanwhile
+            if asked.name not in self._rows:
+                self._writer.admit()
             epoch = await self._begin(asked.name, asked.nonce, cursor)
             break
         return await self._shown(asked.name, epoch)

@@ -65,6 +65,12 @@ def sync_with_name(path: Path) -> None:
         sync_directory(path.parent)
 
 
+def free_bytes(path: Path) -> int:
+    """Returns how many bytes its file system has for whoever is not its administrator. Raises OSError."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
 def make_directory(path: Path) -> None:
     """Makes the directory and those above it, as far as they are missing, each synced in the one above. Raises OSError."""
     missing = [each for each in (path, *path.parents) if not each.exists()]

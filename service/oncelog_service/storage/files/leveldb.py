@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from threading import Lock
@@ -28,7 +28,7 @@ from typing import Any
 
 import plyvel
 
-from oncelog_service.storage.files.directory import locked_directory, make_directory, sync_with_name
+from oncelog_service.storage.files.directory import free_bytes, locked_directory, make_directory, sync_with_name
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
     TOKEN_SIZE,
@@ -41,6 +41,7 @@ from oncelog_service.storage.files.end_file import (
 )
 from oncelog_service.storage.files.leveldb_look import begin_making, check_directory, cut_off, is_new
 from oncelog_service.storage.files.leveldb_staged import STAGING_PREFIX, staged_leveldb
+from oncelog_service.storage.keys import PAYLOAD_ID_SIZE, POINTER_SIZE, ROW_ID_SIZE, prefix_end
 from oncelog_service.storage.port import Batch, Rows, Staged, StoreClosed, StoreDamaged, StoreError, Table
 from oncelog_service.storage.reads import RunningReads
 
@@ -54,6 +55,15 @@ _SCRUB_SECONDS = 30.0
 """How long scrubbing waits for scans: as long as one of a request takes at the most."""
 _TABLE_NUMBER = re.compile(r"^ (\d+):\d+\[", re.MULTILINE)
 """In what LevelDB says of its tables: ` 12:2097152['first key' @ 1 : 1 .. 'last key' @ 9 : 1]`."""
+_MERGED_AT_ONCE = 256 * 2**20
+"""Bytes of tables that are merged to make room before it is asked again whether the store is to be closed."""
+_LARGE = {Table.MESSAGE: ROW_ID_SIZE, Table.PAYLOAD: POINTER_SIZE + PAYLOAD_ID_SIZE}
+"""Tables that take nearly all of the disk, and how much of a key stands behind what all keys of a log have in common."""
+_NOWHERE = (b"\xff" * 8, b"\xff" * 8)
+"""Keys that no row has."""
+_AGAIN = 2
+_CUT_AT = 64
+"""Bytes of a key up to which ranges of keys are cut."""
 _FEW_FILES = 3
 """So many files of level 0 LevelDB leaves as they are; more it merges, and at 12 it stops each write until it has."""
 _DELAY = 1e-9
@@ -74,6 +84,13 @@ class LevelDBStore:
         self._writing = Lock()
         """Held while a write is under way, and while none may be."""
         self._reads = RunningReads()  # plyvel's iterators die with the database
+        self._noting = Lock()
+        self._deleted: dict[bytes, tuple[bytes, bytes]] = {}
+        """Log → the first and the last of its keys that were deleted since the disk was given back what they took."""
+        self._again = 0
+        """So many times more files that nobody reads any more are to be looked for."""
+        self._swept = False
+        """What was deleted before this opening was given back too."""
         self._db: Any = None
         self._end: Any = None
         self._lock: int | None = None
@@ -166,6 +183,8 @@ class LevelDBStore:
                     size += len(value)
                 for table, key in batch.deletes:
                     rows.delete(table.value + key)
+                if batch.deletes:
+                    self._note_deleted(batch.deletes)
         self.number = number
         return size
 
@@ -203,6 +222,42 @@ class LevelDBStore:
         """Names the tables that the present state of the database is made of."""
         listed = self._db.get_property(b"leveldb.sstables").decode("ascii", "replace")
         return {f"{int(number):06}.ldb" for number in _TABLE_NUMBER.findall(listed)}
+
+    def free_bytes(self) -> int:
+        try:
+            return free_bytes(self._path)
+        except OSError as error:
+            raise StoreError(f"{self._path}: it cannot be seen how much room there is: {error}") from error
+
+    def reclaim(self, thorough: bool) -> None:
+        # LevelDB drops deleted rows when it merges their tables, and merges as it is written to.
+        with self._noting:
+            ranges, self._deleted = list(self._deleted.values()), {}
+        if thorough and not self._swept:
+            ranges, self._swept = [(table.value, prefix_end(table.value)) for table in _LARGE], True
+        # The files of merged tables stay as long as somebody reads them, and from then on until LevelDB merges or lays down
+        # something again: so it is asked to do so some more times, behind the last read that ran meanwhile.
+        merged = ranges or ([_NOWHERE] if self._again else [])
+        for first, last in merged:
+            for start, stop in _parts(first, last + b"\0", self._size):
+                with self._reading():
+                    self._db.compact_range(start=start, stop=stop)
+        if merged:
+            self._again = _AGAIN if ranges or self._reads.running else self._again - 1
+
+    def _size(self, start: bytes, stop: bytes) -> int:
+        with self._reading():
+            size: int = self._db.approximate_size(start, stop)
+            return size
+
+    def _note_deleted(self, keys: Sequence[tuple[Table, bytes]]) -> None:
+        """Notes from where to where rows of each log were deleted; the oldest go first, so nearly nothing in between is left."""
+        with self._noting:
+            for table, key in keys:
+                if table in _LARGE:
+                    log, at = table.value + key[: -_LARGE[table]], table.value + key
+                    first, last = self._deleted.get(log, (at, at))
+                    self._deleted[log] = min(first, at), max(last, at)
 
     def lease_table(self) -> None:
         return None
@@ -264,6 +319,18 @@ class LevelDBStore:
 def delay(level_0_files: int, size: int) -> float:
     """Tells for how many seconds a write of so many bytes is held up while LevelDB has so many files to merge."""
     return max(0, level_0_files - _FEW_FILES) ** 2 * size * _DELAY
+
+
+def _parts(start: bytes, stop: bytes, size_of: Callable[[bytes, bytes], int]) -> Iterator[tuple[bytes, bytes]]:
+    """Cuts a range of keys into parts of tables that are merged in some seconds each, as far as keys differ early."""
+    length = max(len(start), len(stop), _CUT_AT)
+    first, last = (int.from_bytes(key.ljust(length, b"\0"), "big") for key in (start, stop))
+    middle = ((first + last) // 2).to_bytes(length, "big")
+    if not start < middle < stop or size_of(start, stop) <= _MERGED_AT_ONCE:
+        yield start, stop
+        return
+    yield from _parts(start, middle, size_of)
+    yield from _parts(middle, stop, size_of)
 
 
 def _opened(path: Path, new: bool) -> plyvel.DB:

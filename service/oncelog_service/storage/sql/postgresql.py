@@ -169,6 +169,9 @@ class PostgresqlDatabase:
     def staged(self) -> None:
         return None
 
+    def free_bytes(self) -> None:
+        return None  # its disk is another machine's
+
     def damaged(self, error: BaseException) -> bool:
         # data_corrupted, index_corrupted
         return getattr(error, "sqlstate", None) in ("XX001", "XX002")

@@ -27,7 +27,7 @@ from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from oncelog_service.storage.files.directory import locked, make_directory, sync_file, sync_with_name
+from oncelog_service.storage.files.directory import free_bytes, locked, make_directory, sync_file, sync_with_name
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
     EndFile,
@@ -274,6 +274,12 @@ class SqliteDatabase:
                 raise StoreError(f"{self.where} cannot be copied: {error}") from error
             number = _number(None if row is None else row[0], self.where)
             yield Staged("sqlite", number, [StagedFile(SQLITE_NAME, copy, copy.stat().st_size, False)])
+
+    def free_bytes(self) -> int:
+        with self.engine.connect() as connection:
+            unused, size = (connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("freelist_count", "page_size"))
+        # Pages that rows have left are written to again; the file does not shrink.
+        return free_bytes(self._path.parent) + int(unused) * int(size)
 
     def damaged(self, error: BaseException) -> bool:
         # The low byte is the primary code.

@@ -97,6 +97,9 @@ class Database(Protocol):
 
     def staged(self) -> AbstractContextManager[Staged] | None:
         """Does what Store.staged does; None: the database has tools of its own."""
+
+    def free_bytes(self) -> int | None:
+        """Returns how many bytes can still be written, as far as the disk goes; None: that cannot be seen from here."""
         ...
 
     def damaged(self, error: BaseException) -> bool:
@@ -227,6 +230,13 @@ class SqlStore:
 
     def staged(self) -> AbstractContextManager[Staged] | None:
         return self._database.staged()
+
+    def free_bytes(self) -> int | None:
+        with self._reading():
+            return self._database.free_bytes()
+
+    def reclaim(self, thorough: bool) -> None:
+        pass  # what deleted rows took is written to again, and counted as free
 
     def lease_table(self) -> LeaseTable | None:
         # Its transactions are of several statements, and see what was committed while they waited for a row.

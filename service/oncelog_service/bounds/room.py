@@ -1,0 +1,116 @@
+"""Room on the disk: below a floor nothing more is taken in, so that what makes room again can still be written.
+
+A full disk stops all of a store, deletes too: they are written to its log, and LevelDB merges tables into new ones before the old
+ones go. So the last of the disk is kept for that: what is refused is whatever adds rows; what changes, deletes or ends something
+goes on.
+
+The invariant: nothing is admitted that would leave less than the floor once all that was admitted is written, as far as it was
+known at the last look at the disk. In between the looks what is admitted is counted, so that no flood runs through the floor from
+one look to the next. A look counts for what was on disk when it was made: whatever was admitted before, and may not be written
+yet, stays counted (:meth:`Room.looked`). What others write to the same disk is seen by the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Literal
+
+from oncelog.errors import DiskFull
+
+_log = logging.getLogger(__name__)
+
+State = Literal["ok", "low", "full"]
+
+LOOK_SECONDS = 1.0
+_COPIES = 2
+"""What is admitted lies in LevelDB's log and in a table before the log goes, in SQLite's log and in its file. What it takes to
+merge tables is a part of the floor: LevelDB merges at most 50 MB in one go."""
+_OVERHEAD = 512
+"""Bytes for the keys and the heads of rows of one request."""
+
+
+class Room:
+    """How much may still be admitted. Pure: it is told what the disk has. Belongs to one event loop."""
+
+    def __init__(self, floor: int) -> None:
+        """``floor``: bytes that stay free; 0 for none, and then nothing is ever refused."""
+        self.floor = floor
+        self.free = inf
+        """Bytes, as of the last look; infinite before the first, and where nobody can look."""
+        self.state: State = "ok"
+        """`low`: less than twice the floor is free. `full`: nothing is admitted."""
+        self.admitted = 0
+        """Bytes that everything admitted so far may take."""
+        self.refused = 0
+        """Requests, so far."""
+        self._on_disk = 0
+        """So many of these were on disk at the last look."""
+
+    def admit(self, size: int = 0) -> None:
+        """Count a request that carries so many bytes. To be asked before anything of it is stamped or moves. Raises DiskFull."""
+        takes = _COPIES * size + _OVERHEAD
+        if self.floor and (self.state == "full" or self.free - (self.admitted - self._on_disk) - takes < self.floor):
+            self.refused += 1
+            raise DiskFull(
+                f"the disk of the service has {self.free:.0f} bytes left, and {self.floor} are kept for making room "
+                "(min_free_bytes); nothing was done, try again later"
+            )
+        self.admitted += takes
+
+    def looked(self, free: float, on_disk: int) -> None:
+        """``free``: bytes that the disk has; ``on_disk``: what :attr:`admitted` was at a moment before that look, and was all
+        written by then."""
+        self.free, self._on_disk = free, on_disk
+        before, self.state = self.state, self._judged(free)
+        if self.state != before:
+            _say(before, self)
+
+    def _judged(self, free: float) -> State:
+        # A state is left a quarter of the floor later than it is entered: else each file that goes or comes would change it.
+        more = self.floor / 4
+        if free < self.floor + (more if self.state == "full" else 0):
+            return "full"
+        return "low" if free < 2 * self.floor + (0 if self.state == "ok" else more) else "ok"
+
+
+def _say(before: State, room: Room) -> None:
+    free, floor = f"{room.free:.0f} bytes are free on the disk", f"{room.floor} (min_free_bytes)"
+    if room.state == "full":
+        _log.error("%s, fewer than %s: nothing more is taken in until there is room; reading and deleting go on", free, floor)
+    elif room.state == "low":
+        writes = "messages are taken in again" if before == "full" else f"below {floor} nothing more is taken in"
+        _log.warning("%s: %s", free, writes)
+    else:
+        _log.warning("%s: there is room again", free)
+
+
+async def look(room: Room, free_bytes: Callable[[], int | None], drained: Callable[[], Awaitable[None]]) -> None:
+    """Look at the disk once, behind what is being written. ``free_bytes``: runs on a thread; None: nobody can tell.
+
+    ``drained``: returns when everything handed over before is on disk. Raises as both do.
+    """
+    on_disk = room.admitted
+    await drained()  # whoever admits hands over in the same step of the event loop
+    free = await asyncio.to_thread(free_bytes)
+    room.looked(inf if free is None else free, on_disk)
+
+
+async def make(room: Room, reclaim: Callable[[bool], None]) -> None:
+    """Have the store give the disk back what was deleted, again and again while there is little room, until cancelled.
+
+    ``reclaim``: runs on a thread; True: of whatever was ever deleted. Raises as it does.
+    """
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if room.state != "ok":
+            await asyncio.to_thread(reclaim, room.state == "full")
+
+
+async def watch(room: Room, free_bytes: Callable[[], int | None], drained: Callable[[], Awaitable[None]]) -> None:
+    """Look again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        await look(room, free_bytes, drained)
