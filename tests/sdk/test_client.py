@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
 
-from oncelog import Client, Producer
+from oncelog import Client, Producer, Reader
 from oncelog.errors import (
     ConnectionFailed,
     InvalidRequest,
@@ -69,6 +70,18 @@ def test_a_topic_is_created_changed_and_deleted_and_comes_back_empty(client: Cli
     stats = client.stats(name)
     assert (stats.name, stats.earliest_offset, stats.upcoming_offset, stats.producers) == (name, 0, 7, 1)
     assert (stats.last_message_id, stats.deduplication) == (last.message_id, False)
+    erased = client.erase_message(name, last.message_id)
+    assert (erased.offset, erased.message_id) == (6, last.message_id)
+    assert client.erase_message(name, 6) == erased
+    assert client.trim_topic(name, datetime.fromtimestamp(last.message_id.publish_timestamp / 1000, UTC)) <= 6
+    assert client.trim_topic(name, 6) == client.trim_topic(name, 2) == 6
+    with Reader(name, client=client, timeout=0) as reader:
+        (message,) = reader
+    assert (message.offset, message.erased, message.payload, message.value) == (6, True, b"", b"")
+    assert message.properties == {"oncelog.erased": str(erased.erased_ms)}
+    for wrong_time in (datetime(2026, 1, 1), -1, 2**63):  # noqa: DTZ001
+        with pytest.raises((ValueError, InvalidRequest)):
+            client.trim_topic(name, wrong_time)
     client.delete_topic(name)
     for call in (client.topic, client.stats, client.delete_topic, lambda name: client.update_topic(name, {}), Producer):
         with pytest.raises(TopicNotFound):

@@ -25,6 +25,7 @@ from oncelog_service.storage.payload_rows import (
     Payload,
     decode_payloads,
     encode_payloads,
+    erased_payloads,
     stored_messages_of,
     tails_of,
     tms_stored_messages_of,
@@ -39,6 +40,7 @@ from oncelog_service.storage.rows import (
     decode_rows,
     encode_group,
     encode_messages,
+    erased_run,
     message_id_of,
     own_ttl,
     payloads_under,
@@ -292,6 +294,54 @@ def test_what_is_laid_takes_nothing_more() -> None:
     assert len(laying) == 1
 
 
+# --- erased
+
+
+@settings(max_examples=150)
+@given(st.lists(columns(), min_size=1, max_size=3), st.none() | pointers, st.booleans(), st.data())
+def test_a_message_that_is_erased_keeps_its_place_and_changes_no_other(
+    requests: list[Columns], pointer: int | None, is_rolled_back: bool, data: st.DataObject
+) -> None:
+    requests = requests if pointer is None else requests[:1]
+    ids = numbered(sum(len(each.payloads) for each in requests), 65_530)
+    for run in laid(requests, ids, 62, pointer):
+        run = rolled_back(PREFIX, run) if is_rolled_back and pointer is not None else run
+        before, made = [*decode_rows(run)], run
+        gone = data.draw(st.lists(st.integers(0, len(run) - 1), min_size=1, max_size=4))
+        for number, index in enumerate(gone):
+            made, since_ms = erased_run(PREFIX, made, index, BEGIN + number)
+            assert since_ms == BEGIN + gone.index(index), "erased twice is erased once"
+            made = decode_run(PREFIX, made.id, made.data)
+        assert (made.id, made.first, made.count, made.flags, made.begins) == (run.id, run.first, run.count, run.flags, run.begins)
+        assert made.write_pointer == run.write_pointer
+        expected = [row._replace(payload=b"", erased=True) if at in gone else row for at, row in enumerate(before)]
+        assert [*decode_rows(made)] == expected
+        for index, body in enumerate(made.bodies()):
+            if index in gone:
+                assert read(ONCELOG_MESSAGE, body)["properties"] == {"oncelog.erased": str(BEGIN + gone.index(index))}
+                assert read(TMS_MESSAGE, tms_messages_of(made, index, index + 1)[0])["payload"] == b""
+            else:
+                assert body == run.bodies()[index]
+        if run.flags & TTL:
+            assert [own_ttl(made, at) for at in range(len(run))] == [row.ttl for row in before]
+
+
+@settings(max_examples=100)
+@given(columns(), st.data())
+def test_of_payloads_that_are_stored_apart_too(columns: Columns, data: st.DataObject) -> None:
+    for run in stored(columns, numbered(len(columns.payloads)), 62):
+        index = data.draw(st.integers(0, len(run) - 1))
+        made, _ = erased_payloads(PREFIX, run, index, BEGIN)
+        again, since_ms = erased_payloads(PREFIX, decode_run(PREFIX, made.id, made.data), index, BEGIN + 1)
+        assert (again.data, since_ms) == (made.data, BEGIN)
+        expected = [
+            each._replace(payload=b"", erased=True) if at == index else each for at, each in enumerate(decode_payloads(run))
+        ]
+        assert [*decode_payloads(again)] == expected
+        bodies = stored_messages_of(row_id(BEGIN, 0), 5, again, 0, len(again))
+        assert read(ONCELOG_MESSAGE, bodies[index])["properties"] == {"oncelog.erased": str(BEGIN)}
+
+
 # --- golden bytes
 
 P = 1_790_000_000_000_000_001
@@ -331,6 +381,10 @@ RUNS = {
     "run_v1_of_three_requests": lambda: laid([_Golden().named, PLAIN, _Golden().everything], numbered(7), 63),
     "run_v1_transactional": lambda: laid([_Golden().named], numbered(3), 63, P),
     "run_v1_rolled_back": lambda: [rolled_back(PREFIX, each) for each in laid([_Golden().named], numbered(3), 63, P)],
+    "run_v1_erased": lambda: [
+        erased_run(PREFIX, each, 3 if len(each) > 3 else 0, BEGIN)[0]
+        for each in laid([_Golden().named, _Golden().everything], numbered(6), 63) + laid([PLAIN], numbered(1))
+    ],
     "run_v1_group": lambda: [group(P), group(P, EMPTY)],
     "run_v1_branch": lambda: [group(None), group(None, EMPTY)],
     "run_v1_payloads": lambda: [*stored(_Golden().everything, numbered(3), 62), *stored(PLAIN, numbered(1, 3), 65)],

@@ -55,6 +55,38 @@ def declined(command: str) -> Iterator[tuple[Any, ...]]:
     return ((command, 1, answer) for answer in ("n\n", "\n", ""))
 
 
+def test_trim_and_erase(client: Client) -> None:
+    check(
+        client,
+        ("topic create t", 0),
+        ("publish t a b c d", 0),
+        *declined("topic trim t --before 2"),
+        *declined("topic erase t --offset 3"),
+        ("topic trim t --before 1 --yes", {"namespace": "default", "topic": "t", "earliest_offset": 1}),
+        ("topic trim t --before 1 --yes", "topic default/t begins at offset 1"),
+        ("topic trim t --before 2000-01-01T00:00:00Z --yes", {"earliest_offset": 1}),
+        ("topic trim t --before 9 --yes", (1, {"code": "offset_out_of_range", "stable": 4})),
+        ("topic trim t --before yesterday --yes", 2),
+        ("topic show t", {"earliest_offset": 1, "upcoming_offset": 4}),
+        ("topic erase t --offset 2 --yes", {"namespace": "default", "topic": "t", "offset": 2}),
+        ("topic erase t --yes", 2),
+        ("topic erase t --offset 2 --message-id 00 --yes", 2),
+        ("topic erase t --message-id 00 --yes", 2),
+        ("topic erase t --offset 4 --yes", (1, {"code": "offset_out_of_range"})),
+    )
+    (message_id,) = [each["message_id"] for each in lines_of(run("read", "t", "--json", url=client.url)) if each["offset"] == 3]
+    check(client, (f"topic erase t --message-id {message_id} --yes", {"offset": 3, "message_id": message_id}))
+    found = lines_of(run("read", "t", "--json", url=client.url))
+    assert [each["offset"] for each in found] == [1, 2, 3]
+    check(client, ("topic trim t --before 2100-01-01T00:00:00Z --yes", {"earliest_offset": 4}))
+    assert lines_of(run("read", "t", "--from", "4", "--json", url=client.url)) == []
+
+
+def lines_of(result: Any) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
 def test_topics(client: Client) -> None:
     deduplicated = {"properties": {"ttl": "90", "deduplication": "false", "generation": "1"}}
     check(
