@@ -54,6 +54,7 @@ ENDED = {
             sequence_id=4,
             incarnation="2026-09-21",
             checksum="c0ffee",
+            owner="ada",
         ),
         asked="00112233445566778899aabbccddeeff",
     ),

@@ -127,7 +127,7 @@ def test_a_commit_is_deduplicated_under_its_producer_which_can_be_forgotten(comm
     facts = {"producer": "p", "incarnation": "j", "current_incarnation": "i"}
     refused(commits.commit("d", **{**numbered, "incarnation": "j"}), 403, "producer_fenced", **facts)
     path = "/groups/g/producers/p"
-    assert good(commits.request("GET", path)) == {**numbered, "transaction": "a", "messages": 2}
+    assert good(commits.request("GET", path)) == {**numbered, "transaction": "a", "messages": 2, "owner": None}
     refused(commits.request("DELETE", path, params={"incarnation": "j"}), 403, "producer_fenced")
     assert good(commits.request("DELETE", path)) is None
     refused(commits.request("GET", path), 404, "group_producer_not_found")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.errors import StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
+from oncelog.errors import NotAllowed, StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.cluster.leases import Lease
@@ -19,6 +19,7 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.transactions.port import Owned
 from tests.model.maps import entries
 from tests.patience import PATIENCE
 from tests.service.house import BEGIN, PARTICIPANT, opened, turns
@@ -44,13 +45,13 @@ class There:
         self._enlist = transactions.enlist
         transactions.enlist = self._noted  # type: ignore[method-assign]
 
-    async def _noted(self, *given: Any) -> bool:
+    async def _noted(self, *given: Any) -> Owned | None:
         self.enlisted.append(given)
         await self.let_in.wait()
         return await self._enlist(*given)
 
-    async def started(self) -> int:
-        return (await self.transactions.start(TransactionType.SHORT)).write_pointer
+    async def started(self, owner: str | None = None) -> int:
+        return (await self.transactions.start(TransactionType.SHORT, owner=owner)).write_pointer
 
     async def told(self) -> list[tuple[int, str]]:
         return [(each.write_pointer, each.participant) for each in await self.transactions.unacknowledged(0)]
@@ -72,8 +73,8 @@ async def refused(attempt: Awaitable[object], match: str | None = None) -> None:
         await attempt
 
 
-async def use(pointers: WritePointers, pointer: int) -> None:
-    async with pointers.entered(pointer):
+async def use(pointers: WritePointers, pointer: int, by: str | None = None) -> None:
+    async with pointers.entered(pointer, by):
         pass
 
 
@@ -187,7 +188,53 @@ async def test_the_transaction_service_is_asked_once_and_again_when_the_pointer_
     at.pointers.forget(pointer)
     at.pointers.forget(pointer)
     await use(at.pointers, pointer)
-    assert at.enlisted == [(pointer, PARTICIPANT)] * 2
+    assert at.enlisted == [(pointer, PARTICIPANT, None)] * 2
+
+
+# --- whose it is
+
+
+async def test_only_its_owner_writes_under_a_pointer_and_its_checkpoints_whoever_used_it_before(at: There) -> None:
+    pointer = await at.started("ada")
+    checkpoint = (await at.transactions.checkpoint(pointer)).write_pointer
+    for each in (pointer, checkpoint):
+        for _ in range(2):
+            with pytest.raises(NotAllowed):
+                await use(at.pointers, each, "bob")
+            with pytest.raises(NotAllowed):
+                await at.pointers.check_owner(each, "bob")
+        assert (await at.transactions.show(pointer)).participants == ([] if each == pointer else [PARTICIPANT])
+        await use(at.pointers, each, "ada")
+        await at.pointers.check_owner(each, "ada")
+        with pytest.raises(NotAllowed):
+            await use(at.pointers, each, "bob")  # although the topic is enlisted
+        await use(at.pointers, each)  # one who may do everything
+    await at.transactions.commit(pointer)
+    for by in ("ada", "bob"):
+        with pytest.raises(TransactionNotInProgress if by == "ada" else NotAllowed):
+            await use(at.pointers, checkpoint, by)
+        at.pointers.forget(checkpoint)
+
+
+async def test_what_was_begun_before_there_were_principals_is_everybodys(at: There) -> None:
+    pointer = await at.started()
+    for by in ("ada", "bob", None):
+        await use(at.pointers, pointer, by)
+        await at.pointers.check_owner(pointer, by)
+
+
+async def test_nobody_spoils_or_takes_a_pointer_that_is_handed_out_only_later(at: There) -> None:
+    """They are numbered by time, so the next ones can be guessed."""
+    upcoming = await at.started("bob") + 1
+    with pytest.raises(UnknownWritePointer):
+        await use(at.pointers, upcoming, "bob")
+    await at.pointers.check_owner(upcoming, "bob")
+    assert await at.started("ada") == upcoming
+    with pytest.raises(NotAllowed):
+        await use(at.pointers, upcoming, "bob")
+    with pytest.raises(NotAllowed):
+        await at.pointers.check_owner(upcoming, "bob")
+    await use(at.pointers, upcoming, "ada")
 
 
 async def test_a_pointer_is_changed_by_one_at_a_time_and_pointers_independently(at: There) -> None:

@@ -36,7 +36,7 @@ N = 1_790_000_000_000_000_000
 MS = N // 1_000_000
 
 EVENTS: dict[str, tuple[EventLog[Any], tuple[Any, ...]]] = {
-    "started": (EDITS, Started(N, TransactionType.SHORT, 30_000)),
+    "started": (EDITS, Started(N, TransactionType.SHORT, 30_000, "ada")),
     "handed in": (EDITS, HandedIn(N, 90_000_000, "the database", frozenset({b"b", b"", b"a\x00"}))),
     "committed": (EDITS, Committed(N, frozenset({b"late"}))),
     "aborted": (EDITS, Aborted(N)),
@@ -46,7 +46,7 @@ EVENTS: dict[str, tuple[EventLog[Any], tuple[Any, ...]]] = {
     "enlisted": (EDITS, Enlisted(N + 1, "here:default/orders/1")),
     "acknowledged": (EDITS, Acknowledged(N + 1, "here:default/bestellungen-ü/1")),
     "begin": (RECORDS, Begin(N, "order=41", "orders", MS, MS + 60_000, None)),
-    "begin of a branch": (RECORDS, Begin(N + 1, "order=41:1", "orders", MS + 1, MS + 60_001, "order=41")),
+    "begin of a branch": (RECORDS, Begin(N + 1, "order=41:1", "orders", MS + 1, MS + 60_001, "order=41", "cert:lädt")),
     "enlist": (RECORDS, Enlist(N, TopicRef("default", "orders", 1))),
     "commit": (RECORDS, Commit(N, (N + 1, N + 2))),
     "abort": (RECORDS, Abort(N)),

@@ -54,7 +54,7 @@ RECORDS = {
     "subscription_v1": SubscriptionRow(7, [("nonce-1", 6), ("nonce-2", 7)], 336_776),
     "subscription_deleted_v1": SubscriptionRow(8),
     "copy_v1": CopyRow(of="00112233445566778899aabbccddeeff", source="leveldb:///var/lib/oncelog", finished=False),
-    "group_producer_v1": GroupProducerRow(4, "2026-09-21", "t-4", 336_776, "c0ffee"),
+    "group_producer_v1": GroupProducerRow(4, "2026-09-21", "t-4", 336_776, "c0ffee", "ada"),
 }
 
 

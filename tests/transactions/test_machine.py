@@ -43,6 +43,7 @@ class Known:
     lifetime_ms: int
     visible: frozenset[int]
     """What it saw when it began."""
+    owner: str | None = None
     changes: frozenset[bytes] = frozenset()
     resource: str | None = None
     state: str = "in_progress"
@@ -129,15 +130,15 @@ class Transactions:
         assert list(transaction.invalids) == sorted(transaction.invalids)
         assert list(transaction.in_progress) == sorted(transaction.in_progress)
 
-    def start(self, kind: TransactionType, lifetime_ms: int) -> None:
+    def start(self, kind: TransactionType, lifetime_ms: int, owner: str | None) -> None:
         in_progress = sorted(pointer for known in self.all if known.open for pointer in known.pointers)
         last = max((pointer for known in self.all for pointer in known.pointers), default=0)
-        assert self.run(None, decisions.start, kind, lifetime_ms, self.now_ms) == 1
+        assert self.run(None, decisions.start, kind, lifetime_ms, self.now_ms, owner) == 1
         pointer = self.state.last
         assert pointer == max(last + 1, self.now_ms * 1_000_000)
         transaction = self.state.transaction(pointer)
         shorts = [known.pointers[0] for known in self.all if known.open and known.kind is SHORT]
-        known = Known([pointer], kind, self.step, lifetime_ms, self.committed_pointers())
+        known = Known([pointer], kind, self.step, lifetime_ms, self.committed_pointers(), owner)
         assert list(transaction.in_progress) == in_progress
         assert transaction.first_short == min(shorts, default=NO_SHORT)
         assert (transaction.write_pointer, transaction.type) == (pointer, kind)
@@ -268,6 +269,11 @@ class Transactions:
         assert self.shadow.waiting == self.state.waiting
         assert list(self.state.pointers) == list(self.shadow.pointers) == sorted(self.state.pointers)
 
+    def everything_keeps_its_owner(self) -> None:
+        owners = {pointer: known.owner for known in self.all if not known.dealt_with for pointer in known.pointers}
+        for state in (self.state, self.shadow):
+            assert {pointer: state.owner(pointer) for pointer in owners} == owners
+
     def change_sets_are_kept_only_while_somebody_may_conflict_with_them(self) -> None:
         if not any(known.open and known.kind is SHORT and known.resource is None for known in self.all):
             assert not self.state.committed
@@ -279,7 +285,9 @@ def one_step(machine: Transactions, random: Random, starts: int) -> None:
     changes = frozenset(random.sample([b"a", b"b", b"c", b""], random.randint(0, 2)))
     name = random.choice(["here:default/orders/1", "there:default/orders/1"])
     moves: dict[Callable[[], None], int] = {
-        lambda: machine.start(random.choice([SHORT, SHORT, LONG]), random.choice([20, LIFETIME_MS])): starts,
+        lambda: machine.start(
+            random.choice([SHORT, SHORT, LONG]), random.choice([20, LIFETIME_MS]), random.choice([None, "ada", "bob"])
+        ): starts,
         lambda: machine.can_commit(index, changes, random.choice([None, None, "db"])): 4,
         lambda: machine.commit(index, changes): 4,
         lambda: machine.abort(index): 1,
@@ -308,6 +316,7 @@ def test_a_life_at_random_is_what_the_model_says(seed: int) -> None:
         machine.replaying_the_edits_gives_the_same_state()
         machine.the_invalid_list_is_what_is_invalid_or_aborted_and_not_acknowledged()
         machine.only_what_somebody_must_deal_with_is_kept()
+        machine.everything_keeps_its_owner()
         machine.change_sets_are_kept_only_while_somebody_may_conflict_with_them()
 
 

@@ -24,6 +24,7 @@ from oncelog_service.storage.memory import Disk
 from oncelog_service.transactions import manager as manager_module
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.transactions.port import Owned
 from tests.patience import PATIENCE
 from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, opened, with_invalid
 from tests.world.clock import ManualClock
@@ -90,7 +91,7 @@ async def _too_late(manager: TransactionManager, begun: int, further: int, end: 
 async def test_a_pointer_that_was_never_handed_out_is_foreign(manager: TransactionManager) -> None:
     begun = (await manager.start(SHORT)).transaction_id
     for foreign in (7, begun - 1, begun + 1, 2**62):
-        assert await manager.enlist(foreign, ORDERS) is False
+        assert await manager.enlist(foreign, ORDERS) is None
         assert await manager.root(foreign) is None
         assert not manager.ended(foreign)
         assert await manager.states([foreign]) == {}
@@ -161,9 +162,9 @@ async def test_a_participant_is_noted_once_and_before_what_it_writes_next() -> N
         begun = (await manager.start(SHORT)).transaction_id
         writes = disk.writes
         disk.before_sync = gate = Gate()
-        assert await manager.enlist(begun, ORDERS) is True
+        assert await manager.enlist(begun, ORDERS) == Owned(None)
         edits = manager.state.number
-        assert await manager.enlist(begun, ORDERS) is True
+        assert await manager.enlist(begun, ORDERS) == Owned(None)
         assert manager.state.number == edits
         assert disk.writes == writes  # nobody waited
         gate.opened.set()

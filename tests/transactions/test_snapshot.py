@@ -31,10 +31,10 @@ P = 1_790_000_000_000_000_000
 HERE, THERE = "here:default/orders/1", "there:default/bestellungen-ü/1"
 
 LIFE: list[Edit] = [
-    Started(P, SHORT, 1_790_000_030_000),  # becomes invalid and nothing else
+    Started(P, SHORT, 1_790_000_030_000, "ada"),  # becomes invalid and nothing else
     Started(P + 1, LONG, 1_790_090_000_000),
-    Started(P + 2, SHORT, 1_790_000_030_000),  # commits while a younger one is in progress
-    Started(P + 3, SHORT, 1_790_000_030_000),
+    Started(P + 2, SHORT, 1_790_000_030_000, "loader"),  # commits while a younger one is in progress
+    Started(P + 3, SHORT, 1_790_000_030_000, "ada"),
     Checkpointed(P + 3, P + 4),
     Enlisted(P + 3, HERE),
     Enlisted(P + 4, THERE),
@@ -43,7 +43,7 @@ LIFE: list[Edit] = [
     Invalidated(P),
     Started(P + 5, SHORT, 1_790_000_030_000),
     HandedIn(P + 5, 1_790_090_000_000, "db", frozenset({b"c"})),
-    Started(P + 6, SHORT, 1_790_000_030_000),
+    Started(P + 6, SHORT, 1_790_000_030_000, "lädt"),
     Checkpointed(P + 6, P + 7),
     Enlisted(P + 7, HERE),
     Aborted(P + 6),
@@ -52,6 +52,8 @@ LIFE: list[Edit] = [
     Enlisted(P + 8, THERE),
     Committed(P + 8, frozenset({b"d", b"a"})),
     Acknowledged(P + 8, THERE),
+    *(Started(P + 9 + at, SHORT, 30_000, owner) for at, owner in enumerate(("loader", None, "ada", "loader"))),
+    *(Invalidated(P + 9 + at) for at in range(4)),  # those of one owner are no run of pointers
 ]
 
 
@@ -66,6 +68,16 @@ def test_the_bytes_of_a_snapshot_never_change() -> None:
     golden = bytes.fromhex((GOLDEN / "transaction_snapshot_v1.hex").read_text())
     assert encode_snapshot(lived()) == golden
     assert encode_snapshot(decode_snapshot(golden)) == golden
+
+
+def test_a_snapshot_keeps_whose_everything_is() -> None:
+    state = lived()
+    back = decode_snapshot(encode_snapshot(state))
+    owners = {pointer: state.owner(pointer) for pointer in state.roots}
+    assert {pointer: back.owner(pointer) for pointer in back.roots} == owners
+    assert (owners[P], owners[P + 1], owners[P + 4], owners[P + 7]) == ("ada", None, "ada", "lädt")
+    assert [owners[P + 9 + at] for at in range(4)] == ["loader", None, "ada", "loader"]
+    assert list(back.ended)[:5] == sorted(list(back.ended)[:5])
 
 
 @pytest.mark.parametrize("at", [0, 4])
@@ -95,8 +107,10 @@ def test_no_flipped_bit_and_no_cut_of_a_snapshot_goes_unnoticed() -> None:
 
 def test_the_bytes_of_an_outcome_never_change_and_others_are_refused() -> None:
     golden = bytes.fromhex((GOLDEN / "transaction_outcome_v1.hex").read_text())
-    assert encode_outcome(Outcome(P, "aborted")) == golden
-    assert decode_outcome(golden) == Outcome(P, "aborted")
-    for wrong in (b"\x02" + golden[1:], b"\x01\x04" + golden[2:], golden[:-1], golden + b"\x00", b""):
+    assert encode_outcome(Outcome(P, "aborted", "ada")) == golden
+    assert decode_outcome(golden) == Outcome(P, "aborted", "ada")
+    nobodys = golden[: -len(b"ada")]
+    assert decode_outcome(nobodys) == Outcome(P, "aborted")
+    for wrong in (b"\x02" + golden[1:], b"\x01\x04" + golden[2:], nobodys[:-1], golden + b"\xff", b""):
         with pytest.raises(StoreDamaged):
             decode_outcome(wrong)

@@ -267,6 +267,8 @@ class TransactionStatus(Resource):
     """Its further write pointers, oldest first."""
     participants: list[str] = Field(default_factory=list)
     """The topics that hold messages of it which are not settled yet."""
+    owner: str | None = None
+    """The principal that began it; null: the service knew of none then."""
 
 
 class StartTransaction(Request):
@@ -306,6 +308,15 @@ class PruneInvalid(Request):
 
     write_pointers: list[int] | None = None
     before_ms: int | None = None
+
+
+class Enlisted(Resource):
+    """The answer to a participant that is about to hold messages of a transaction."""
+
+    enlisted: bool
+    """False: its write pointer was never handed out here."""
+    owner: str | None = None
+    """The principal whose transaction it is."""
 
 
 class Settlement(Resource):
@@ -614,6 +625,8 @@ class AtomicOutcome(Resource):
     reason: str | None = None
     """Why it was aborted: an error's code, ``timed_out``, ``asked`` or ``not_named``."""
     detail: str | None = None
+    owner: str | None = None
+    """The principal that began it; null: the service knew of none then."""
 
     @property
     def committed(self) -> bool:
@@ -631,3 +644,5 @@ class GroupProducer(Resource):
     transaction: str
     messages: int
     checksum: str | None
+    owner: str | None = None
+    """The principal whose commit it is: no other one commits under this name; null: anybody does."""

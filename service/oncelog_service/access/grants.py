@@ -23,6 +23,8 @@ _GRANT = re.compile(
     rf"(?P<right>read|write|manage):(?P<namespace>[A-Za-z0-9_*]{{1,249}})/(?P<topic>{_NAME})"
     r"(?::(?P<producers>[A-Za-z0-9_.:@=*-]{1,249}))?"
 )
+NAMELESS = ("anonymous", "oncelog")
+"""The principals that nobody is alone: everybody who reaches an open service, and the instances over one store."""
 _REMEMBERED = 4_096
 """Answers that a principal keeps; then it begins anew."""
 
@@ -148,13 +150,14 @@ class Principal:
                 return
         raise self._refused(Right.WRITE, f"{namespace}/{topic}", producer)
 
-    def check_owner(self, owner: str | None, what: str) -> None:
-        """Raises NotAllowed unless ``owner``, who began it, is this principal; None: whoever began it had no name.
+    @property
+    def owner(self) -> str | None:
+        """Who owns what this one begins; None: nobody, as it has no name of its own."""
+        return None if self.name in NAMELESS else self.name
 
-        Who has `operate` may end what others began.
-        """
-        if owner is not None and owner != self.name and not self.may(Right.OPERATE):
-            raise NotAllowed(f"{what} belongs to another principal than {self.name}", principal=self.name, right="operate")
+    def whose(self, right: Right = Right.ADMIN) -> str | None:
+        """Whose things it may touch (owners.py): those of this name; None: with this right those of everybody."""
+        return None if self.may(right) else self.name
 
     def _refused(self, right: Right, topic: str, producer: str | None = None) -> NotAllowed:
         missing = right.value if right in _SERVICE_WIDE else f"{'read' if right is Right.DESCRIBE else right.value}:{topic}"
@@ -163,5 +166,5 @@ class Principal:
         return NotAllowed(f"{self.name} may not do this: the grant {missing} is missing", principal=self.name, right=missing)
 
 
-EVERYBODY = Principal("anonymous", [Grant(Right.ADMIN)])
+EVERYBODY = Principal(NAMELESS[0], [Grant(Right.ADMIN)])
 """Who asks a service that listens to this machine alone and has no tokens."""

@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from oncelog.errors import InvalidRequest
-from oncelog_service.access.grants import Grant
+from oncelog_service.access.grants import NAMELESS, Grant
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import TokenRow, decode_record, encode_record
 
@@ -24,7 +24,7 @@ PREFIX = "oncelog_"
 CERTIFICATE = "cert:"
 _NAME = re.compile(r"cert:[A-Za-z0-9_.@=:/+-]{1,200}|[A-Za-z0-9_.@=-]{1,200}", re.ASCII)
 _LONGEST_MS = 100 * 366 * 86_400_000
-_RESERVED = ("anonymous", "oncelog", "settings")
+_RESERVED = (*NAMELESS, "settings")
 
 
 class Token(NamedTuple):

@@ -31,9 +31,11 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import AtomicOutcome, GroupProducer
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
+from oncelog_service.access.grants import EVERYBODY, Principal, Right
+from oncelog_service.access.owners import check_owner, may_touch
 from oncelog_service.atomic.checks import check_begin, check_commit, check_stage
 from oncelog_service.atomic.endings import ASKED, Brought, Endings, again
-from oncelog_service.atomic.ledger import Ledger, check_assignable, fenced, not_in_progress
+from oncelog_service.atomic.ledger import Ledger, check_assignable, fenced, not_in_progress, producer_of, what
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.atomic.outcomes import forgettable
 from oncelog_service.atomic.plan import GiveUp, Transaction
@@ -85,29 +87,40 @@ class AtomicCommits:
 
     # --- begin
 
-    async def begin(self, id: str | None, group: str, timeout_ms: int | None, of: str | None) -> AtomicOutcome:  # noqa: A002
+    async def begin(
+        self,
+        id: str | None,  # noqa: A002
+        group: str,
+        timeout_ms: int | None,
+        of: str | None,
+        principal: Principal = EVERYBODY,
+    ) -> AtomicOutcome:
         """Begins a transaction, or a branch ``of`` another one; the same id again begins nothing twice.
 
         Raises:
+            NotAllowed: that, or the one it is for, belongs to another principal.
             InvalidRequest; TransactionExists: it was begun differently; TransactionNotInProgress: the one it is for has ended.
             DiskFull.
         """
         check_begin(id, group, timeout_ms, of, self._limits)
         if id is None:
-            await self._check_parent(of, group)
-            begun, written = self._begin_now(None, group, timeout_ms, of)
+            await self._check_parent(of, group, principal)
+            begun, written = self._begin_now(None, group, timeout_ms, of, principal.owner)
             outcome = self.ledger.status(begun)
             await written
             return outcome
         async with self._changing(id):
             ended = await self.ledger.find_ended(id)
             if ended is not None:
+                check_owner(ended.outcome.owner, principal.whose(), what(id))
                 _check_same(ended.outcome, group, of)
                 return ended.outcome
             number, done = self.ledger.numbers.get(id), None
             if number is None:
-                await self._check_parent(of, group)
-                number, done = self._begin_now(id, group, timeout_ms, of)
+                await self._check_parent(of, group, principal)
+                number, done = self._begin_now(id, group, timeout_ms, of, principal.owner)
+            else:
+                await self._check_owner(number, principal)
             outcome = self.ledger.status(number)  # now: while this waits, a commit may name it as a branch, which ends it
             _check_same(outcome, group, of)
             await (self._writer.drained() if done is None else done)
@@ -119,21 +132,30 @@ class AtomicCommits:
         group: str,
         timeout_ms: int | None,
         of: str | None,
+        owner: str | None,
     ) -> tuple[int, asyncio.Future[None]]:
         check_assignable(id)
         self._writer.check()
         self._writer.admit()
         batch = Batch()
         with self._writer.moving():
-            number = self.ledger.begin(batch, id, group, timeout_ms, of).number
+            number = self.ledger.begin(batch, id, group, timeout_ms, of, owner).number
             return number, self._writer.submit(batch)
 
-    async def _check_parent(self, of: str | None, group: str) -> None:
-        """Raises InvalidRequest: it is of another group, so its commit cannot name this one; TransactionNotInProgress."""
+    async def _check_owner(self, number: int, principal: Principal, right: Right = Right.ADMIN) -> None:
+        """Raises NotAllowed unless the transaction in progress is the principal's, once it is on disk whose it is."""
+        transaction = self.ledger.find(number)
+        if not may_touch(transaction.owner, principal.whose(right)):
+            await self._writer.drained()
+            check_owner(transaction.owner, principal.whose(right), what(transaction.id), right)
+
+    async def _check_parent(self, of: str | None, group: str, principal: Principal) -> None:
+        """Raises InvalidRequest: its commit cannot name one of another group; NotAllowed, TransactionNotInProgress."""
         if of is None:
             return
         number = self.ledger.numbers.get(of)
         if number is not None:
+            await self._check_owner(number, principal)
             group_of = self.ledger.find(number).group
             if group_of != group:
                 raise InvalidRequest(f"transaction {of!r} is of group {group_of!r}: a branch of it must be, too")
@@ -141,14 +163,24 @@ class AtomicCommits:
         ended = await self.ledger.find_ended(of)
         if ended is not None:
             await self._writer.drained()
+            check_owner(ended.outcome.owner, principal.whose(), what(of))
             raise not_in_progress(of, ended.outcome.state, "nothing can be staged for it")
 
     # --- stage
 
-    async def stage(self, id: str, namespace: str, topic: str, chunk: int, request: PublishRequest) -> None:  # noqa: A002
+    async def stage(
+        self,
+        id: str,  # noqa: A002
+        namespace: str,
+        topic: str,
+        chunk: int,
+        request: PublishRequest,
+        principal: Principal = EVERYBODY,
+    ) -> None:
         """Stages messages on a topic, as this chunk of the transaction. The same chunk again is stored once.
 
         Raises:
+            NotAllowed: the transaction belongs to another principal.
             InvalidRequest, ExpectationsNotChecked, TransactionalMismatch, ChunkReused, ProducerFenced, SequenceGap,
             TransactionNotFound, TransactionNotInProgress, TopicNotFound: definite, nothing is staged.
             StorageUnavailable, DiskFull: definite. StorageFailed: not definite; send the same chunk again.
@@ -158,11 +190,12 @@ class AtomicCommits:
         log.check_staged(request)
         number = self.ledger.numbers.get(id)
         if number is None:
-            raise await self.ledger.no_longer(id)
+            raise await self.ledger.no_longer(id, principal.whose())
+        await self._check_owner(number, principal)
         staged = await self._staged(log, _ref(log, namespace, topic), number)
         if not self.ledger.is_open(number):
             log.atomic.close(number)  # it ended while that was read
-            raise await self.ledger.no_longer(id)
+            raise await self.ledger.no_longer(id, principal.whose())
         try:
             new = log.atomic.is_new(staged, chunk, request)
         except OncelogError:
@@ -191,13 +224,15 @@ class AtomicCommits:
 
     # --- commit
 
-    async def commit(self, id: str, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
+    async def commit(self, id: str, request: CommitRequest, principal: Principal = EVERYBODY) -> AtomicOutcome:  # noqa: A002
         """Commits what was staged under the id, what the request carries, and the branches that it names: all or nothing.
 
         The answer comes when the messages are there. The same again under the same id answers the same; so does, for a commit
         with a producer and sequence id, the same of those under another id.
 
         Raises:
+            NotAllowed: it, a branch or the newest commit under the producer belongs to another principal; nothing was committed,
+                and nobody is told what became of that.
             TransactionNotFound, TransactionExists, InvalidRequest: nothing was committed.
             TransactionNotInProgress: it was aborted, or timed out; or it is committed, and this request carries messages,
                 branches or a number that were not. A refusal that ended it is raised again as it was:
@@ -210,17 +245,19 @@ class AtomicCommits:
         async with self._changing(id):
             ended = await self.ledger.find_ended(id)
             if ended is not None:
+                check_owner(ended.outcome.owner, principal.whose(), what(id))
                 if request.group not in (None, ended.outcome.group):
                     raise _exists(id, ended.outcome.group)
                 return again(ended, request)
             number = self.ledger.numbers.get(id)
             if number is not None:
+                await self._check_owner(number, principal)
                 self._check_can_commit(self.ledger.find(number), request)
             elif request.group is None:
                 raise TransactionNotFound(
                     f"no transaction {id!r} was begun; name its group to begin it with the commit", transaction=id
                 )
-            return await self._decide(id, number, request)
+            return await self._decide(id, number, request, principal)
 
     def _check_can_commit(self, transaction: Transaction, request: CommitRequest) -> None:
         if request.group not in (None, transaction.group):
@@ -228,21 +265,37 @@ class AtomicCommits:
         if transaction.of is not None:
             raise InvalidRequest(f"{transaction.id!r} is a branch of {transaction.of!r}: commit that, and name this one")
 
-    async def _decide(self, id: str, number: int | None, request: CommitRequest) -> AtomicOutcome:  # noqa: A002
+    async def _decide(
+        self,
+        id: str,  # noqa: A002
+        number: int | None,
+        request: CommitRequest,
+        principal: Principal,
+    ) -> AtomicOutcome:
+        owner, by = principal.owner, principal.whose()
         transaction = None if number is None else self.ledger.find(number)
+        if transaction is None and request.producer is not None:
+            await self._check_producer(str(request.group), request.producer, by)  # before anything is begun
         brought, refusal = await self._brought(request.parts)
         if transaction is None:
             group = request.group
             assert group is not None  # checked
             check_assignable(id)
             if refusal is None:
-                begin = partial(self.ledger.begin, id=id, group=group)
-                committed = await self.endings.at_once(begin, group, request, brought)
+                begin = partial(self.ledger.begin, id=id, group=group, owner=owner)
+                committed = await self.endings.at_once(begin, group, request, brought, by)
                 if committed is not None:
                     return committed
-            number, _ = self._begin_now(id, group, None, None)
+            number, _ = self._begin_now(id, group, None, None, owner)
             transaction = self.ledger.find(number)
-        return await self.endings.decide(transaction, request, brought, refusal)
+        return await self.endings.decide(transaction, request, brought, refusal, by)
+
+    async def _check_producer(self, group: str, name: str, by: str | None, right: Right = Right.ADMIN) -> None:
+        """Raises NotAllowed: the newest commit under the name is another principal's; that is on disk then."""
+        row = self.ledger.producers.get((group, name))
+        if row is not None and not may_touch(row.owner, by):
+            await self._writer.drained()
+            check_owner(row.owner, by, producer_of(group, name), right)
 
     async def _brought(self, parts: Sequence[Part]) -> tuple[list[Brought], OncelogError | None]:
         """Returns what a commit brings; nothing, and the refusal, where it names a topic that does not take it.
@@ -261,27 +314,33 @@ class AtomicCommits:
 
     # --- abort
 
-    async def abort(self, id: str) -> AtomicOutcome:  # noqa: A002
-        """Aborts a transaction; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""
+    async def abort(self, id: str, principal: Principal = EVERYBODY) -> AtomicOutcome:  # noqa: A002
+        """Aborts a transaction; idempotent. Raises TransactionNotInProgress, TransactionNotFound; NotAllowed: it is another's."""
+        by = principal.whose(Right.OPERATE)
         async with self._changing(id):
             ended = await self.ledger.find_ended(id)
             number = self.ledger.numbers.get(id)
             if ended is None and number is not None:
+                await self._check_owner(number, principal, Right.OPERATE)
                 return await self.endings.abort(self.ledger.find(number), ASKED, "it was aborted")
             if ended is not None and ended.outcome.state == "aborted":
+                check_owner(ended.outcome.owner, by, what(id), Right.OPERATE)
                 return ended.outcome
-            raise await self.ledger.no_longer(id)
+            raise await self.ledger.no_longer(id, by)
 
     # --- ask
 
-    async def show(self, id: str) -> AtomicOutcome:  # noqa: A002
-        """Returns what became of a transaction, once that is durable. Raises TransactionNotFound."""
+    async def show(self, id: str, principal: Principal = EVERYBODY) -> AtomicOutcome:  # noqa: A002
+        """Returns what became of a transaction, once that is durable. Raises TransactionNotFound; NotAllowed: it is another's."""
+        by = principal.whose(Right.OPERATE)
         ended = await self.ledger.find_ended(id)
         if ended is not None:
+            check_owner(ended.outcome.owner, by, what(id), Right.OPERATE)
             return ended.outcome
         number = self.ledger.numbers.get(id)
         if number is None:
-            raise await self.ledger.no_longer(id)
+            raise await self.ledger.no_longer(id, by)
+        await self._check_owner(number, principal, Right.OPERATE)
         outcome = self.ledger.status(number)
         await self._writer.drained()
         return outcome
@@ -300,10 +359,12 @@ class AtomicCommits:
         await self._writer.drained()
         return found
 
-    async def producer(self, group: str, name: str) -> GroupProducer:
-        """Returns the newest commit under a producer's name. Raises GroupProducerNotFound."""
+    async def producer(self, group: str, name: str, principal: Principal = EVERYBODY) -> GroupProducer:
+        """Returns the newest commit under a producer's name. Raises GroupProducerNotFound; NotAllowed: it is another's."""
         row = self.ledger.producers.get((group, name))
         await self._writer.drained()
+        if row is not None:
+            check_owner(row.owner, principal.whose(Right.OPERATE), producer_of(group, name), Right.OPERATE)
         if row is None:
             raise GroupProducerNotFound(f"group {group[:249]!r} knows of no producer {name[:249]!r}")
         return GroupProducer(
@@ -314,15 +375,20 @@ class AtomicCommits:
             transaction=row.transaction,
             messages=row.messages,
             checksum=row.checksum,
+            owner=row.owner,
         )
 
-    async def forget_producer(self, group: str, name: str, incarnation: str | None = None) -> None:
+    async def forget_producer(
+        self, group: str, name: str, incarnation: str | None = None, principal: Principal = EVERYBODY
+    ) -> None:
         """Forgets a producer: its next sequence id and incarnation may be any.
 
         ``incarnation``: only if its newest commit is of this one.
 
-        Raises GroupProducerNotFound; ProducerFenced: it is of another. Nothing is forgotten then.
+        Raises GroupProducerNotFound; ProducerFenced: it is of another; NotAllowed: its newest commit is another principal's.
+        Nothing is forgotten then.
         """
+        await self._check_producer(group, name, principal.whose(Right.OPERATE), Right.OPERATE)
         row = self.ledger.producers.get((group, name))
         if row is None or incarnation not in (None, row.incarnation):
             await self.producer(group, name)  # the refusal waits until what it was judged against is synced

@@ -19,6 +19,7 @@ from oncelog.errors import (
     BranchGone,
     DiskFull,
     KeyInTransaction,
+    NotAllowed,
     OncelogError,
     ProducerInTransaction,
     StorageUnavailable,
@@ -29,7 +30,8 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, PublishRequest
-from oncelog_service.atomic.ledger import Ledger, not_in_progress, outcome
+from oncelog_service.access.owners import check_owner
+from oncelog_service.atomic.ledger import Ledger, not_in_progress, outcome, what
 from oncelog_service.atomic.outcomes import Ended, fingerprint
 from oncelog_service.atomic.plan import Transaction
 from oncelog_service.atomic.records import Abort, Commit, TopicRef
@@ -50,6 +52,7 @@ _NOT_ENDING = (
     DiskFull,
     TopicDamaged,
     BranchGone,
+    NotAllowed,
     TransactionNotInProgress,
 )
 """Refusals that change nothing: they may pass, or are about another request than the first."""
@@ -105,10 +108,16 @@ class Endings:
     # --- commit
 
     async def decide(
-        self, transaction: Transaction, request: CommitRequest, brought: Sequence[Brought], refusal: OncelogError | None = None
+        self,
+        transaction: Transaction,
+        request: CommitRequest,
+        brought: Sequence[Brought],
+        refusal: OncelogError | None = None,
+        by: str | None = None,
     ) -> AtomicOutcome:
         """Judges a commit; then it is committed on every topic, or nothing of it is on any. Raises the refusal.
 
+        ``by``: whose the branches must be that it names, and the producer; None: whoever's.
         ``refusal``: known before, of what it brings; it still may be a duplicate, or have ended.
         """
         if self._ledger.is_open(transaction.number) and transaction.expires <= self._ledger.running.now_ms():
@@ -121,12 +130,12 @@ class Endings:
                 overtaken = await self._overtaken(transaction, request)
                 if overtaken is not None:
                     return overtaken
-                original = self._ledger.original(transaction.group, request)
+                original = self._ledger.original(transaction.group, request, by)
                 if original is not None:
                     return await self._duplicate(transaction, request, original, brought)
                 if refusal is not None:
                     raise refusal
-                branches = self._branches(transaction, request)
+                branches = self._branches(transaction, request, by)
                 holders = _holders(transaction, carried, branches)
                 self._writer.check()
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
@@ -142,7 +151,12 @@ class Endings:
         return await self._commit(lambda _: transaction, request, branches, work)
 
     async def at_once(
-        self, begin: Callable[[Batch], Transaction], group: str, request: CommitRequest, brought: Sequence[Brought]
+        self,
+        begin: Callable[[Batch], Transaction],
+        group: str,
+        request: CommitRequest,
+        brought: Sequence[Brought],
+        by: str | None = None,
     ) -> AtomicOutcome | None:
         """Begins a transaction and commits it in one write, if it brings all of its messages and nothing stands in its way; None:
         that cannot be said without waiting, and nothing was done.
@@ -153,7 +167,7 @@ class Endings:
             return None
         work: dict[TopicRef, _Work] = {}
         try:
-            if self._ledger.original(group, request) is not None:
+            if self._ledger.original(group, request, by) is not None:
                 return None
             self._writer.check()
             for each in brought:
@@ -178,12 +192,17 @@ class Endings:
         assert ended is not None  # it is not open
         return again(ended, request)
 
-    def _branches(self, transaction: Transaction, request: CommitRequest) -> list[Transaction]:
-        """Returns the branches that it names. Raises BranchGone."""
+    def _branches(self, transaction: Transaction, request: CommitRequest, by: str | None) -> list[Transaction]:
+        """Returns the branches that it names. Raises BranchGone; NotAllowed: one is not that of ``by``.
+
+        What is staged was looked at when it was: its topics are those that the owner may write to, who alone commits it.
+        """
         found = []
         for name in request.branches:
             number = self._ledger.numbers.get(name)
             branch = None if number is None else self._ledger.find(number)
+            if branch is not None:
+                check_owner(branch.owner, by, what(name))
             if branch is None or branch.group != transaction.group or branch.of not in (None, transaction.id):
                 raise BranchGone(
                     f"branch {name!r} cannot become part of {transaction.id!r}: there is none that is in progress in group "
@@ -279,7 +298,9 @@ class Endings:
 
     def _note_producer(self, batch: Batch, group: str, became: AtomicOutcome) -> None:
         if became.producer is not None and became.sequence_id is not None:
-            row = GroupProducerRow(became.sequence_id, became.incarnation, became.id, became.messages or 0, became.checksum)
+            row = GroupProducerRow(
+                *(became.sequence_id, became.incarnation, became.id, became.messages or 0, became.checksum, became.owner)
+            )
             self._ledger.producers[group, became.producer] = row
             batch.put(Table.GROUP_PRODUCER, group_producer_key(group, became.producer), encode_record(row))
 

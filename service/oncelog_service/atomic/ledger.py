@@ -16,6 +16,7 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import AtomicOutcome, AtomicState, AtomicTopic
 from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_service.access.owners import check_owner
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcome, read_ended
 from oncelog_service.atomic.plan import GiveUp, Transaction
@@ -86,6 +87,7 @@ class Ledger:
         group: str,
         timeout_ms: int | None = None,
         of: str | None = None,
+        owner: str | None = None,
     ) -> Transaction:
         """Adds to ``batch`` that a transaction begins.
 
@@ -96,7 +98,7 @@ class Ledger:
         self._partition_of[number] = crc32(group.encode()) % self._partitions
         self.numbers[id] = number
         now = self._clock.now_ms()
-        self.append(batch, Begin(number, id, group, now, now + (timeout_ms or self._limits.default_timeout_ms), of))
+        self.append(batch, Begin(number, id, group, now, now + (timeout_ms or self._limits.default_timeout_ms), of, owner))
         put_id(batch, id, number)
         begun = self.find(number)
         begun.expires = self.running.now_ms() + begun.expires - begun.began
@@ -166,10 +168,11 @@ class Ledger:
         number = await read(number_of, self._store, id) if shared else read_at_once(number_of, self._store, id)
         return None if number is None else await read(read_ended, self._store, id)
 
-    async def no_longer(self, id: str) -> OncelogError:  # noqa: A002
-        """Returns the reason why nothing can be done with the transaction of this id."""
+    async def no_longer(self, id: str, by: str | None = None) -> OncelogError:  # noqa: A002
+        """Returns the reason why nothing can be done with the transaction of this id. Raises NotAllowed: it is not ``by``'s."""
         ended = await self.find_ended(id)
         if ended is not None:
+            check_owner(ended.outcome.owner, by, what(id))
             return not_in_progress(id, ended.outcome.state, ended.outcome.detail or "nothing was done", ended.outcome.reason)
         return TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
 
@@ -181,13 +184,17 @@ class Ledger:
         """Returns the state of a transaction in progress."""
         return outcome(self.find(number), "in_progress")
 
-    def original(self, group: str, request: CommitRequest) -> GroupProducerRow | None:
-        """Returns the producer's newest commit, if its sequence id is that of this one or higher. Raises ProducerFenced."""
+    def original(self, group: str, request: CommitRequest, by: str | None = None) -> GroupProducerRow | None:
+        """Returns the producer's newest commit, if its sequence id is that of this one or higher.
+
+        Raises ProducerFenced; NotAllowed: that commit is not one of ``by``, who might fence or outrun its principal.
+        """
         if request.producer is None or request.sequence_id is None:
             return None
         row = self.producers.get((group, request.producer))
         if row is None:
             return None
+        check_owner(row.owner, by, producer_of(group, request.producer))
         if row.incarnation != request.incarnation:
             raise fenced(group, request.producer, request.incarnation, row.incarnation)
         return row if request.sequence_id <= row.sequence_id else None
@@ -207,6 +214,7 @@ def outcome(
         "began_ms": transaction.began,
         "expires_ms": transaction.expires if state == "in_progress" else None,
         "of": transaction.of,
+        "owner": transaction.owner,
         "branches": [],
         "topics": [_topic(topic, copied) for topic, copied in placed.items()],
     }
@@ -229,6 +237,16 @@ def check_assignable(id: str | None) -> None:  # noqa: A002
     """Raises InvalidRequest for an id that only we assign."""
     if id is not None and id.isdigit():
         raise InvalidRequest(f"ids of digits only are the ones that the service assigns; {id} is none of them")
+
+
+def what(id: str) -> str:  # noqa: A002
+    """Returns what a refusal calls an atomic commit."""
+    return f"transaction {id!r}"
+
+
+def producer_of(group: str, name: str) -> str:
+    """Returns what a refusal calls a producer of a group."""
+    return f"producer {name!r} of group {group!r}"
 
 
 def not_in_progress(id: str, state: str, detail: str, reason: str | None = None) -> TransactionNotInProgress:  # noqa: A002

@@ -37,6 +37,7 @@ class Transaction:
     expires: int
     """Milliseconds, as it was recorded; who measures time-outs sets it to a time of a clock of its own."""
     of: str | None
+    owner: str | None
     first_position: int
     """Of its Begin."""
     keep_from: int

@@ -31,6 +31,8 @@ class Begin(NamedTuple):
     """Milliseconds: when it is given up unless it is committing by then."""
     of: str | None
     """Of a branch: the id of the transaction that it is for, which need not have begun."""
+    owner: str | None = None
+    """The principal that began it; None: nobody with a name."""
 
 
 class Enlist(NamedTuple):
@@ -60,7 +62,7 @@ RECORDS = EventLog[Record](
     Table.JOURNAL,
     "record of atomic commits",
     {
-        Begin: (NUMBER, TEXT, TEXT, NUMBER, NUMBER, OPTIONAL_TEXT),
+        Begin: (NUMBER, TEXT, TEXT, NUMBER, NUMBER, OPTIONAL_TEXT, OPTIONAL_TEXT),
         Enlist: (NUMBER, record(TopicRef, TEXT, TEXT, NUMBER)),
         Commit: (NUMBER, NUMBERS),
         Abort: (NUMBER,),

@@ -162,10 +162,11 @@ class Settling:
 
     # --- roll back
 
-    async def roll_back(self, rollback: Rollback) -> None:
+    async def roll_back(self, rollback: Rollback, by: str | None = None) -> None:
         """Roll back rows of the pointer's requests, as the client asks for. Idempotent.
 
         Raises:
+            NotAllowed: the transaction is not that of ``by``.
             RollbackRefused: the range is not exactly what requests of this pointer published here. Nothing is changed.
             TransactionNotInProgress: it has committed. StaleMessageId: the rows belong to an older generation.
         """
@@ -176,6 +177,7 @@ class Settling:
             return  # a request that stored nothing has nothing to roll back
         if rollback.start[0] < self._created:
             raise StaleMessageId("the rows to roll back are older than this generation of the topic")
+        await self._pointers.check_owner(pointer, by)
         async with self._pointers.changing(pointer), self._pointers.refusing_for_good(pointer):
             await self._writer.drained()
             state = (await self._transactions.states([pointer])).get(pointer)

@@ -173,12 +173,14 @@ class TopicLog:
 
     # --- publish --------------------------------------------------------------------------------------------------------
 
-    async def publish(self, request: PublishRequest) -> PublishResponse:
+    async def publish(self, request: PublishRequest, by: str | None = None) -> PublishResponse:
         """Store the messages that are new, once; answer when they, and whatever the answer depends on, are synced.
 
-        With a write pointer they belong to its transaction, and without messages what is stored under it appears.
+        With a write pointer they belong to its transaction, and without messages what is stored under it appears. ``by``: whose
+        transaction that must be; None: whoever's.
 
         Raises:
+            NotAllowed,
             InvalidRequest, RequestTooLarge, TransactionalMismatch, UnknownWritePointer, TransactionNotInProgress, ProducerFenced,
             SequenceGap, SequenceReused, ProducerInTransaction, StoredGroupPublished, ExpectationsNotChecked, OffsetMismatch,
             KeyInTransaction: definite; nothing is stored.
@@ -191,7 +193,7 @@ class TopicLog:
             self._expectations.check_on()
         if pointer is None:
             return await self._publish(request)
-        async with self._pointers.entered(pointer):
+        async with self._pointers.entered(pointer, by):
             if not request.payloads:
                 return await self._transactional.publish_stored(request, pointer)
             return await self._publish(request)
@@ -264,7 +266,7 @@ class TopicLog:
         check_publish(request, self._limits.max_messages)
         check_mode(self.topic.row.properties, transactional=False)
 
-    async def store(self, request: PublishRequest) -> PublishResponse:
+    async def store(self, request: PublishRequest, by: str | None = None) -> PublishResponse:
         """Put messages under a write pointer, unseen until the pointer is published. Retries of a named producer store nothing.
 
         Raises as publish does.
@@ -272,7 +274,7 @@ class TopicLog:
         check_store(request, self._limits.max_messages)
         check_mode(self.topic.row.properties, transactional=True)
         assert request.write_pointer is not None  # checked
-        async with self._pointers.entered(request.write_pointer):
+        async with self._pointers.entered(request.write_pointer, by):
             return await self._transactional.store(request, request.write_pointer)
 
     def _rows_again(self, known: Known, pointer: int | None) -> list[bytes]:

@@ -51,6 +51,9 @@ def _avro(name: str) -> dict[str, str]:
 _LIMIT = {"limit": "at most so many, 1 to 2000"}
 _NAMED = {"after": "names behind this one", **_LIMIT}
 _PROPERTIES = {JSON: dict[str, str | int | bool]}
+_FOR = {
+    transactions.OWNER: "whose the transaction is, empty: whoever's; only from services with the right operate, for their clients"
+}
 _TRANSACTION = {JSON: transactions.StartedTransaction, THRIFT: bytes}
 
 _ENDED = (errors.TransactionNotFound, errors.TransactionNotInProgress)
@@ -59,18 +62,20 @@ _CONFLICT = (*_ENDED, errors.TransactionConflict)
 TRANSACTION_ROUTES = (
     Route(
         "POST", TRANSACTIONS, transactions.start, "Start a transaction", (errors.Overloaded, errors.DiskFull),
-        gives=_TRANSACTION, right=None,
+        query=_FOR, gives=_TRANSACTION, right=None,
     ),
     Route(
         "GET", TRANSACTIONS, transactions.list_, "List transactions in progress, or invalid ones",
-        query={"state": "in_progress (the default) or invalid", "after": "write pointers above this one", **_LIMIT},
-        right=Right.OPERATE,
+        query={"state": "in_progress (the default) or invalid", "after": "write pointers above this one", **_LIMIT, **_FOR},
+        right=None,
     ),
     Route(
         "POST", TRANSACTIONS + "/prune", transactions.prune, "Prune the list of invalid transactions",
         right=Right.OPERATE, audited=True,
     ),
-    Route("POST", TRANSACTIONS + "/states", transactions.states, "Ask for the states of many transactions", right=Right.OPERATE),
+    Route(
+        "POST", TRANSACTIONS + "/states", transactions.states, "Ask for the states of many transactions", query=_FOR, right=None,
+    ),
     Route(
         "GET", TRANSACTIONS + "/unacknowledged", transactions.unacknowledged, "Wait for ended transactions",
         query={"storeId": "whose participants", "wait": "ms to hold an empty answer"},
@@ -80,24 +85,28 @@ TRANSACTION_ROUTES = (
         "POST", TRANSACTIONS + "/unacknowledged", transactions.ask_unacknowledged, "Wait for those that one instance serves",
         right=Right.OPERATE,
     ),
-    Route("GET", TRANSACTION, transactions.show, "Show what became of a transaction", (errors.TransactionNotFound,), right=None),
+    Route(
+        "GET", TRANSACTION, transactions.show, "Show what became of a transaction", (errors.TransactionNotFound,), query=_FOR,
+        right=None,
+    ),
     Route(
         "POST", TRANSACTION + "/can-commit", transactions.can_commit, "Ask whether a transaction can commit", _CONFLICT,
-        right=None,
+        query=_FOR, right=None,
     ),
-    Route("POST", TRANSACTION + "/commit", transactions.commit, "Commit a transaction", _CONFLICT, right=None),
+    Route("POST", TRANSACTION + "/commit", transactions.commit, "Commit a transaction", _CONFLICT, query=_FOR, right=None),
     Route(
         "POST", TRANSACTION + "/abort", transactions.abort, "Abort a transaction", (*_ENDED, errors.TransactionPrepared),
-        right=None,
+        query=_FOR, right=None,
     ),
-    Route("POST", TRANSACTION + "/invalidate", transactions.invalidate, "Give a transaction up", _ENDED, right=None),
+    Route("POST", TRANSACTION + "/invalidate", transactions.invalidate, "Give a transaction up", _ENDED, query=_FOR, right=None),
     Route(
         "POST", TRANSACTION + "/checkpoint", transactions.checkpoint, "Get a further write pointer", (*_ENDED, errors.DiskFull),
+        query=_FOR,
         gives=_TRANSACTION, right=None,
     ),
     Route(
         "POST", TRANSACTION + "/participants", transactions.enlist, "Enlist a participant", (errors.TransactionNotInProgress,),
-        right=Right.OPERATE,
+        query=_FOR, right=Right.OPERATE,
     ),
     Route(
         "DELETE", PARTICIPANT, transactions.acknowledge, "Say that a participant has acknowledged the end",
@@ -171,7 +180,7 @@ _ATOMIC_ROUTES = (
         "DELETE", GROUP_PRODUCER, atomic.forget_producer, "Forget a producer of a group",
         (errors.GroupProducerNotFound, errors.ProducerFenced),
         query={"incarnation": "only if its newest commit is of this one"},
-        right=Right.OPERATE, audited=True,
+        right=None, audited=True,
     ),
 )  # fmt: skip
 
@@ -252,7 +261,8 @@ _MESSAGE_ROUTES = (
     ),
     Route(
         "POST", TOPIC + "/rollback", messages.rollback, "Roll back what a transactional publish stored",
-        (errors.StaleMessageId, errors.RollbackRefused, errors.TransactionNotInProgress), takes=_avro("PublishResponse"),
+        (errors.StaleMessageId, errors.RollbackRefused, errors.TransactionNotInProgress, errors.TransactionsUnavailable),
+        takes=_avro("PublishResponse"),
         right=Right.WRITE,
     ),
     Route(

@@ -139,6 +139,8 @@ class GroupProducerRow:
     """Its id."""
     messages: int
     checksum: str | None
+    owner: str | None = None
+    """The principal whose commit it is; no other one commits under the name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ Edits: TypeAlias = tuple[Edit, ...]
 _NO_KEYS: frozenset[bytes] = frozenset()
 
 
-def start(state: TransactionsState, kind: TransactionType, lifetime_ms: int, now_ms: int) -> Edits:
+def start(state: TransactionsState, kind: TransactionType, lifetime_ms: int, now_ms: int, owner: str | None = None) -> Edits:
     """Begins a transaction that times out after ``lifetime_ms``; ``now_ms`` numbers it, and decides nothing."""
-    return (Started(_next_pointer(state, now_ms), kind, lifetime_ms),)
+    return (Started(_next_pointer(state, now_ms), kind, lifetime_ms, owner),)
 
 
 def _next_pointer(state: TransactionsState, now_ms: int) -> int:

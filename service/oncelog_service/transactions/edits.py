@@ -19,6 +19,8 @@ class Started(NamedTuple):
     kind: TransactionType
     lifetime_ms: int
     """How long it may live. A duration: no clock can make it end sooner, or later."""
+    owner: str | None = None
+    """The principal that began it; None: nobody with a name."""
 
 
 class HandedIn(NamedTuple):
@@ -82,7 +84,7 @@ EDITS = EventLog[Edit](
     Table.TRANSACTION_EDIT,
     "transaction edit",
     {
-        Started: (NUMBER, one_of(*TransactionType), NUMBER),
+        Started: (NUMBER, one_of(*TransactionType), NUMBER, OPTIONAL_TEXT),
         HandedIn: (NUMBER, NUMBER, OPTIONAL_TEXT, KEYS),
         Committed: (NUMBER, KEYS),
         Aborted: (NUMBER,),

@@ -9,7 +9,7 @@ from oncelog.errors import TransactionsUnavailable
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leader import Leader
 from oncelog_service.transactions.manager import TransactionManager
-from oncelog_service.transactions.port import Transactions
+from oncelog_service.transactions.port import Owned, Transactions
 from oncelog_service.transactions.remote import RemoteTransactions
 
 P = ParamSpec("P")
@@ -89,10 +89,10 @@ class LeasedTransactions:
     unacknowledged = _asked(Transactions.unacknowledged)
     acknowledge = _asked(Transactions.acknowledge)
 
-    async def enlist(self, pointer: int, participant: str) -> bool:
+    async def enlist(self, pointer: int, participant: str, by: str | None = None) -> Owned | None:
         """Enlists a participant, durably: its lease is another one, so the order of writes says nothing."""
         now = self._now()
-        enlisted = await now.enlist(pointer, participant)
+        enlisted = await now.enlist(pointer, participant, by)
         if isinstance(now, TransactionManager):
             await now.synced()
         return enlisted

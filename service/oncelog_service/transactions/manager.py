@@ -28,6 +28,8 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionType
+from oncelog_service.access.grants import Right
+from oncelog_service.access.owners import check_owner, may_touch
 from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.reading import read
@@ -41,6 +43,7 @@ from oncelog_service.transactions.edits import Aborted, Committed, Edit, Invalid
 from oncelog_service.transactions.lifetimes import Lifetimes
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, read_outcomes
+from oncelog_service.transactions.port import Owned
 from oncelog_service.transactions.recovery import Recovered, recover
 from oncelog_service.transactions.state import (
     ANSWER,
@@ -111,17 +114,19 @@ class TransactionManager:
 
     # --- the life of a transaction --------------------------------------------------------------------------------------
 
-    async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
+    async def start(self, kind: TransactionType, timeout_ms: int | None = None, owner: str | None = None) -> Transaction:
         """Begins a transaction. Its snapshot holds nothing that is not on disk when this returns.
 
         Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress, DiskFull.
         """
         self._check_open()
+        if owner is not None:
+            _check_string(owner, "owner")
         lifetime_ms = self._lifetime_ms(kind, timeout_ms)
         if len(self.state.open) >= self.limits.max_in_progress:
             raise Overloaded(f"{len(self.state.open)} transactions are in progress, as many as the service takes")
         self._writer.admit()
-        done = self._submit(decisions.start(self.state, kind, lifetime_ms, self._clock.now_ms()))
+        done = self._submit(decisions.start(self.state, kind, lifetime_ms, self._clock.now_ms(), owner))
         transaction = self.state.transaction(self.state.last)
         self._lifetimes.begin(transaction.transaction_id, self._clock.monotonic())
         self._nudge_for(transaction.transaction_id)
@@ -139,30 +144,33 @@ class TransactionManager:
             raise InvalidRequest(f"a time-out of {timeout_ms} ms is not between 1 and {self.limits.max_timeout_ms} ms")
         return timeout_ms
 
-    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
+    async def can_commit(
+        self, pointer: int, changes: Collection[bytes], resource: str | None = None, by: str | None = None
+    ) -> str:
         """Checks and keeps a change set. See the port; raises RequestTooLarge for too large a one too."""
         if resource is not None:
             _check_string(resource, "resource")
         keys, lifetime_ms = self._keys(changes), self.limits.max_lifetime_ms
         move = Move.HAND_IN if resource is None else Move.PREPARE
-        await self._move(pointer, move, partial(decisions.can_commit, changes=keys, resource=resource, lifetime_ms=lifetime_ms))
+        decide = partial(decisions.can_commit, changes=keys, resource=resource, lifetime_ms=lifetime_ms)
+        await self._move(pointer, by, move, decide)
         return self._store_id
 
-    async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
+    async def commit(self, pointer: int, changes: Collection[bytes] = (), by: str | None = None) -> None:
         """Commits; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
-        await self._move(pointer, Move.COMMIT, partial(decisions.commit, changes=self._keys(changes)))
+        await self._move(pointer, by, Move.COMMIT, partial(decisions.commit, changes=self._keys(changes)))
 
-    async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
+    async def abort(self, pointer: int, unless_prepared: bool = False, by: str | None = None) -> None:
         move = Move.ABORT_UNLESS_PREPARED if unless_prepared else Move.ABORT
-        await self._move(pointer, move, partial(decisions.abort, move=move))
+        await self._move(pointer, by, move, partial(decisions.abort, move=move))
 
-    async def invalidate(self, pointer: int) -> None:
-        await self._move(pointer, Move.INVALIDATE, decisions.invalidate)
+    async def invalidate(self, pointer: int, by: str | None = None) -> None:
+        await self._move(pointer, by, Move.INVALIDATE, decisions.invalidate)
 
-    async def checkpoint(self, pointer: int) -> Transaction:
+    async def checkpoint(self, pointer: int, by: str | None = None) -> Transaction:
         """Hands out a further write pointer, on the snapshot that the transaction began with. See the port."""
         self._writer.admit()
-        done = await self._begin(pointer, Move.CHECKPOINT, partial(decisions.checkpoint, now_ms=self._clock.now_ms()))
+        done = await self._begin(pointer, by, Move.CHECKPOINT, partial(decisions.checkpoint, now_ms=self._clock.now_ms()))
         assert done is not None  # there is always a further pointer
         transaction = self.state.transaction(self.state.roots[pointer])
         await done
@@ -178,15 +186,16 @@ class TransactionManager:
 
     # --- asking -----------------------------------------------------------------------------------------------------------
 
-    async def show(self, pointer: int) -> TransactionStatus:
+    async def show(self, pointer: int, by: str | None = None) -> TransactionStatus:
         self._check_open()
         status = self._status(pointer)
         if status is None:
             outcome = await self._outcome(pointer)
             if outcome is None:
                 raise not_found(pointer)
-            status = TransactionStatus(write_pointer=outcome.root, state=outcome.state)
+            status = TransactionStatus(write_pointer=outcome.root, state=outcome.state, owner=outcome.owner)
         await self._durable()
+        _check_owner(pointer, status.owner, by, Right.OPERATE)
         return status
 
     def _status(self, pointer: int) -> TransactionStatus | None:
@@ -199,16 +208,16 @@ class TransactionManager:
         left_ms = math.ceil(self._lifetimes.left_seconds(root, self._clock.monotonic()) * 1000)
         return _open_status(transaction, self._clock.now_ms() + left_ms, self._store_id)
 
-    async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
+    async def list(self, state: TransactionState, after: int, limit: int, by: str | None = None) -> Sequence[TransactionStatus]:
         """Lists transactions. See the port; raises InvalidRequest for other states."""
         self._check_open()
         if state not in ("in_progress", "invalid"):
             raise InvalidRequest(f"transactions can be listed that are in_progress or invalid, not {state}")
         if state == "in_progress":
-            ids = [each for each in self.state.open if each > after][:limit]
+            ids = [each for each, open_ in self.state.open.items() if each > after and may_touch(open_.owner, by)][:limit]
         else:
             invalid = (each for each, ended in self.state.ended.items() if ended.phase is Phase.INVALID and each > after)
-            ids = sorted(invalid)[:limit]
+            ids = sorted(each for each in invalid if may_touch(self.state.ended[each].owner, by))[:limit]
         found = [status for each in ids if (status := self._status(each)) is not None]
         await self._durable()
         return found
@@ -230,7 +239,7 @@ class TransactionManager:
 
     # --- for those that hold messages of transactions -------------------------------------------------------------------------
 
-    async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
+    async def states(self, pointers: Collection[int], by: str | None = None) -> dict[int, TransactionState]:
         self._check_open()
         found: dict[int, TransactionState] = {}
         stored: dict[int, Outcome] = {}
@@ -245,8 +254,9 @@ class TransactionManager:
             outcome = self._recent.get(pointer, stored.get(pointer))
             # The state first: what was read may be older.
             if pointer in self.state.roots:
-                found[pointer] = ANSWER[self.state.phase(pointer)]
-            elif outcome is not None:
+                if may_touch(self.state.owner(pointer), by):
+                    found[pointer] = ANSWER[self.state.phase(pointer)]
+            elif outcome is not None and may_touch(outcome.owner, by):
                 found[pointer] = outcome.state
         await self._durable()
         return found
@@ -255,25 +265,29 @@ class TransactionManager:
         """See the port. That it is in progress is durable no later than what is submitted to the same writer next."""
         return self.state.roots[pointer] if await self._in_progress(pointer) else None
 
-    async def enlist(self, pointer: int, participant: str) -> bool:
+    async def enlist(self, pointer: int, participant: str, by: str | None = None) -> Owned | None:
         """Enlists a participant; durable no later than what is submitted to the same writer next. See the port."""
         _check_string(participant, "participant")
-        if not await self._in_progress(pointer):
-            return False
+        if not await self._in_progress(pointer, by):
+            return None
         edits = decisions.enlist(self.state, pointer, participant)
         if edits:
             # Lazily: it shares the sync of the messages that follow on it.
             self._log.append(self.state, edits, Batch(), lazily=True)
-        return True
+        return Owned(self.state.owner(pointer))
 
-    async def _in_progress(self, pointer: int) -> bool:
-        """Returns whether a pointer is in progress; False for one never handed out here. Raises TransactionNotInProgress."""
+    async def _in_progress(self, pointer: int, by: str | None = None) -> bool:
+        """Returns whether a pointer is in progress; False for one never handed out here.
+
+        Raises NotAllowed, TransactionNotInProgress.
+        """
         self._check_open()
-        if pointer in self.state.pointers:
+        if pointer in self.state.pointers and may_touch(self.state.owner(pointer), by):
             return True
-        phase = await self._phase(pointer)
+        phase, owner = await self._found(pointer)
         if phase is not Phase.UNKNOWN:
             await self._durable()
+            _check_owner(pointer, owner, by, Right.ADMIN)
             judge(pointer, phase, Move.ENLIST)
         return False
 
@@ -389,12 +403,12 @@ class TransactionManager:
 
     # --- the way every move goes --------------------------------------------------------------------------------------------
 
-    async def _move(self, pointer: int, move: Move, decide: Callable[[TransactionsState, int], Edits]) -> None:
-        done = await self._begin(pointer, move, decide)
+    async def _move(self, pointer: int, by: str | None, move: Move, decide: Callable[[TransactionsState, int], Edits]) -> None:
+        done = await self._begin(pointer, by, move, decide)
         await (self._durable() if done is None else done)
 
     async def _begin(
-        self, pointer: int, move: Move, decide: Callable[[TransactionsState, int], Edits]
+        self, pointer: int, by: str | None, move: Move, decide: Callable[[TransactionsState, int], Edits]
     ) -> asyncio.Future[None] | None:
         """Decides and submits; returns None if the same was done before.
 
@@ -403,22 +417,25 @@ class TransactionManager:
         self._check_open()
         try:
             if pointer in self.state.roots:
+                _check_owner(pointer, self.state.owner(pointer), by, _OTHERS.get(move, Right.ADMIN))
                 edits = decide(self.state, pointer)
             else:
-                judge(pointer, await self._phase(pointer), move)
+                phase, owner = await self._found(pointer)
+                _check_owner(pointer, owner, by, _OTHERS.get(move, Right.ADMIN))
+                judge(pointer, phase, move)
                 return None
         except OncelogError:
             await self._durable()
             raise
         return self._submit(edits) if edits else None
 
-    async def _phase(self, pointer: int) -> Phase:
-        """Returns the phase of the transaction that this pointer belongs to, also when only its outcome is kept."""
+    async def _found(self, pointer: int) -> tuple[Phase, str | None]:
+        """Returns phase and owner of the transaction that this pointer belongs to, also when only its outcome is kept."""
         phase = self.state.phase(pointer)
         if phase is not Phase.UNKNOWN:
-            return phase
+            return phase, self.state.owner(pointer)
         outcome = await self._outcome(pointer)
-        return Phase.UNKNOWN if outcome is None else ENDED[outcome.state]
+        return (Phase.UNKNOWN, None) if outcome is None else (ENDED[outcome.state], outcome.owner)
 
     def _submit(self, edits: Edits) -> asyncio.Future[None]:
         """Hands edits over and applies them. Nothing awaits between the decision and this."""
@@ -443,7 +460,7 @@ class TransactionManager:
         if not isinstance(edit, (Committed, Aborted, Invalidated)):
             return []
         transaction = self.state.open.get(edit.pointer) or self.state.ended[edit.pointer]
-        outcome = Outcome(edit.pointer, _STATE_OF[type(edit)])
+        outcome = Outcome(edit.pointer, _STATE_OF[type(edit)], transaction.owner)
         return [(pointer, outcome) for pointer in (edit.pointer, *transaction.checkpoints)]
 
     def _trim_recent(self, _: asyncio.Future[None]) -> None:
@@ -478,6 +495,8 @@ class TransactionManager:
         self._more_ended = asyncio.Event()
 
 
+_OTHERS = dict.fromkeys((Move.ABORT, Move.ABORT_UNLESS_PREPARED, Move.INVALIDATE), Right.OPERATE)
+"""What lets one make these moves with the transactions of others; the other moves take `admin`."""
 _STATE_OF: dict[type[Edit], TransactionState] = {Committed: "committed", Aborted: "aborted", Invalidated: "invalid"}
 
 
@@ -492,6 +511,7 @@ def _open_status(transaction: OpenTransaction, expires_ms: int, store_id: str) -
         store_id=store_id,
         checkpoints=list(transaction.checkpoints),
         participants=list(dict.fromkeys(name for _, name in transaction.participants)),
+        owner=transaction.owner,
     )
 
 
@@ -502,7 +522,12 @@ def _ended_status(ended: EndedTransaction) -> TransactionStatus:
         started_ms=ended.pointer // POINTERS_PER_MS,
         checkpoints=list(ended.checkpoints),
         participants=list(dict.fromkeys(name for _, name in ended.unacknowledged)),
+        owner=ended.owner,
     )
+
+
+def _check_owner(pointer: int, owner: str | None, by: str | None, right: Right) -> None:
+    check_owner(owner, by, f"transaction {pointer}", right)
 
 
 def _check_string(text: str, what: str) -> None:

@@ -7,6 +7,7 @@ A row of OUTCOME, version 1, big-endian; its key is the pointer, and it is seale
     0       1     version = 1
     1       1     1 committed · 2 aborted · 3 invalid
     2       8     id of the transaction that the pointer belongs to, i64
+    10      ...   its owner, UTF-8; nothing: nobody with a name
 """
 
 from __future__ import annotations
@@ -32,19 +33,24 @@ class Outcome(NamedTuple):
 
     root: int
     state: TransactionState
+    owner: str | None = None
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
     """Returns the row's value."""
-    return _LAYOUT.pack(VERSION, _NUMBERS[outcome.state], outcome.root)
+    return _LAYOUT.pack(VERSION, _NUMBERS[outcome.state], outcome.root) + (outcome.owner or "").encode()
 
 
 def decode_outcome(data: bytes) -> Outcome:
     """Reads one back. Raises StoreDamaged."""
-    if len(data) != _LAYOUT.size or data[0] != VERSION or data[1] not in _STATES:
+    if len(data) < _LAYOUT.size or data[0] != VERSION or data[1] not in _STATES:
         raise StoreDamaged(f"{data[:20]!r} is no outcome of a transaction")
-    _, number, root = _LAYOUT.unpack(data)
-    return Outcome(root, _STATES[number])
+    _, number, root = _LAYOUT.unpack_from(data)
+    try:
+        owner = data[_LAYOUT.size :].decode()
+    except UnicodeDecodeError as error:
+        raise StoreDamaged(f"{data[:20]!r} is no outcome of a transaction: {error}") from error
+    return Outcome(root, _STATES[number], owner or None)
 
 
 def read_outcomes(store: Store, pointers: Collection[int]) -> dict[int, Outcome]:

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 
+class Owned(NamedTuple):
+    """A write pointer that the transaction service has handed out."""
+
+    owner: str | None
+    """Of its transaction; None: nobody with a name."""
+
+
 class Transactions(Protocol):
     """The transaction service. Every answer is durable, and so is everything that it depends on.
+
+    ``by`` is for what a client asks: whose the transaction must be (access/owners.py), else NotAllowed is raised and nothing was
+    done; None: it may be everybody's, as for whatever the services do themselves.
 
     Every method raises TransactionsUnavailable when the service cannot be reached (the embedded one: StorageUnavailable).
     """
 
-    async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
-        """Begins a transaction. Raises InvalidRequest for a time-out that is too long."""
+    async def start(self, kind: TransactionType, timeout_ms: int | None = None, owner: str | None = None) -> Transaction:
+        """Begins a transaction of ``owner``. Raises InvalidRequest for a time-out that is too long."""
         ...
 
-    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
+    async def can_commit(
+        self, pointer: int, changes: Collection[bytes], resource: str | None = None, by: str | None = None
+    ) -> str:
         """Hands in what a transaction changed; with ``resource`` it is prepared: it times out at the maximum lifetime only.
 
         Answers the id of the store that the transaction is in: with the pointer its name for a database that decides, since other
@@ -30,14 +42,14 @@ class Transactions(Protocol):
         """
         ...
 
-    async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
+    async def commit(self, pointer: int, changes: Collection[bytes] = (), by: str | None = None) -> None:
         """Commits, idempotently; ``changes`` as in can-commit, for a transaction that did not call it.
 
         Raises TransactionConflict, TransactionNotInProgress (aborted, invalid), TransactionNotFound.
         """
         ...
 
-    async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
+    async def abort(self, pointer: int, unless_prepared: bool = False, by: str | None = None) -> None:
         """Undoes a transaction, idempotently: its messages are rolled back.
 
         ``unless_prepared`` is for everybody who does not know that its database has not committed: judged in the same step as the
@@ -47,23 +59,23 @@ class Transactions(Protocol):
         """
         ...
 
-    async def invalidate(self, pointer: int) -> None:
+    async def invalidate(self, pointer: int, by: str | None = None) -> None:
         """Gives a transaction up: as abort, and its pointers stay in the list of invalid ones. Raises as abort does."""
         ...
 
-    async def checkpoint(self, pointer: int) -> Transaction:
+    async def checkpoint(self, pointer: int, by: str | None = None) -> Transaction:
         """Hands out a further write pointer. ``pointer``: the transaction's id.
 
         Raises TransactionNotInProgress, TransactionNotFound.
         """
         ...
 
-    async def show(self, pointer: int) -> TransactionStatus:
+    async def show(self, pointer: int, by: str | None = None) -> TransactionStatus:
         """Returns a transaction, by its id or a checkpoint's pointer. Raises TransactionNotFound."""
         ...
 
-    async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
-        """Lists transactions in progress, or invalid ones, with pointers above ``after``, rising."""
+    async def list(self, state: TransactionState, after: int, limit: int, by: str | None = None) -> Sequence[TransactionStatus]:
+        """Lists transactions in progress, or invalid ones, with pointers above ``after``, rising, without those of others."""
         ...
 
     async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
@@ -75,8 +87,9 @@ class Transactions(Protocol):
 
     # --- for those that hold messages of transactions
 
-    async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
-        """Returns the state of those among ``pointers`` (ids or checkpoints) that this service handed out and still knows."""
+    async def states(self, pointers: Collection[int], by: str | None = None) -> dict[int, TransactionState]:
+        """Returns the state of those among ``pointers`` (ids or checkpoints) that this service handed out and still knows; those
+        of others are left out."""
         ...
 
     async def root(self, pointer: int) -> int | None:
@@ -87,10 +100,10 @@ class Transactions(Protocol):
         """
         ...
 
-    async def enlist(self, pointer: int, participant: str) -> bool:
+    async def enlist(self, pointer: int, participant: str, by: str | None = None) -> Owned | None:
         """Notes, before anything is written, that ``participant`` is about to hold messages under ``pointer``.
 
-        False: the pointer was never handed out here, so another service decides about it. Of the embedded service this
+        None: the pointer was never handed out here, so another service decides about it. Of the embedded service this
         is durable no later than what is submitted to the same writer next. Raises TransactionNotInProgress: it has ended.
         """
         ...

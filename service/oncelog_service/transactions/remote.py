@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn, TypeVar
+from copy import copy
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 from oncelog.api.calls import parse
@@ -19,6 +20,7 @@ from oncelog.errors import (
     ConnectionFailed,
     DiskFull,
     InvalidRequest,
+    NotAllowed,
     OncelogError,
     Overloaded,
     RequestTooLarge,
@@ -30,9 +32,11 @@ from oncelog.errors import (
 )
 from oncelog.http.transport import Transport
 from oncelog.process.procedures import Procedure, drive
-from oncelog.wire.models import AskUnacknowledged, PruneInvalid, Settlement, TransactionState, TransactionStatus
+from oncelog.wire.models import AskUnacknowledged, Enlisted, PruneInvalid, Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType
+from oncelog_service.access.owners import EVERYBODYS
 from oncelog_service.clock import Clock
+from oncelog_service.transactions.port import Owned
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 _log = logging.getLogger(__name__)
@@ -71,6 +75,16 @@ class _Calls(TransactionCalls):
     """The SDK's calls, and those that only a service makes. Each is driven on a thread."""
 
     _shell = Transport
+    _owner: Mapping[str, str] = {}
+
+    def of(self, owner: str | None) -> _Calls:
+        """The same calls, about what is ``owner``'s, a client of ours; None: whoever's. Only who may operate there says so."""
+        calls = copy(self)
+        calls._owner = {"owner": EVERYBODYS if owner is None else owner}
+        return calls
+
+    async def _call(self, method: str, path: str, *args: Any, params: dict[str, str] | None = None, **named: Any) -> bytes:
+        return await super()._call(method, path, *args, params={**self._owner, **(params or {})}, **named)
 
     async def page(self, state: TransactionState, after: int, limit: int) -> list[TransactionStatus]:
         return parse(list[TransactionStatus], await self._get(_ROOT, {"state": state, "after": str(after), "limit": str(limit)}))
@@ -79,9 +93,10 @@ class _Calls(TransactionCalls):
         asked = PruneInvalid(write_pointers=None if pointers is None else list(pointers), before_ms=before_ms)
         return parse(dict[str, int], await self._post(_ROOT + "/prune", asked.to_wire(), idempotent=True))["pruned"]
 
-    async def enlist(self, pointer: int, participant: str) -> bool:
+    async def enlist(self, pointer: int, participant: str) -> Owned | None:
         body = await self._post(f"{_ROOT}/{pointer}/participants", {"participant": participant}, idempotent=True)
-        return parse(dict[str, bool], body)["enlisted"]
+        answer = parse(Enlisted, body)
+        return Owned(answer.owner) if answer.enlisted else None
 
     async def acknowledge(self, pointer: int, participant: str) -> None:
         path = f"{_ROOT}/{pointer}/participants/{quote(participant, safe='')}"
@@ -136,40 +151,45 @@ class RemoteTransactions:
 
     # --- the port
 
-    async def start(self, kind: TransactionType, timeout_ms: int | None = None) -> Transaction:
+    async def start(self, kind: TransactionType, timeout_ms: int | None = None, owner: str | None = None) -> Transaction:
         timeout = None if timeout_ms is None else timeout_ms / 1000
         is_long = kind is TransactionType.LONG
-        return await self._ask(lambda: self._calls.start_transaction("long" if is_long else "short", timeout))
+        calls = self._calls.of(owner)
+        return await self._ask(lambda: calls.start_transaction("long" if is_long else "short", timeout))
 
-    async def can_commit(self, pointer: int, changes: Collection[bytes], resource: str | None = None) -> str:
-        return await self._ask(lambda: self._calls.can_commit(pointer, changes, resource))
+    async def can_commit(
+        self, pointer: int, changes: Collection[bytes], resource: str | None = None, by: str | None = None
+    ) -> str:
+        return await self._ask(lambda: self._calls.of(by).can_commit(pointer, changes, resource), by=by)
 
-    async def commit(self, pointer: int, changes: Collection[bytes] = ()) -> None:
-        self._remember(await self._ask(lambda: self._calls.commit_transaction(pointer, changes)))
+    async def commit(self, pointer: int, changes: Collection[bytes] = (), by: str | None = None) -> None:
+        self._remember(await self._ask(lambda: self._calls.of(by).commit_transaction(pointer, changes), by=by))
 
-    async def abort(self, pointer: int, unless_prepared: bool = False) -> None:
-        self._remember(await self._ask(lambda: self._calls.abort_transaction(pointer, unless_prepared=unless_prepared)))
+    async def abort(self, pointer: int, unless_prepared: bool = False, by: str | None = None) -> None:
+        calls = self._calls.of(by)
+        self._remember(await self._ask(lambda: calls.abort_transaction(pointer, unless_prepared=unless_prepared), by=by))
 
-    async def invalidate(self, pointer: int) -> None:
-        self._remember(await self._ask(lambda: self._calls.invalidate_transaction(pointer)))
+    async def invalidate(self, pointer: int, by: str | None = None) -> None:
+        self._remember(await self._ask(lambda: self._calls.of(by).invalidate_transaction(pointer), by=by))
 
-    async def checkpoint(self, pointer: int) -> Transaction:
-        return await self._ask(lambda: self._calls.checkpoint_transaction(pointer))
+    async def checkpoint(self, pointer: int, by: str | None = None) -> Transaction:
+        return await self._ask(lambda: self._calls.of(by).checkpoint_transaction(pointer), by=by)
 
-    async def show(self, pointer: int) -> TransactionStatus:
-        return self._remember(await self._ask(lambda: self._calls.transaction_status(pointer), definite=True))
+    async def show(self, pointer: int, by: str | None = None) -> TransactionStatus:
+        calls = self._calls.of(by)
+        return self._remember(await self._ask(lambda: calls.transaction_status(pointer), definite=True, by=by))
 
-    async def list(self, state: TransactionState, after: int, limit: int) -> Sequence[TransactionStatus]:
-        return await self._ask(lambda: self._calls.page(state, after, limit), definite=True)
+    async def list(self, state: TransactionState, after: int, limit: int, by: str | None = None) -> Sequence[TransactionStatus]:
+        return await self._ask(lambda: self._calls.of(by).page(state, after, limit), definite=True, by=by)
 
     async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
         return await self._ask(lambda: self._calls.prune(pointers, before_ms))
 
-    async def states(self, pointers: Collection[int]) -> dict[int, TransactionState]:
+    async def states(self, pointers: Collection[int], by: str | None = None) -> dict[int, TransactionState]:
         """See the port. A topic without unacknowledged messages asks for none, and must not wait for the answer."""
         if not pointers:
             return {}
-        found = await self._ask(lambda: self._calls.transaction_states(pointers), definite=True)
+        found = await self._ask(lambda: self._calls.of(by).transaction_states(pointers), definite=True, by=by)
         self._remember_all(pointer for pointer, state in found.items() if state != "in_progress")
         return found
 
@@ -183,10 +203,10 @@ class RemoteTransactions:
             raise TransactionNotInProgress(write_pointer=pointer, state=status.state)
         return status.write_pointer
 
-    async def enlist(self, pointer: int, participant: str) -> bool:
+    async def enlist(self, pointer: int, participant: str, by: str | None = None) -> Owned | None:
         """See the port. Unavailable is definite: nothing was published, and an idle participant acknowledges at once."""
         try:
-            return await self._ask(lambda: self._calls.enlist(pointer, participant), definite=True)
+            return await self._ask(lambda: self._calls.of(by).enlist(pointer, participant), definite=True, by=by)
         except TransactionNotInProgress:
             self._remember_all((pointer,))
             raise
@@ -209,11 +229,16 @@ class RemoteTransactions:
 
     # --- how it is asked
 
-    async def _ask(self, call: Callable[[], Procedure[T]], definite: bool | None = None) -> T:
-        """Returns what ``call`` answers. ``definite``: whether a failure is; None: as the client says."""
+    async def _ask(self, call: Callable[[], Procedure[T]], definite: bool | None = None, by: str | None = None) -> T:
+        """Returns what ``call`` answers. ``definite``: whether a failure is; None: as the client says. ``by``: for whom it is."""
         try:
             answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._unless_quiet, call)
         except _ANSWERS:
+            self.reachable = True
+            raise
+        except NotAllowed as refusal:
+            if by is None or refusal.principal != by:
+                self._unavailable(refusal, definite)  # it is this service that may not ask there
             self.reachable = True
             raise
         except OncelogError as error:

@@ -9,24 +9,28 @@ Layout, version 1, big-endian; texts, keys and numbers as storage/events.py draw
     13      8     highest pointer handed out, i64
     21      8     read pointer, i64
     29      4     late_limit u32
-    33      ...   invalid   numbers: the transactions that are invalid, without checkpoints, and acknowledged; rising
+    33      ...   invalid   count u32 · each: owner optional text · numbers, rising; the transactions that are invalid, without
+                            checkpoints, and acknowledged, by owner
             ...   open      count u32 · each: id i64 · type u8 · phase u8 (1 open, 2 committing, 3 prepared) · read pointer i64 ·
-                            first short i64 · lifetime i64 ms · resource optional text · keys · checkpoints numbers · participants
+                            first short i64 · lifetime i64 ms · resource optional text · keys · checkpoints numbers ·
+                            participants · owner optional text
             ...   ended     count u32 · each: id i64 · phase u8 (4 committed, 5 aborted, 6 invalid) · checkpoints numbers ·
-                            unacknowledged participants; every ended transaction that is not in `invalid`
+                            unacknowledged participants · owner optional text; every ended transaction that is not in `invalid`
             ...   committed count u32 · each: commit pointer i64 · id i64 · keys; in the order of the commits
             ...   late      numbers: pointer, commit pointer, pointer, …; in the order of the commits
     end-4   4     CRC-32 of everything before it, little-endian
 
     participants   count u32 · each: pointer i64 · text
 
-Most of a large state is invalid transactions and nothing else about them: they are one run of numbers.
+Most of a large state is invalid transactions and nothing else about them: they are one run of numbers for each owner.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from itertools import chain
+from typing import NamedTuple
 
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.storage.checksum import SIZE, matches, with_checksum
@@ -56,11 +60,25 @@ _MAGIC = int.from_bytes(b"OLTX", "big")
 VERSION = 1
 _HEAD = struct.Struct(">IBqqqI")
 
+
+class _Bare(NamedTuple):
+    """The invalid transactions of one owner of which there is nothing else to say."""
+
+    owner: str | None
+    pointers: tuple[int, ...]
+
+
 _KIND = one_of(*TransactionType)
 _PHASE = one_of(Phase.OPEN, Phase.COMMITTING, Phase.PREPARED, Phase.COMMITTED, Phase.ABORTED, Phase.INVALID)
 _PARTICIPANTS = many(record(Participant, NUMBER, TEXT))
-_OPEN = many(record(OpenTransaction, NUMBER, _KIND, _PHASE, NUMBER, NUMBER, NUMBER, OPTIONAL_TEXT, KEYS, NUMBERS, _PARTICIPANTS))
-_ENDED = many(record(EndedTransaction, NUMBER, _PHASE, NUMBERS, _PARTICIPANTS))
+_BARE = many(record(_Bare, OPTIONAL_TEXT, NUMBERS))
+_OPEN = many(
+    record(
+        *(OpenTransaction, NUMBER, _KIND, _PHASE, NUMBER, NUMBER, NUMBER, OPTIONAL_TEXT, KEYS, NUMBERS, _PARTICIPANTS),
+        OPTIONAL_TEXT,
+    )
+)
+_ENDED = many(record(EndedTransaction, NUMBER, _PHASE, NUMBERS, _PARTICIPANTS, OPTIONAL_TEXT))
 _COMMITTED = many(record(CommittedChanges, NUMBER, NUMBER, KEYS))
 
 
@@ -69,13 +87,20 @@ def encode_snapshot(state: TransactionsState) -> bytes:
     ended = sorted(state.ended.values())
     parts = [
         _HEAD.pack(_MAGIC, VERSION, state.number, state.last, state.read_pointer, state.late_limit),
-        NUMBERS.encode(tuple(each.pointer for each in ended if _is_bare(each))),
+        _BARE.encode(_bare(filter(_is_bare, ended))),
         _OPEN.encode(state.open.values()),
         _ENDED.encode([each for each in ended if not _is_bare(each)]),
         _COMMITTED.encode(state.committed),
         NUMBERS.encode(tuple(chain.from_iterable(state.late))),
     ]
     return with_checksum(b"".join(parts))
+
+
+def _bare(ended: Iterable[EndedTransaction]) -> list[_Bare]:
+    pointers: dict[str, list[int]] = {}
+    for each in ended:
+        pointers.setdefault(each.owner or "", []).append(each.pointer)
+    return [_Bare(owner or None, tuple(pointers[owner])) for owner in sorted(pointers)]
 
 
 def _is_bare(ended: EndedTransaction) -> bool:
@@ -95,7 +120,12 @@ def decode_snapshot(data: bytes) -> TransactionsState:
         magic, version, state.number, state.last, state.read_pointer, state.late_limit = source.fields(_HEAD)
         if magic != _MAGIC or version != VERSION:
             raise EventDamaged(f"not a snapshot of layout version {VERSION}: magic {magic:#x}, version {version}")
-        bare = [EndedTransaction(pointer, Phase.INVALID, (), ()) for pointer in NUMBERS.decode(source)]
+        # Rising over all owners: each that came between others would move all of these.
+        bare = sorted(
+            EndedTransaction(pointer, Phase.INVALID, (), (), owner)
+            for owner, pointers in _BARE.decode(source)
+            for pointer in pointers
+        )
         state.track(_OPEN.decode(source), [*bare, *_ENDED.decode(source)])
         state.recall(_COMMITTED.decode(source))
         late = NUMBERS.decode(source)

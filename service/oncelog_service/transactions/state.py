@@ -186,6 +186,7 @@ class OpenTransaction(NamedTuple):
     """Of a short one."""
     checkpoints: tuple[int, ...] = ()
     participants: tuple[Participant, ...] = ()
+    owner: str | None = None
 
 
 EndedPhase: TypeAlias = Literal[Phase.COMMITTED, Phase.ABORTED, Phase.INVALID]
@@ -198,6 +199,7 @@ class EndedTransaction(NamedTuple):
     phase: EndedPhase
     checkpoints: tuple[int, ...]
     unacknowledged: tuple[Participant, ...]
+    owner: str | None = None
 
 
 class CommittedChanges(NamedTuple):
@@ -266,6 +268,11 @@ class TransactionsState:
             return Phase.UNKNOWN
         transaction = self.open.get(root)
         return self.ended[root].phase if transaction is None else transaction.phase
+
+    def owner(self, pointer: int) -> str | None:
+        """Returns the owner of the transaction, known here, that this pointer belongs to."""
+        root = self.roots[pointer]
+        return (self.open.get(root) or self.ended[root]).owner
 
     @property
     def invalids(self) -> tuple[int, ...]:
@@ -342,7 +349,7 @@ class TransactionsState:
             self.read_pointer = pointer - 1  # the first reader sees what other services' transactions wrote before
         self.last = pointer
         begun = OpenTransaction(pointer, edit.kind, Phase.OPEN, self.read_pointer, self.first_short, edit.lifetime_ms)
-        self._track_open(begun)
+        self._track_open(begun._replace(owner=edit.owner))
 
     def _handed_in(self, edit: HandedIn) -> None:
         before = self.open[edit.pointer]
@@ -468,7 +475,8 @@ class TransactionsState:
     def _place(self, transaction: OpenTransaction, phase: EndedPhase) -> None:
         """Keeps an ended transaction as long as it must be dealt with."""
         if transaction.participants or phase is Phase.INVALID:
-            self._track_ended(EndedTransaction(transaction.pointer, phase, transaction.checkpoints, transaction.participants))
+            pointer, checkpoints, participants = transaction.pointer, transaction.checkpoints, transaction.participants
+            self._track_ended(EndedTransaction(pointer, phase, checkpoints, participants, transaction.owner))
         else:
             for pointer in (transaction.pointer, *transaction.checkpoints):
                 del self.roots[pointer]

@@ -39,7 +39,7 @@ def list_(
         _list_held(session)
         return
     found = list(session.client.transactions("invalid" if state is Listed.INVALID else "in_progress"))
-    columns = ("write_pointer", "type", "started_ms", "expires_ms", "resource", "checkpoints", "participants")
+    columns = ("write_pointer", "type", "started_ms", "expires_ms", "owner", "resource", "checkpoints", "participants")
     session.out.rows(found, columns)
 
 

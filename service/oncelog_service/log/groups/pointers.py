@@ -3,7 +3,8 @@
 The invariant: nothing is written under a pointer before its topic is enlisted, and nothing more once the transaction has ended
 and the topic was notified (``closing``). Every use is between :meth:`entered` and its end; closing waits for those that are
 under way and refuses the ones that come later. A pointer that our transaction service never handed out is refused, unless a
-setting says that another one is in use; only of those is the age judged.
+setting says that another one is in use; only of those is the age judged. Nobody but its owner (access/owners.py) uses a pointer
+of ours; those of another service have none.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from weakref import WeakValueDictionary
 
-from oncelog.errors import StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
+from oncelog.errors import StorageUnavailable, TransactionNotFound, TransactionNotInProgress, UnknownWritePointer
 from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_service.access.owners import check_owner
 from oncelog_service.clock import Clock, SteadyClock
-from oncelog_service.transactions.port import Transactions
+from oncelog_service.transactions.port import Owned, Transactions
 
 _REMEMBERED = 10_000
 """Pointers whose owner is remembered; asking again costs a read."""
@@ -36,6 +38,7 @@ class WritePointers:
         "_max_lifetime_ms",
         "_over",
         "_own",
+        "_owners",
         "_participant",
         "_transactions",
         "_using",
@@ -51,7 +54,10 @@ class WritePointers:
         self._clock = SteadyClock(clock)
         self._max_lifetime_ms = max_lifetime_ms
         self._foreign = foreign
-        self._own: dict[int, bool] = {}
+        self._own: dict[int, Owned | None] = {}
+        """None: another service's. Of a pointer that is refused as unknown nothing is remembered: it may be handed out yet."""
+        self._owners: dict[int, str | None] | None = None
+        """Of pointers under which something was rolled back or read."""
         self._ended_by_hand: dict[int, None] = {}
         self._using: Counter[int] = Counter()
         # Made when they are needed: most topics of many never see a transaction.
@@ -63,22 +69,26 @@ class WritePointers:
         """Each is gone with its last user."""
 
     @asynccontextmanager
-    async def entered(self, pointer: int) -> AsyncIterator[None]:
+    async def entered(self, pointer: int, by: str | None = None) -> AsyncIterator[None]:
         """While something is written under the pointer. It is enlisted with its transaction service before anything is.
 
         Raises:
+            NotAllowed: its transaction is not that of ``by``.
             UnknownWritePointer: the transaction service never handed it out, and no other one is in use.
             TransactionNotInProgress: its transaction has ended, or another service's is older than a transaction may become.
         """
         self._using[pointer] += 1  # before the question below: a settlement that comes meanwhile must wait for this use
         try:
-            if pointer not in self._own:
-                own = await self._transactions.enlist(pointer, self._participant)
+            known = pointer in self._own
+            owned = self._own[pointer] if known else await self._transactions.enlist(pointer, self._participant, by)
+            if owned is None:
+                self._check_foreign(pointer)
+            else:
+                _check_owner(pointer, owned.owner, by)
+            if not known:
                 if len(self._own) >= _REMEMBERED:
                     self._own.clear()
-                self._own[pointer] = own
-            if not self._own[pointer]:
-                self._check_foreign(pointer)
+                self._own[pointer] = owned
             async with self.refusing_for_good(pointer):
                 self.check(pointer)
                 yield
@@ -89,6 +99,22 @@ class WritePointers:
                 self._over.pop(pointer, None)
             if self._left is not None:
                 self._left.set()
+
+    async def check_owner(self, pointer: int, by: str | None) -> None:
+        """Raises NotAllowed: its transaction is not that of ``by``. TransactionsUnavailable: nobody says whose it is."""
+        if by is None:
+            return
+        if self._owners is None:
+            self._owners = {}
+        if pointer not in self._owners:
+            try:
+                owner = (await self._transactions.show(pointer)).owner
+            except TransactionNotFound:
+                return  # another service's, or one that may be handed out yet: nothing is remembered of it
+            if len(self._owners) >= _REMEMBERED:
+                self._owners.clear()
+            self._owners[pointer] = owner
+        _check_owner(pointer, self._owners[pointer], by)
 
     def check(self, pointer: int) -> None:
         """Raises TransactionNotInProgress if the transaction is known to have ended. Awaits nothing: for the last moment.
@@ -202,3 +228,7 @@ class WritePointers:
                 f"a transaction lives at most {self._max_lifetime_ms / 1000:,.0f} s",
                 write_pointer=pointer,
             )
+
+
+def _check_owner(pointer: int, owner: str | None, by: str | None) -> None:
+    check_owner(owner, by, f"transaction {pointer}")

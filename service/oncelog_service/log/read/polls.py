@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import count
 
-from oncelog.errors import MessagesExpired, OffsetOutOfRange
+from oncelog.errors import MessagesExpired, OffsetOutOfRange, TransactionsUnavailable
 from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction
 from oncelog_service.log.arrivals import Arrivals
@@ -46,12 +47,13 @@ class Polls:
         self._expiry = expiry
         self._transaction: tuple[bytes, Transaction] | None = None
 
-    async def poll(self, request: ConsumeRequest, encoding: Encoding) -> Page:
+    async def poll(self, request: ConsumeRequest, encoding: Encoding, by: str | None = None) -> Page:
         """The messages from where the request says, at most its limit; an empty page after its wait at the latest.
 
         With a transaction: what it sees, up to the first message that is undecided for it. Without one: everything.
 
         Raises:
+            NotAllowed: the transaction is not that of ``by``.
             InvalidRequest, InvalidTransaction, StaleMessageId, OffsetOutOfRange, MessagesExpired: definite.
             TopicDamaged: a message is damaged or missing.
         """
@@ -60,6 +62,9 @@ class Polls:
         self._topic.check_generation(request.generation)
         limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         transaction = None if request.transaction is None else await self._decoded(request.transaction)
+        if transaction is not None:
+            with suppress(TransactionsUnavailable):  # who may read the topic sees no more with it than without
+                await self._topic.pointers.check_owner(transaction.write_pointer, by)
         start = await self._start(request)
         offset = None if request.start_offset is None else request.start_offset + (not request.inclusive)
         end = self._clock.monotonic() + min(request.wait or 0, self._limits.max_wait_ms) / 1000

@@ -19,7 +19,7 @@ async def begin(call: Call, asked: BeginAtomic) -> AtomicOutcome:
 
     It is aborted when it is not committed after `timeoutMs`.
     """
-    return _told(call, await call.service.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of))
+    return _told(call, await call.service.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of, call.principal))
 
 
 async def stage(call: Call) -> None:
@@ -30,7 +30,8 @@ async def stage(call: Call) -> None:
     chunk = _chunk(call)
     request = await decoded(call, decode_publish_request)
     call.principal.check_producer(call.path["namespace"], call.path["topic"], request.producer)
-    await call.service.atomic.stage(_id(call), call.path["namespace"], call.path["topic"], chunk, request)
+    namespace, topic = call.path["namespace"], call.path["topic"]
+    await call.service.atomic.stage(_id(call), namespace, topic, chunk, request, call.principal)
 
 
 async def commit(call: Call) -> AtomicOutcome:
@@ -43,17 +44,17 @@ async def commit(call: Call) -> AtomicOutcome:
     request = await decoded(call, decode_commit_request)
     for part in request.parts:
         call.principal.check_producer(part.namespace, part.topic, part.request.producer)
-    return _told(call, await call.service.atomic.commit(_id(call), request))
+    return _told(call, await call.service.atomic.commit(_id(call), request, call.principal))
 
 
 async def abort(call: Call) -> AtomicOutcome:
     """Drop everything that is staged; none of it will ever be seen. Idempotent."""
-    return _told(call, await call.service.atomic.abort(_id(call)))
+    return _told(call, await call.service.atomic.abort(_id(call), call.principal))
 
 
 async def show(call: Call) -> AtomicOutcome:
     """What became of a transaction: `in_progress`, `committed`, `duplicate` or `aborted`. What is answered is durable."""
-    return _told(call, await call.service.atomic.show(_id(call)))
+    return _told(call, await call.service.atomic.show(_id(call), call.principal))
 
 
 async def list_(call: Call) -> Sequence[AtomicOutcome]:
@@ -68,7 +69,7 @@ async def list_(call: Call) -> Sequence[AtomicOutcome]:
 
 async def producer(call: Call) -> GroupProducer:
     """The newest commit under a producer's name: what the next sequence id must lie above."""
-    return await call.service.atomic.producer(*_producer(call))
+    return await call.service.atomic.producer(*_producer(call), call.principal)
 
 
 async def forget_producer(call: Call) -> None:
@@ -76,7 +77,7 @@ async def forget_producer(call: Call) -> None:
 
     With `incarnation` only while the newest commit is of that one: else `producer_fenced`, and nothing is forgotten.
     """
-    await call.service.atomic.forget_producer(*_producer(call), call.query.get("incarnation"))
+    await call.service.atomic.forget_producer(*_producer(call), call.query.get("incarnation"), call.principal)
 
 
 def _told(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:

@@ -52,7 +52,7 @@ async def publish(call: Call) -> Answer:
     media = essence(call.content_type)
     request = await decoded(call, decode_publish_request)
     check_producer(call, request.producer if request.payloads else None)  # what is stored may be of any producer
-    response = await log.publish(request)
+    response = await log.publish(request, call.principal.whose())
     if media == AVRO and request.write_pointer is None:
         return Answer(b"", media)
     return Answer(encode_publish_response(media, response), media)
@@ -67,7 +67,7 @@ async def store(call: Call) -> Answer:
     media = essence(call.content_type)
     request = await decoded(call, decode_publish_request)
     check_producer(call, request.producer)
-    response = await log.store(request)
+    response = await log.store(request, call.principal.whose())
     return Answer(b"" if media == AVRO else encode_publish_response(media, response), media)
 
 
@@ -75,7 +75,7 @@ async def rollback(call: Call) -> None:
     """Roll back what a publish stored. The body is that publish's answer, sent back as it came. Idempotent."""
     check_producer(call, None)  # what it names may be of any producer
     log = await call.log()
-    await log.roll_back(await decoded(call, decode_rollback))
+    await log.roll_back(await decoded(call, decode_rollback), call.principal.whose())
 
 
 async def poll(call: Call) -> Answer:
@@ -91,11 +91,12 @@ async def poll(call: Call) -> Answer:
     log = await call.log()
     media = essence(call.content_type)
     request = await decoded(call, decode_consume_request)
+    by = call.principal.whose()
     if media != JSON:
-        return await page_answer(media, await log.poll(request, ENCODINGS[media]), log.generation)
+        return await page_answer(media, await log.poll(request, ENCODINGS[media], by), log.generation)
     pointers: list[tuple[int, int] | None] = []
     glance = log.inspection.glance()
-    page = await log.poll(request, noting_pointers(AS_JSON, pointers))
+    page = await log.poll(request, noting_pointers(AS_JSON, pointers), by)
     return await page_answer(media, page, log.generation, [_of_transaction(log, glance, each) for each in pointers])
 
 

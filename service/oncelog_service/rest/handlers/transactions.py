@@ -14,6 +14,7 @@ from oncelog.wire.models import (
     AskUnacknowledged,
     CanCommit,
     Changes,
+    Enlisted,
     PruneInvalid,
     Resource,
     Settlement,
@@ -22,6 +23,8 @@ from oncelog.wire.models import (
     TransactionStatus,
 )
 from oncelog.wire.transaction import Transaction, TransactionType
+from oncelog_service.access.grants import Right
+from oncelog_service.access.owners import EVERYBODYS
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, query_limit
 from oncelog_service.rest.routes import Call
@@ -31,6 +34,9 @@ MAX_POINTERS = 10_000
 """Pointers of one call."""
 PARTICIPANT_PATTERN = re.compile(r"[0-9A-Za-z-]{1,64}:[!-~]{1,600}", re.ASCII)
 _LARGEST = 2**63 - 1
+_LONGEST_NAME = 1_000
+OWNER = "owner"
+"""The query parameter in which a service says for whom it asks another one."""
 _LISTED: dict[str, TransactionState] = {"in_progress": "in_progress", "invalid": "invalid"}
 
 
@@ -55,12 +61,6 @@ class Pruned(Resource):
     """How many transactions left the list of invalid ones."""
 
     pruned: int
-
-
-class Enlisted(Resource):
-    """Whether the participant is known now."""
-
-    enlisted: bool
 
 
 class StartedTransaction(Resource):
@@ -91,7 +91,7 @@ async def start(call: Call, asked: StartTransaction) -> Answer:
     takes.
     """
     kind = TransactionType.LONG if asked.type == "long" else TransactionType.SHORT
-    return _transaction_answer(call, await call.service.transactions.start(kind, asked.timeout_ms))
+    return _transaction_answer(call, await call.service.transactions.start(kind, asked.timeout_ms, _owner(call)))
 
 
 async def can_commit(call: Call, changes: Changes) -> CanCommit:
@@ -100,16 +100,17 @@ async def can_commit(call: Call, changes: Changes) -> CanCommit:
     With `resource` the transaction is prepared: it does not time out before the maximum lifetime, so that
     the recovery of that database can still end it. Answers the id of the store that the transaction is in.
     """
-    store_id = await call.service.transactions.can_commit(pointer_of(call), await _keys(call, changes), changes.resource)
+    pointer, by = pointer_of(call), _by(call)
+    store_id = await call.service.transactions.can_commit(pointer, await _keys(call, changes), changes.resource, by)
     return CanCommit(store_id=store_id)
 
 
 async def commit(call: Call, changes: Changes) -> TransactionStatus:
     """Commit, with the changed keys if they were not handed in before. Idempotent."""
-    pointer = pointer_of(call)
+    pointer, by = pointer_of(call), _by(call)
     if changes.resource is not None:
         raise InvalidRequest("a resource goes with can-commit only")
-    await call.service.transactions.commit(pointer, await _keys(call, changes))
+    await call.service.transactions.commit(pointer, await _keys(call, changes), by)
     return await call.service.transactions.show(pointer)
 
 
@@ -119,37 +120,40 @@ async def abort(call: Call, asked: AbortTransaction) -> TransactionStatus:
     With `unlessPrepared` one that a database decides is refused, `transaction_prepared`, and one that is invalid stays so: for
     others than its client.
     """
-    pointer = pointer_of(call)
-    await call.service.transactions.abort(pointer, asked.unless_prepared)
+    pointer, by = pointer_of(call), _by(call, Right.OPERATE)
+    await call.service.transactions.abort(pointer, asked.unless_prepared, by)
     return await call.service.transactions.show(pointer)
 
 
 async def invalidate(call: Call) -> TransactionStatus:
     """Give the transaction up: as abort, and it stays in the list of invalid ones until it is pruned. Idempotent."""
-    pointer = pointer_of(call)
-    await call.service.transactions.invalidate(pointer)
+    pointer, by = pointer_of(call), _by(call, Right.OPERATE)
+    await call.service.transactions.invalidate(pointer, by)
     return await call.service.transactions.show(pointer)
 
 
 async def checkpoint(call: Call) -> Answer:
     """A further write pointer for a transaction in progress. Answers as the start does."""
-    return _transaction_answer(call, await call.service.transactions.checkpoint(pointer_of(call)))
+    return _transaction_answer(call, await call.service.transactions.checkpoint(pointer_of(call), _by(call)))
 
 
 async def show(call: Call) -> TransactionStatus:
     """What became of a transaction: `in_progress`, `committed`, `aborted` or `invalid`. What is answered is durable."""
-    return await call.service.transactions.show(pointer_of(call))
+    return await call.service.transactions.show(pointer_of(call), _by(call, Right.OPERATE))
 
 
 async def list_(call: Call) -> Sequence[TransactionStatus]:
-    """Transactions in progress, or invalid ones, by rising write pointer behind `after`, at most `limit`."""
+    """Transactions in progress, or invalid ones, by rising write pointer behind `after`, at most `limit`.
+
+    Without `operate` those of the principal that asks.
+    """
     state = _LISTED.get(call.query.get("state", "in_progress"))
     if state is None:
         raise InvalidRequest(f"state is {' or '.join(_LISTED)}, not {call.query['state'][:50]!r}")
     after, limit = query_int(call, "after", 0), query_limit(call)
     if not 0 <= after <= _LARGEST:
         raise InvalidRequest(f"after is a write pointer, not {after}")
-    return await call.service.transactions.list(state, after, limit)
+    return await call.service.transactions.list(state, after, limit, _by(call, Right.OPERATE))
 
 
 async def prune(call: Call, asked: PruneInvalid) -> Pruned:
@@ -167,17 +171,20 @@ async def prune(call: Call, asked: PruneInvalid) -> Pruned:
 
 
 async def states(call: Call, asked: WritePointers) -> dict[str, TransactionState]:
-    """The states of those among the pointers that were handed out here and are still known."""
-    found = await call.service.transactions.states(_checked(asked.write_pointers))
+    """The states of those among the pointers that were handed out here and are still known.
+
+    Without `operate` those of other principals are left out.
+    """
+    found = await call.service.transactions.states(_checked(asked.write_pointers), _by(call, Right.OPERATE))
     return {str(pointer): state for pointer, state in found.items()}
 
 
 async def enlist(call: Call, asked: Participant) -> Enlisted:
     """Note that a participant is about to hold messages under the pointer. `enlisted` false: it was never handed out here."""
     transactions = call.service.transactions
-    enlisted = await transactions.enlist(pointer_of(call), asked.participant)
+    owned = await transactions.enlist(pointer_of(call), asked.participant, _by(call, Right.OPERATE))
     await transactions.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
-    return Enlisted(enlisted=enlisted)
+    return Enlisted(enlisted=owned is not None, owner=None if owned is None else owned.owner)
 
 
 async def acknowledge(call: Call) -> None:
@@ -221,6 +228,28 @@ def pointer_of(call: Call) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         raise InvalidRequest(f"a write pointer is a whole number above 0, not {text[:50]!r}")
     return _checked([int(text)])[0]
+
+
+def _by(call: Call, right: Right = Right.ADMIN) -> str | None:
+    """Whose the transaction must be; None: whoever's, since who asks has the right to touch those of others.
+
+    A service that asks for a client of its own says whose. Raises NotAllowed, InvalidRequest.
+    """
+    return call.principal.whose(right) if OWNER not in call.query else _named(call)
+
+
+def _owner(call: Call) -> str | None:
+    """Whose the transaction becomes. Raises as :func:`_by`."""
+    return call.principal.owner if OWNER not in call.query else _named(call)
+
+
+def _named(call: Call) -> str | None:
+    owner = call.query[OWNER]
+    if owner != call.principal.name:
+        call.principal.check(Right.OPERATE)
+    if len(owner) > _LONGEST_NAME:
+        raise InvalidRequest(f"a principal's name has at most {_LONGEST_NAME} characters, not {len(owner)}")
+    return None if owner == EVERYBODYS else owner
 
 
 def _checked(pointers: list[int]) -> list[int]:
