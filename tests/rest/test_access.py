@@ -60,9 +60,9 @@ NEEDS = {
     f"GET {TOPIC}/payloads": "read and operate",
     f"PUT {TOPIC}/stage/{{transaction}}/{{chunk}}": "write",
     f"POST {TX}": "nothing",
-    f"GET {TX}": "operate",
+    f"GET {TX}": "nothing",  # but for those of others
     f"POST {TX}/prune": "operate",
-    f"POST {TX}/states": "operate",
+    f"POST {TX}/states": "nothing",  # likewise
     f"GET {TX}/unacknowledged": "operate",
     f"POST {TX}/unacknowledged": "operate",
     f"GET {ONE}": "nothing",
@@ -79,7 +79,7 @@ NEEDS = {
     "POST /v1/atomic/{transaction}/commit": "nothing",  # of no topic
     "POST /v1/atomic/{transaction}/abort": "nothing",
     "GET /v1/atomic/groups/{group}/producers/{producer}": "nothing",
-    "DELETE /v1/atomic/groups/{group}/producers/{producer}": "operate",
+    "DELETE /v1/atomic/groups/{group}/producers/{producer}": "nothing",  # unless its commit is another's
     "GET /v1/cluster": "operate",
     "POST /v1/cluster/hand-over": "operate",
     "POST /v1/tokens": "admin",
