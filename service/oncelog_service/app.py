@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.config import Settings
 from oncelog_service.rest.application import Application
+from oncelog_service.rest.bounds.descriptors import raise_limit
 from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.server import Server
 from oncelog_service.rest.table import ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
@@ -78,6 +79,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     Certificates.of(settings)
     _warn_of_readers(settings)
     sys.setswitchinterval(_SWITCH_SECONDS)
+    raise_limit()
     listener = listen(settings)
     url = settings.url_of(*listener.getsockname()[:2])
     service = build_service(settings, url=settings.advertised_url or url)
@@ -105,7 +107,7 @@ def _warn_of_files(store: str) -> None:
 def build_server(service: Service) -> Server:
     """Builds what answers HTTP for a service. Raises BadCertificate."""
     routes = (*TRANSACTION_ROUTES, *STATUS_ROUTES) if service.settings.only_transactions else ROUTES
-    return Server(Application(service, routes), service.settings, service.background)
+    return Server(Application(service, routes), service.settings, service.background, service.traffic)
 
 
 @contextmanager

@@ -59,6 +59,13 @@ class Settings(BaseSettings):
     """Largest request body."""
     max_inflight_bytes: int = Field(default=128 * 2**20, ge=1_024)
     """Request bodies held at the same time; beyond it requests are refused as overloaded."""
+    max_connections: int = Field(default=4_096, ge=1)
+    """Connections at the same time, fewer where no more files may be open; beyond it one that is idle gives way, or the new one
+    is refused."""
+    max_connections_per_address: int = Field(default=1_024, ge=1)
+    """The same from one client address, of IPv6 from one /64 network; a proxy in front of all clients is one address."""
+    max_requests_per_principal: int = Field(default=1_024, ge=1)
+    """Requests of one principal under way at the same time; where nobody has a token, or all the same one, of one address."""
     max_messages: int = Field(default=10_000, ge=1)
     """Most messages in one publish request."""
     default_poll_messages: int = Field(default=1_000, ge=1)

@@ -17,6 +17,7 @@ from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.service import Service
 from oncelog_service.storage.keys import split_row_id
+from oncelog_service.traffic import REASONS, Traffic
 from oncelog_service.transactions.edits import Aborted, Committed, Started
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
@@ -45,6 +46,9 @@ ALWAYS: Sequence[_Metric[Service]] = (
     ),
     _Metric(GAUGE, "store_damaged", "Whether writes fail again and again since what is stored is damaged", lambda it: it.damaged),
     _Metric(GAUGE, "store_open", "Whether the store is open", lambda it: _serves(it)),
+    _Metric(GAUGE, "connections", "Connections that are open", lambda it: it.traffic.connections),
+    _Metric(GAUGE, "body_bytes", "Request bodies in hand", lambda it: it.traffic.body_bytes),
+    _Metric(GAUGE, "unread_bytes", "Answers that are written and not read yet", lambda it: it.traffic.unread_bytes),
 )
 
 WHILE_OPEN: Sequence[_Metric[Service]] = (
@@ -120,6 +124,7 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         service = self._service
         yield from _families(ALWAYS, service)
+        yield _refused(service.traffic)
         with suppress(StorageUnavailable):  # of a store that is not open nothing else is known
             yield from _families(WHILE_OPEN, service)
         with suppress(NotServedHere, StorageUnavailable):  # it counts for all where it is served
@@ -131,6 +136,15 @@ class _Collector:
                 yield from _families(OF_TRANSACTIONS, transactions)
         with suppress(NotServedHere, StorageUnavailable):
             yield from _families(OF_ATOMIC_COMMITS, service.atomic)
+
+
+def _refused(traffic: Traffic) -> Metric:
+    family = CounterMetricFamily(
+        "oncelog_refused", "Connections and requests that were refused, or ended for others' sake", labels=["reason"]
+    )
+    for reason in REASONS:
+        family.add_metric([reason], traffic.refused[reason])
+    return family
 
 
 def _logs(service: Service) -> Collection[TopicLog]:

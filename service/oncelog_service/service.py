@@ -32,6 +32,7 @@ from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.port import Fence, Store, StoreDamaged, StoreError
 from oncelog_service.topics import Topics
+from oncelog_service.traffic import Traffic
 from oncelog_service.transactions.leased import LeasedTransactions
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
@@ -136,6 +137,7 @@ class Service:
         self.room = room.Room(settings.min_free_bytes)
         """On the disk. It outlives the openings of the store."""
         self.background = Background(clock)
+        self.traffic = Traffic()
         self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked)
         self.audit = Audit(settings.audit_log)
         self._running: list[asyncio.Task[None]] = []

@@ -67,6 +67,9 @@ class Wire(asyncio.Transport):
         self.unread: Iterator[int] = iter(range(0))
         """How much is unread whenever that is asked; nothing at last."""
         self.reads = True
+        self.lingers = False
+        """It can be closed in one direction."""
+        self.ended = False
         self.protocol = HttpConnection(shared)
         self.protocol.connection_made(self)
 
@@ -90,6 +93,12 @@ class Wire(asyncio.Transport):
         if not self.lost:
             self.lost = True
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    def can_write_eof(self) -> bool:
+        return self.lingers
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -336,21 +345,39 @@ def test_a_stop_finishes_what_is_under_way_says_that_it_is_the_last_and_takes_no
     run(check)
 
 
-def test_more_requests_at_once_than_the_service_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_AT_ONCE", 3)
-
+@pytest.mark.parametrize("of_one", [False, True])
+def test_more_requests_at_once_than_the_service_takes_are_refused_and_counted_until_they_end(of_one: bool) -> None:
     async def check(echo: Echo, shared: Shared) -> None:
-        wires = [Wire(shared) for _ in range(2)]
-        await wires[0].send(declared(b"x"), turns=5)
-        assert wires[0].answers() == [(200, b"x")]
-        wires.append(Wire(shared))
+        if of_one:
+            shared._most_of_one = 2
+        else:
+            shared.places.all = 2
+        echo.gate.clear()
+        wires = [Wire(shared) for _ in range(4)]
+        for wire in wires[:2]:
+            await wire.send(declared(b"x"), turns=2)
+        wires[0].closed = True
+        wires[0].protocol.connection_lost(None)
         await wires[2].send(declared(b"x"), turns=5)
-        assert [status for status, _ in wires[2].answers()] == [503]
+        assert [status for status, _ in wires[2].answers()] == [503], "one whose client has hung up is still under way"
         assert wires[2].closed
-        await wires[1].send(declared(b"y"), turns=5)
-        await wires[1].send(declared(b"y") * 9)
-        await until(lambda: len(wires[1].answers()) == 10)
-        assert wires[1].answers() == [(200, b"y")] * 10, "what waits behind another request is not counted"
+        echo.gate.set()
+        await wires[3].send(b"", turns=5)
+        await wires[3].send(declared(b"y") * 9)
+        await until(lambda: len(wires[3].answers()) == 9)
+        assert wires[3].answers() == [(200, b"y")] * 9, "what waits behind another request is not counted"
+
+    run(check)
+
+
+def test_who_is_refused_takes_nobodys_turn() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        shared.places.all = 1
+        wires = [Wire(shared) for _ in range(9)]
+        for wire in wires[:8]:
+            await wire.send(b"garbage\r\n\r\n")  # its refusal is under way
+        await wires[8].send(declared(b"x"), turns=9)
+        assert wires[8].answers() == [(200, b"x")]
 
     run(check)
 

@@ -120,6 +120,8 @@ class ServiceProcess:
         self.store = f"leveldb://{data}"
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
+        self.files: int | None = None
+        """How many files it may have open, if not as many as this process; set before the start."""
         self.log_to: Path | None = None
         """Where to write what it logs, if anywhere; set before the start."""
 
@@ -127,6 +129,8 @@ class ServiceProcess:
         """Start and return when /healthz answers 200."""
         environment = {**os.environ, **{f"ONCELOG_{name.upper()}": str(value) for name, value in self._settings.items()}}
         command = [sys.executable, "-m", "oncelog_service", self._command, "--port", str(self.port), "--store", self.store]
+        if self.files is not None:
+            command = ["sh", "-c", f'ulimit -n {self.files} && exec "$@"', "sh", *command]
         with open(self.log_to or os.devnull, "ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)
         deadline = time.monotonic() + timeout

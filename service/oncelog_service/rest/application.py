@@ -64,7 +64,9 @@ class Application:
         except OncelogError as refused:
             self._note(route, principal, head, refused)
             raise
-        return Admitted(partial(self._answer, route, path, principal, head), route.reads)
+        # One token for all says nothing of who asks.
+        who = None if principal is EVERYBODY or principal.is_instance else principal.name
+        return Admitted(partial(self._answer, route, path, principal, head), route.reads, who)
 
     def _route_of(self, head: Head) -> tuple[Route, dict[str, str]]:
         """The address that a head names, and the names in it. Raises NotFound, MethodNotAllowed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
@@ -46,6 +46,8 @@ class Admitted(NamedTuple):
     """Is given the whole body. Raises OncelogError."""
     reads: bool
     """It changes nothing, and ends when its client has hung up."""
+    who: Hashable = None
+    """As one of whose requests it counts; None: of the client's address."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +68,8 @@ class Exchange:
     answering: asyncio.Task[None] | None = None
     begun: bool = False
     """The task has run."""
+    who: Hashable = None
+    """As one of whose requests it is counted, while it is."""
 
     @property
     def asks_to_continue(self) -> bool:

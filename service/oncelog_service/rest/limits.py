@@ -8,9 +8,6 @@ from oncelog_service.rest.exchange import Exchange, Head
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers; nginx and Apache refuse at 8 to 32 KiB."""
 
-MAX_AT_ONCE = 4_096
-"""Connections, and requests under way: one on each, and those whose client has hung up."""
-
 MAX_BEHIND = 512
 """Requests that wait behind another one on their connection. All that arrive together are judged in one go, 10 ms of these."""
 

@@ -11,6 +11,8 @@ The invariants:
 * A request whose client has gone before it was begun is not obeyed. One that only reads ends with its client; others go on.
 * The bytes of a body count from when they arrive until the answer is written, or the connection is gone.
 * A client that is waited for – for a head, a body, the next request, to read – has a deadline. One that we keep waiting has none.
+* A connection has a place among all and among those of its address, from before its first byte until it ends (bounds/places.py).
+  It gives the place up for another's sake only while its client is waited for; who is told so is given time to read it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Hashable
 from contextlib import aclosing
 from email.utils import formatdate
 from math import inf
@@ -30,8 +33,10 @@ import httptools
 from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout, Unauthorized
 from oncelog_service.config import Settings
 from oncelog_service.rest.answer import Answer, refusal
+from oncelog_service.rest.bounds.places import Places, Waits
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
-from oncelog_service.rest.limits import MAX_AT_ONCE, MAX_BEHIND, MAX_HEAD_BYTES, Bodies, head_too_large
+from oncelog_service.rest.limits import MAX_BEHIND, MAX_HEAD_BYTES, Bodies, head_too_large
+from oncelog_service.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +53,11 @@ _HOST = b"host"
 _ONCE = (_HOST, b"authorization", b"content-type", b"origin", b"sec-fetch-site")
 """Headers by which a request is judged before anything is done for it."""
 
-_HEAD, _BODY, _BETWEEN = range(3)
-"""What the next bytes of a connection are of; between two requests they begin a head."""
+_FAREWELL_SECONDS = 2
+"""How long who was refused may take to read it and to hang up; nginx's lingering_timeout is 5."""
+
+_HEAD, _BODY, _BETWEEN, _FAREWELL = range(4)
+"""What the next bytes of a connection are of; between two requests they begin a head, at a farewell they are dropped."""
 
 
 class Application(Protocol):
@@ -62,11 +70,26 @@ class Application(Protocol):
 class Shared:
     """What the connections of a server share."""
 
-    def __init__(self, application: Application, settings: Settings) -> None:
+    def __init__(self, application: Application, settings: Settings, traffic: Traffic | None = None) -> None:
         self.application = application
         self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes)
-        self.patience = {_HEAD: settings.header_timeout_seconds, _BODY: settings.body_timeout_seconds, _BETWEEN: _IDLE_SECONDS}
+        self.patience = {
+            _HEAD: settings.header_timeout_seconds,
+            _BODY: settings.body_timeout_seconds,
+            _BETWEEN: _IDLE_SECONDS,
+            _FAREWELL: _FAREWELL_SECONDS,
+        }
+        self.traffic = traffic or Traffic()
+        self.places = Places(settings.max_connections, settings.max_connections_per_address, self.traffic)
         self.connections: set[HttpConnection] = set()
+        self.told: dict[HttpConnection, None] = {}
+        """Those that have no place and are being told so, the oldest first."""
+        self.most_told = 64
+        self._most_of_one = settings.max_requests_per_principal
+        self._of_one: dict[Hashable, int] = {}
+        """Who asks → requests under way."""
+        self._under_way = 0
+        """All of them: whose turn it is, and which were not refused."""
         self.exchanges: set[Exchange] = set()
         """Requests whose turn it is on their connection."""
         self.all_gone = asyncio.Event()
@@ -83,25 +106,64 @@ class Shared:
     def judge(self, exchange: Exchange) -> None:
         """Finds who answers it, or why nobody does."""
         try:
-            if max(len(self.connections), len(self.exchanges)) >= MAX_AT_ONCE:
-                exchange.keep_alive = False
-                raise Overloaded("the service has as many connections as it takes; try again in a moment")
             exchange.admitted = self.application.admit(exchange.head)
             self.bodies.check_declared(exchange.head)
         except OncelogError as error:
             exchange.refused = error
 
+    def begin(self, exchange: Exchange, address: str) -> None:
+        """Its turn has come: it counts as one of whoever asks, or is refused where that one has as many under way as one may."""
+        self.exchanges.add(exchange)
+        if exchange.refused is not None:
+            return  # else a flood of those who are refused would have others refused
+        admitted = exchange.admitted
+        who = address if admitted is None or admitted.who is None else admitted.who
+        under_way = self._of_one.get(who, 0)
+        if under_way < self._most_of_one and self._under_way < self.places.all:
+            exchange.who = who
+            self._of_one[who] = under_way + 1
+            self._under_way += 1
+            return
+        exchange.keep_alive = False
+        self.traffic.refused["requests"] += 1
+        exchange.refused = Overloaded(
+            "as many requests are under way as the service takes of one or of all; try again in a moment"
+        )
+
     def forget(self, exchange: Exchange) -> None:
-        """It is answered, or nobody waits for its answer."""
+        """It is answered, or nobody waits for its answer. Twice is as once."""
         self.exchanges.discard(exchange)
+        if (who := exchange.who) is not None:
+            exchange.who = None
+            self._under_way -= 1
+            if (left := self._of_one[who] - 1) > 0:
+                self._of_one[who] = left
+            else:
+                del self._of_one[who]
         self.bodies.give_back(exchange)
+
+    def tell(self, connection: HttpConnection) -> None:
+        """It has no place, and may stay a moment; of too many who may, the one that was told first goes."""
+        self.told[connection] = None
+        if len(self.told) > self.most_told:
+            oldest = next(iter(self.told))
+            del self.told[oldest]  # it ends in the next turn of the event loop; until then another one may come
+            oldest.abort()
 
 
 class HttpConnection(asyncio.Protocol):
     """One connection of a client."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, address: str = "", *, placed: bool = False, refused: OncelogError | None = None) -> None:
+        """``placed``: it has a place; ``refused``: why it has none."""
         self._shared = shared
+        self.address = address
+        self._placed = placed
+        self._refused = refused
+        self._has_cut = False
+        """What the client sends is not read to the end."""
+        if placed:
+            shared.places.take(address)
         self._loop = asyncio.get_running_loop()
         self._parser: httptools.HttpRequestParser | None = _parser(self)
         self._lost = False
@@ -140,10 +202,36 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._shared.connections.add(self)
         self._peer = (transport.get_extra_info("peername") or ("",))[0]
+        if self._refused is not None:
+            self._shared.tell(self)
+            self._refuse(self._refused)
         self._watch()
+
+    def leave(self) -> None:
+        """Gives its place to others. Twice is as once."""
+        if self._placed:
+            self._placed = False
+            self._shared.places.leave(self.address)
+
+    def waits(self) -> Waits | None:
+        """For what its client is waited for; None: something is under way, or it has no place."""
+        if self._current is not None or self._due is None or not self._placed or self._phase not in (_HEAD, _BETWEEN):
+            return None
+        return Waits(self._phase == _HEAD, self._due)
+
+    def give_way(self) -> None:
+        """Ends for another's sake while its client is waited for: one that has begun to ask, or is about to, is told."""
+        self.leave()
+        if self._phase == _BETWEEN:
+            self._close()
+        else:
+            self._shared.tell(self)
+            self._refuse(Overloaded("the service has as many connections as it takes; try again in a moment"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self.leave()
+        self._shared.told.pop(self, None)
         self._parser = None  # it refers to the connection, which refers to it
         self._writable.set()
         for alarm in (self._alarm, self._unread_alarm):
@@ -292,7 +380,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _take_turn(self, exchange: Exchange) -> None:
         """All before it are answered."""
-        self._shared.exchanges.add(exchange)
+        self._shared.begin(exchange, self.address)
         if exchange.refused is None and exchange.asks_to_continue:
             self._transport.write(CONTINUE)
         if exchange.refused is not None or exchange.complete:
@@ -311,13 +399,14 @@ class HttpConnection(asyncio.Protocol):
         """What came cannot be read, and no more is read. It is told where no other request waits for its answer, and where it is
         not the rest of one that has been answered."""
         self._parser = None
+        self._has_cut = True
         if self._current is None and self._phase == _BODY:
             self._close()
             return
         exchange = self._newest
         if exchange is None or self._current is None:
             self._newest = self._current = exchange = Exchange(Head("", "", b"", "", {}), False, refused=error)
-            self._shared.exchanges.add(exchange)
+            self._shared.begin(exchange, self.address)
             self._begin(exchange)
         exchange.keep_alive = False
         if exchange.refused is None and not exchange.complete:
@@ -383,7 +472,7 @@ class HttpConnection(asyncio.Protocol):
         self._current = None
         if not exchange.keep_alive:
             self._close()
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._phase == _FAREWELL:
             return
         if self._behind:
             self._current = self._behind.popleft()
@@ -400,7 +489,17 @@ class HttpConnection(asyncio.Protocol):
             self._current.keep_alive = False
 
     def _close(self) -> None:
-        """Ends the connection when its client has read what was written."""
+        """Ends the connection when its client has read what was written.
+
+        One that is closed while bytes of its client wait to be read is reset, and takes along what the client has not read: who
+        was refused while sending is told that this was all, and what still comes is dropped for a moment.
+        """
+        if self._has_cut and not self._transport.is_closing() and self._transport.can_write_eof():
+            self._has_cut = False
+            self._transport.write_eof()
+            self._phase, self._due = _FAREWELL, None
+            self._watch()
+            return
         self._transport.close()
         if self._transport.get_write_buffer_size():
             self._await_reader()

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 
 from oncelog_service.background import Background
 from oncelog_service.config import Settings
+from oncelog_service.rest.bounds import descriptors
+from oncelog_service.rest.bounds.accepting import Acceptor
+from oncelog_service.rest.bounds.places import places_for, told_for
 from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.protocol import Application, HttpConnection, Shared
 from oncelog_service.rest.tls import TlsConnection
+from oncelog_service.traffic import Traffic
+
+_log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 5
 """How long a stop waits for answers that are under way."""
-_BACKLOG = 2_048
 
 
 class Server:
     """Belongs to one event loop."""
 
-    def __init__(self, application: Application, settings: Settings, background: Background) -> None:
-        """Raises BadCertificate."""
-        self._shared = Shared(application, settings)
+    def __init__(
+        self, application: Application, settings: Settings, background: Background, traffic: Traffic | None = None
+    ) -> None:
+        """Raises BadCertificate. ``traffic``: where it counts."""
+        self._settings = settings
+        self._shared = Shared(application, settings, traffic)
         self._background = background
         self.certificates = Certificates.of(settings)
         """None: it does not speak TLS."""
@@ -43,20 +52,30 @@ class Server:
         ``on_ready`` is called once connections are taken; ``before_stop``: has those who wait for something end at once.
         """
         loop = asyncio.get_running_loop()
-        taking = await loop.create_server(self._connection, sock=listener, backlog=_BACKLOG)
+        self._make_places()
+        acceptor = Acceptor(listener, self._shared, self._protocol_of)
+        acceptor.start()
         watching = None if self.certificates is None else loop.create_task(self.certificates.watch(self._background))
         on_ready()
         await self._told.wait()
         before_stop()
-        taking.close()
+        await acceptor.close()
         if watching is not None:
             watching.cancel()
         for connection in list(self._shared.connections):
             connection.shut_down()
         await self._drain(loop.time() + _STOP_SECONDS)
 
-    def _connection(self) -> asyncio.Protocol:
-        connection, certificates = HttpConnection(self._shared), self.certificates
+    def _make_places(self) -> None:
+        """As many connections as are wanted, if descriptors are left for all else then."""
+        limit, wanted = descriptors.limit(), self._settings.max_connections
+        found = self._shared.places.all = places_for(limit, descriptors.used(), wanted)
+        self._shared.most_told = told_for(found)
+        if found < wanted:
+            _log.warning("%d connections are taken at a time, not %d: no more than %d files may be open", found, wanted, limit)
+
+    def _protocol_of(self, connection: HttpConnection) -> asyncio.Protocol:
+        certificates = self.certificates
         return connection if certificates is None else TlsConnection(lambda: certificates.context, connection)
 
     async def _drain(self, deadline: float) -> None:

@@ -1,0 +1,126 @@
+"""Takes connections from a socket, as many as there are places, and has the others told that there is none.
+
+asyncio's own accept takes all that wait before anybody is asked, and where descriptors run out it logs, and pauses for a second;
+uvloop's resets whoever comes then. So it is done here, a few in one turn of the event loop.
+
+The invariants:
+
+* A connection has its place from the moment in which it is accepted; whose protocol never begins gives it back.
+* Descriptors do not run out of this: connections and the reserve are fewer than there are, and beyond its place nobody but a few
+  who are being told has one. Where something else has taken them all, those who wait give way, and nobody is reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+from oncelog.errors import OncelogError, Overloaded
+from oncelog_service.rest.bounds.places import address_of
+from oncelog_service.rest.protocol import HttpConnection, Shared
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 2_048
+_AT_ONCE = 16
+"""Accepted in one turn of the event loop; others have theirs."""
+
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_SECONDS = 0.05
+_LOG_SECONDS = 60
+
+
+class Acceptor:
+    """Takes the connections of one socket."""
+
+    def __init__(self, listener: socket.socket, shared: Shared, over: Callable[[HttpConnection], asyncio.Protocol]) -> None:
+        """``over``: the protocol that the transport is given for a connection, itself or one below it."""
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._shared = shared
+        self._over = over
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._logged = -float(_LOG_SECONDS)
+        self._closed = False
+
+    def start(self) -> None:
+        """Begins to take connections."""
+        self._listener.setblocking(False)
+        self._listener.listen(_BACKLOG)
+        self._listen()
+
+    async def close(self) -> None:
+        """Takes no more, and returns when those that were taken have begun."""
+        self._closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener)
+        if self._beginning:
+            await asyncio.wait(self._beginning)
+
+    def _listen(self) -> None:
+        self._pause = None
+        if not self._closed:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, peer = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR:
+                    raise
+                self._await_descriptors(error)
+                return
+            accepted.setblocking(False)
+            connection = self._connection(address_of(peer[0]))
+            task = self._loop.create_task(self._begin(connection, accepted))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    def _connection(self, address: str) -> HttpConnection:
+        shared = self._shared
+        places, now = shared.places, self._loop.time()
+        of_one = places.is_full_for(address)
+        if of_one or places.is_full:
+            holder = places.gives_way(shared.connections, address if of_one else None, now)
+            if holder is None:
+                shared.traffic.refused["address" if of_one else "connections"] += 1
+                return HttpConnection(shared, address, refused=_no_place(of_one))
+            shared.traffic.refused["idle"] += 1
+            assert isinstance(holder, HttpConnection)
+            holder.give_way()
+        return HttpConnection(shared, address, placed=True)
+
+    async def _begin(self, connection: HttpConnection, accepted: socket.socket) -> None:
+        protocol = self._over(connection)
+        try:
+            await self._loop.connect_accepted_socket(lambda: protocol, accepted)
+        except OSError:  # it has gone already
+            connection.leave()
+            accepted.close()
+
+    def _await_descriptors(self, error: OSError) -> None:
+        """Has one connection give way, and comes again in a moment: while one waits to be taken, the socket calls at once."""
+        now = self._loop.time()
+        self._shared.traffic.refused["descriptors"] += 1
+        if now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            _log.warning("no connection can be taken at the moment: %s", error.strerror)
+        holder = self._shared.places.gives_way(self._shared.connections, None, now)
+        if isinstance(holder, HttpConnection):
+            holder.give_way()
+        self._loop.remove_reader(self._listener)
+        self._pause = self._loop.call_later(_PAUSE_SECONDS, self._listen)
+
+
+def _no_place(of_one: bool) -> OncelogError:
+    if of_one:
+        return Overloaded("there are as many connections from this address as the service takes of one; try again in a moment")
+    return Overloaded("the service has as many connections as it takes; try again in a moment")
