@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
-from oncelog import Client, Consumer, Producer, Reader
+from oncelog import Client, Consumer, Outbox, OutboxRelay, Producer, Reader
 from oncelog.errors import ConsumerFenced, OncelogError, ProducerFenced, StaleMessageId, TransactionNotFound
 from oncelog.wire.models import Acknowledge
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.storage.backup.incarnation import begin_incarnation, find_incarnation
 from oncelog_service.storage.open import store_opener
 from tests.behaviours.cli.support import run, value
-from tests.world.service import running_service
+from tests.patience import until
+from tests.world.service import free_port, running_service
 
 
 class Before:
@@ -166,3 +168,82 @@ def test_a_producer_without_a_name_is_told_too(tmp_path: Path) -> None:
         with pytest.raises(OncelogError) as refused:
             client.publish("t", PublishRequest([b"x"], producer=opened.name, epoch=opened.epoch, sequence_ids=[0]))
         assert refused.value.code in ("producer_fenced", "producer_ended")
+
+
+def test_an_outbox_is_fenced_once_and_goes_on_behind_what_is_there(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    outbox = Outbox("orders")
+    outbox.create_tables(engine)
+
+    def put(*numbers: int) -> None:
+        with engine.begin() as connection:
+            for number in numbers:
+                outbox.add(connection, "t", b"%d" % number)
+
+    with backed_up(tmp_path) as before:
+        put(10, 11)
+        assert OutboxRelay(outbox, engine, client=before.client, takeover_seconds=1).run_once() == 2
+        store = before.restored(tmp_path / "new")
+    put(12)
+    with running_service(store) as service, Client(service.url) as client:
+        relay = OutboxRelay(outbox, engine, client=client, takeover_seconds=1)
+        assert until(relay.run_once) == 1
+        put(13)
+        assert relay.run_once() == 1
+        with Reader("t", client=client, timeout=0) as reader:
+            assert [int(each.payload) for each in reader] == [*range(10), 12, 13]
+
+
+def test_a_relay_that_runs_on_is_fenced_and_opens_its_topics_again(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    outbox = Outbox("orders")
+    outbox.create_tables(engine)
+    port = free_port()
+    settings = {"port": port, "backup_root": tmp_path}
+    with running_service(f"leveldb://{tmp_path}/data", **settings) as service, Client(service.url) as client:
+        client.create_topic("t")
+        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        relay = OutboxRelay(outbox, engine, url=service.url)
+        with engine.begin() as connection:
+            outbox.add(connection, "t", b"0")
+        assert relay.run_once() == 1
+        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
+    with running_service(store, **settings) as service, Client(service.url) as client:
+        with engine.begin() as connection:
+            outbox.add(connection, "t", b"1")
+
+        def published() -> bool:
+            with suppress(OncelogError):
+                relay.run_once()
+            with Reader("t", client=client, timeout=0) as reader:
+                return [each.payload for each in reader] == [b"1"]
+
+        until(published, "the relay has opened the topic again")
+        relay.close()
+
+
+def test_a_producer_and_a_consumer_that_run_on_are_told(tmp_path: Path) -> None:
+    settings = {"port": free_port(), "backup_root": tmp_path}
+    with running_service(f"leveldb://{tmp_path}/data", **settings) as service, Client(service.url) as client:
+        client.create_topic("t")
+        producers = [Producer[bytes]("t", name=name, url=service.url) for name in ("p", None)]
+        consumer, reader = Consumer("t", "s", url=service.url, timeout=5), Reader("t", url=service.url, timeout=5)
+        for producer in producers:
+            producer.send(b"0")
+        assert next(iter(reader)).payload == b"0"
+        consumer.ack(next(iter(consumer)))
+        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        for producer in producers:
+            producer.send(b"1")
+        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
+    with running_service(store, **settings):
+        for producer in producers:
+            with pytest.raises(ProducerFenced):
+                producer.send(b"2")
+        with pytest.raises(StaleMessageId):
+            list(reader)
+        with pytest.raises((ConsumerFenced, StaleMessageId)):
+            list(consumer)
+        for producer in producers:
+            with suppress(OncelogError):
+                producer.close()
