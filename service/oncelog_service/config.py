@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_serializer, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from oncelog.http.credentials import secret_in, shown
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.log.limits import Limits
+from oncelog_service.storage.open import shown as shown_store
 from oncelog_service.storage.open import store_opener
 from oncelog_service.transactions.limits import TransactionLimits
 
 DEFAULT_DATA = "oncelog-data"
 DEFAULT_TRANSACTIONS_DATA = "oncelog-transactions"
+SECRETS = ("token", "transactions_token", "store")
+"""Settings that may hold a secret: each may lie in a file, and no text shows it."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Hosts that are this machine, and that no other reaches."""
 
@@ -43,8 +49,12 @@ class Settings(BaseSettings):
     postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-data."""
     allowed_hosts: str | None = None
     """Further names by which clients ask for it, a proxy's or a container's, with commas between: `logs.example.org,logs`."""
+    store_file: Path | None = None
+    """File that holds that URL, where its password is to stand in no list of processes; `store` goes before it."""
     token: str | None = Field(default=None, min_length=1)
     """Bearer token that every request must carry; required to listen on more than this machine."""
+    token_file: Path | None = None
+    """File that holds this token; `token` goes before it."""
     audit_log: Path | None = None
     """File that keeps who asked for what administrative thing, from where, and what came of it: one JSON line each. Without one
     these lines go to the log, as `oncelog.audit`."""
@@ -101,6 +111,8 @@ class Settings(BaseSettings):
     """URL of a transaction service that runs alone (`oncelog tx-serve`); without one it runs in this process."""
     transactions_token: str | None = Field(default=None, min_length=1)
     """Bearer token for that service; without one `token` is sent."""
+    transactions_token_file: Path | None = None
+    """File that holds this token; `transactions_token` goes before it."""
     transaction_timeout_seconds: float = Field(default=30.0, gt=0)
     """A short transaction that does not say otherwise times out after this."""
     max_transaction_timeout_seconds: float = Field(default=3_600.0, gt=0)
@@ -125,6 +137,36 @@ class Settings(BaseSettings):
     body_timeout_seconds: float = Field(default=30.0, gt=0)
     """… and its body in this time."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_files(cls, given: dict[str, Any]) -> dict[str, Any]:
+        read = {}
+        for name in SECRETS:
+            path = given.get(f"{name}_file")
+            if path and given.get(name) is None:
+                read[name] = secret_in(path, f"ONCELOG_{name.upper()}_FILE")
+        return {**given, **read}
+
+    @field_validator(*SECRETS, mode="before")
+    @classmethod
+    def _without_line_end(cls, secret: object) -> object:
+        return secret.rstrip("\r\n") if isinstance(secret, str) else secret
+
+    @field_serializer("token", "transactions_token")
+    def _hidden(self, secret: str | None) -> str | None:
+        return None if secret is None else "…"
+
+    @field_serializer("store")
+    def _store_shown(self, url: str) -> str:
+        return shown_store(url)
+
+    @field_serializer("transactions_url")
+    def _url_shown(self, url: str | None) -> str | None:
+        return None if url is None else shown(url)
+
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        yield from self.model_dump().items()
+
     @field_validator("store")
     @classmethod
     def _known_store(cls, url: str) -> str:
@@ -142,7 +184,14 @@ class Settings(BaseSettings):
     @classmethod
     def _known_url(cls, url: str | None) -> str | None:
         if url is not None and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", url):
-            raise ValueError(f"not the URL of a service: {url!r}; it looks like http://127.0.0.1:7071")
+            raise ValueError(f"not the URL of a service: {shown(url)!r}; it looks like http://127.0.0.1:7071")
+        return url
+
+    @field_validator("advertised_url")
+    @classmethod
+    def _no_secret_advertised(cls, url: str | None) -> str | None:
+        if url is not None and urlsplit(url).username is not None:
+            raise ValueError("it is told to everybody, so it has no user and password")
         return url
 
     @field_validator("allowed_hosts")

@@ -20,7 +20,7 @@ LOCAL = b"127.0.0.1:7070"
 
 HERE: dict[str, Any] = {}
 NAMED = {"allowed_hosts": "Logs.example.org, logs:8080"}
-ADVERTISED = {"advertised_url": "https://who@log-1.example.org:443/below"}
+ADVERTISED = {"advertised_url": "https://log-1.example.org:443/below"}
 BEYOND = {"host": "0.0.0.0", "token": "t"}
 BOTH = {**BEYOND, **NAMED}
 AT_A_NAME = {"host": "db1.internal", "token": "t", "allowed_hosts": "x"}

@@ -122,8 +122,10 @@ def test_a_request_is_its_lines_and_no_value_makes_a_line_of_its_own() -> None:
     for broken in ("a\nb: c", "a\r", "\0"):
         with pytest.raises(ValueError, match="line break"):
             request_bytes("GET", "h", "/", {"authorization": broken}, None)
-    with pytest.raises(ConnectionFailed, match="token") as caught:
-        Transport("http://127.0.0.1:1", token="of a file\n").call("GET", "/")
+    with pytest.raises(ValueError, match="the token is no single line"):
+        Transport("http://127.0.0.1:1", token="of a file\nwith two lines")
+    with pytest.raises(ConnectionFailed, match="line break") as caught:
+        Transport("http://127.0.0.1:1").call("GET", "/", accept="x\ny: z")
     assert caught.value.definite
     assert target_of(urlsplit("http://h/a b?ü=%41")) == "/a%20b?%C3%BC=%41"
     assert [basic(urlsplit(f"http://{who}h")) for who in ("a%3A:b%40@", "a@", "")] == ["Basic YTo6YkA=", "Basic YTo=", None]

@@ -53,7 +53,7 @@ class Calls:
         cert: Certificate = None,
         proxy: str | None = None,
     ) -> None:
-        """``url``: else ONCELOG_URL, else http://127.0.0.1:7070; ``token``: else ONCELOG_TOKEN.
+        """``url``: else ONCELOG_URL, else http://127.0.0.1:7070; ``token``: else ONCELOG_TOKEN, or what is in ONCELOG_TOKEN_FILE.
 
         ``timeout``: seconds until an answer must have come, to its last byte. ``retry``: seconds that a call is tried again, so
         that it has ended after both together. Of several instances one that hangs takes no call with it: what may be done

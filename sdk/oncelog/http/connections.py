@@ -13,6 +13,7 @@ from math import inf
 from urllib.parse import SplitResult, urlsplit
 
 from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError, ResponseTimeout
+from oncelog.http.credentials import shown
 from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
 from oncelog.http.sockets import CONNECT_SECONDS, Deadline, Network, Stream, Tls, connected
 from oncelog.http.trust import Trust
@@ -61,7 +62,9 @@ class Response:
 
     def __init__(self, url: str, connection: Connection, home: Connections, deadline: Deadline, begun: list[bytes]) -> None:
         """``begun``: what of the body came with the head."""
-        self.url = url
+        self.url = shown(url)
+        """As it may be printed."""
+        self._origin = _origin(urlsplit(url))
         self.status = connection.incoming.status
         self.headers: Mapping[str, str] = connection.incoming.headers
         """Names in lower case."""
@@ -97,7 +100,7 @@ class Response:
         """Keep the connection for the next request if all of the answer has come, else close it."""
         incoming = self._connection.incoming
         if incoming.complete and incoming.reusable:
-            self._home.keep(self.url, self._connection)
+            self._home.keep(self._origin, self._connection)
         else:
             self._connection.close()
 
@@ -143,12 +146,11 @@ class Connections:
             raise
         return Response(url, connection, self, deadline, begun)
 
-    def keep(self, url: str, connection: Connection) -> None:
+    def keep(self, host: tuple[str, str], connection: Connection) -> None:
         """Have it ready for the next request to the same host."""
         if self._closed:
             connection.close()
             return
-        host = _origin(urlsplit(url))
         idle = self._kept[host] = [*self._kept.pop(host, ()), connection]
         if len(idle) > self._most_idle:
             idle.pop(0).close()
@@ -206,7 +208,7 @@ class Connections:
 
 def connection_error(url: str, error: BaseException) -> OncelogError:
     """The error that is raised where no answer came."""
-    unsent = isinstance(error, NotSent)
+    url, unsent = shown(url), isinstance(error, NotSent)
     cause = error.__cause__ if unsent else error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return CertificateRefused(f"the certificate of {url} {_why_not_trusted(cause)}")

@@ -26,6 +26,13 @@ _SAFE = "!#$%&'()*+,/:;=?@[]~"
 _BROKEN = re.compile("[\r\n\0]")
 
 
+class Head(bytes):
+    """The head of a request, whose secrets no traceback shows."""
+
+    def __repr__(self) -> str:
+        return f"<head of {len(self)} bytes>"
+
+
 class BadAnswer(OSError):
     """What came is no answer in HTTP, or not all of one."""
 
@@ -42,8 +49,8 @@ def request_bytes(method: str, host: str, target: str, headers: Mapping[str, str
     if body is not None or method not in ("GET", "HEAD"):
         lines.append(f"content-length: {len(body or b'')}")
     if any(map(_BROKEN.search, lines)):
-        raise ValueError("a header of the request has a line break in it (the token?)")
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+        raise ValueError("a header of the request has a line break in it")
+    return Head("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
 
 def target_of(url: SplitResult) -> str:

@@ -30,6 +30,7 @@ from oncelog.errors import (
 )
 from oncelog.http.answers import problem_in, refusal
 from oncelog.http.connections import FAILURES, Connections, Response, connection_error
+from oncelog.http.credentials import authorization, chosen_token, shown
 from oncelog.http.sockets import Awaiting, Blocking, Deadline
 from oncelog.http.trust import Trust
 from oncelog.process import forks
@@ -61,24 +62,24 @@ class Requests:
     def __init__(
         self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS, trust: Trust | None = None
     ) -> None:
-        """``url`` and ``token`` default to ONCELOG_URL and ONCELOG_TOKEN; ``url``: several instances of one service by commas.
+        """``url`` defaults to ONCELOG_URL; several instances of one service by commas. ``token``: as :func:`chosen_token`.
 
         ``timeout``: seconds for a whole answer; ``trust``: else what the environment says. Raises ValueError for what is no
-        http(s) URL, and for certificates that cannot be read.
+        http(s) URL, for a token that cannot be one, and for certificates that cannot be read.
         """
         named = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).split(",")
         self._bases = [each.strip().rstrip("/") for each in named]
         """Of every instance that is known, the one to ask first in front."""
         for each in self._bases:
             if not _is_base(each):
-                raise ValueError(f"not the URL of a service: {each!r}; it looks like {DEFAULT_URL}")
+                raise ValueError(f"not the URL of a service: {shown(each)!r}; it looks like {DEFAULT_URL}")
         self.url = self._bases[0]
         self._trust = Trust.chosen() if trust is None else trust
         if any(each.startswith("https:") for each in self._bases):
             _ = self._trust.context  # which says now what is wrong with it
         self._served: dict[str, str] = {}
         """What begins a path → who serves it."""
-        self._token = token or os.environ.get("ONCELOG_TOKEN")
+        self._token = chosen_token(token)
         self._timeout = timeout
         self._lock = threading.RLock()  # a signal handler may interrupt who holds it
         self._closed = False
@@ -175,7 +176,7 @@ class Requests:
         url, trusted, named = base + path + (f"?{urlencode(params)}" if params else ""), True, False
         for _ in range(_MAX_REDIRECTS + 1):
             if self._token is not None and trusted:
-                headers["authorization"] = f"Bearer {self._token}"
+                headers["authorization"] = authorization(self._token)
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
             with self._naming(url):
@@ -193,14 +194,14 @@ class Requests:
                 else:
                     trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
                 continue
-            refused = refusal(_base(url), response.status, response.headers, said, datetime.now(UTC))
+            refused = refusal(shown(_base(url)), response.status, response.headers, said, datetime.now(UTC))
             if isinstance(refused, _ASK_ANOTHER) and getattr(refused, "http_status", None) != _TOO_OFTEN:
                 self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
             raise refused
         self._served.pop(part, None)
         if named:  # each names another one: who serves this is changing
-            raise ConnectionFailed(f"nobody of {', '.join(self._bases)} serves this at this moment", definite=True)
-        raise InvalidResponse(f"{self.url} redirects more than {_MAX_REDIRECTS} times")
+            raise ConnectionFailed(f"nobody of {', '.join(map(shown, self._bases))} serves this at this moment", definite=True)
+        raise InvalidResponse(f"{shown(self.url)} redirects more than {_MAX_REDIRECTS} times")
 
     @contextmanager
     def _naming(self, url: str) -> Iterator[None]:
@@ -349,7 +350,7 @@ def _joined(here: str, location: str) -> str:
             return there
     except ValueError:
         pass
-    raise InvalidResponse(f"{here} redirects to {location[:200]!r}, which is no http(s) address")
+    raise InvalidResponse(f"{shown(here)} redirects to {shown(location)[:200]!r}, which is no http(s) address")
 
 
 def _elsewhere(response: Response, body: bytes) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from oncelog.client import Client
+from oncelog.http.credentials import chosen_token
 from oncelog.http.trust import Trust
 from oncelog.wire.media import DEFAULT_NAMESPACE, DEFAULT_URL
 
@@ -18,7 +19,7 @@ RETRY_SECONDS = 120.0
 class Connection:
     """Address and token of a service. Picklable; its text holds no token."""
 
-    url: str = DEFAULT_URL
+    url: str = field(default=DEFAULT_URL, repr=False)
     namespace: str = DEFAULT_NAMESPACE
     token: str | None = field(default=None, repr=False)
     retry_seconds: float = RETRY_SECONDS
@@ -40,7 +41,7 @@ class Connection:
         return cls(
             url or os.environ.get("ONCELOG_URL") or DEFAULT_URL,
             namespace or DEFAULT_NAMESPACE,
-            token or os.environ.get("ONCELOG_TOKEN"),
+            chosen_token(token),
             RETRY_SECONDS if retry_seconds is None else retry_seconds,
             trust or Trust.chosen(),
         )

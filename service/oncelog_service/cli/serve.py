@@ -31,8 +31,10 @@ ALONE = (
     "host",
     "port",
     "store",
+    "store_file",
     "allowed_hosts",
     "token",
+    "token_file",
     "tls_certificate",
     "tls_key",
     "tls_client_ca",
@@ -100,6 +102,8 @@ def settings_from(given: dict[str, object], kind: type[Settings] = Settings) -> 
         return kind(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:
+            raise typer.BadParameter(first["msg"].removeprefix("Value error, ")) from None
         name = str(first["loc"][0])
         source = _flag(name) if name in given else f"ONCELOG_{name.upper()}"
         raise typer.BadParameter(first["msg"].removeprefix("Value error, "), param_hint=source) from None

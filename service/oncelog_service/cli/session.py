@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 1.0
 """How long a short command tries again. People wait for it; 15 s of silence, the SDK's, would be no answer."""
 
 Url = Annotated[str | None, typer.Option("--url", help=f"URL of the service (env ONCELOG_URL, default {DEFAULT_URL}).")]
-Token = Annotated[str | None, typer.Option("--token", help="Bearer token (env ONCELOG_TOKEN).")]
+Token = Annotated[str | None, typer.Option("--token", help="Bearer token (env ONCELOG_TOKEN, or the file ONCELOG_TOKEN_FILE).")]
 Ca = Annotated[str | None, typer.Option("--ca", help="File of the CA to trust behind https (env ONCELOG_CA).")]
 Cert = Annotated[str | None, typer.Option("--cert", help="File of a certificate of one's own (env ONCELOG_CERT).")]
 CertKey = Annotated[

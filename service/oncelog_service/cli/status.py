@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import typer
 
 from oncelog.errors import TopicDamaged, TopicNotFound
+from oncelog.http.credentials import shown
 from oncelog_service.cli.session import Session, command
 
 
@@ -20,8 +21,8 @@ def status(session: Session) -> None:
     client = session.client
     namespaces = client.namespaces()  # an unhealthy service refuses this, and says why
     topics = [topic for namespace in namespaces for topic in _topics(session, namespace)]
-    value = {"url": client.url, "status": "ok" if client.healthy() else "unavailable", "topics": topics}
-    session.out.note(f"{client.url}: {value['status']}")
+    value = {"url": shown(client.url), "status": "ok" if client.healthy() else "unavailable", "topics": topics}
+    session.out.note(f"{shown(client.url)}: {value['status']}")
     columns = ["namespace", "name", "generation", "earliest_offset", "upcoming_offset", "producers", "deduplication"]
     if any("damage" in topic for topic in topics):
         columns.append("damage")

@@ -34,6 +34,9 @@ class Head(NamedTuple):
     certificate: str | None = None
     """The name in the client certificate, if there is one and it was verified."""
 
+    def __repr__(self) -> str:
+        return f"<{self.method} {self.path}>"  # the headers hold secrets
+
     def header(self, name: bytes) -> bytes:
         """Its value, empty if it was not sent."""
         return self.headers.get(name, b"")

@@ -73,7 +73,7 @@ class Names:
         named = _split(settings.allowed_hosts)
         url = urlsplit(settings.advertised_url or "")
         if url.hostname:
-            named.append(url.netloc.rpartition("@")[2].lower().removesuffix({"http": ":80", "https": ":443"}[url.scheme]))
+            named.append(url.netloc.lower().removesuffix({"http": ":80", "https": ":443"}[url.scheme]))
         hosts = {"localhost", settings.host.lower(), *(_host_of(each.encode()) or each for each in named)}
         return cls(
             frozenset(hosts),

@@ -9,6 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from oncelog.errors import ConnectionFailed, StorageUnavailable
 from oncelog.http.connections import FAILURES, Connections, connection_error
+from oncelog.http.credentials import authorization, shown
 from oncelog.http.sockets import Awaiting, Deadline
 from oncelog.http.trust import Trust
 from oncelog_service.access.access import Access
@@ -48,7 +49,7 @@ class Forwarder:
         if b"authorization" in headers:
             passed["authorization"] = headers[b"authorization"].decode("latin-1")
         elif self._access.own_token is not None:
-            passed["authorization"] = f"Bearer {self._access.own_token}"
+            passed["authorization"] = authorization(self._access.own_token)
             if principal is not EVERYBODY:
                 passed[ON_BEHALF.decode()] = principal.name
         url += target
@@ -75,4 +76,4 @@ class Forwarder:
 
 
 def _base(url: str) -> str:
-    return "{}://{}".format(*urlsplit(url)[:2])
+    return shown("{}://{}".format(*urlsplit(url)[:2]))

@@ -30,6 +30,7 @@ from oncelog.errors import (
     TransactionPrepared,
     TransactionsUnavailable,
 )
+from oncelog.http.credentials import shown
 from oncelog.http.transport import Transport
 from oncelog.process.procedures import Procedure, drive
 from oncelog.wire.models import AskUnacknowledged, Enlisted, PruneInvalid, Settlement, TransactionState, TransactionStatus
@@ -263,7 +264,7 @@ class RemoteTransactions:
 
     def _unavailable(self, error: OncelogError, definite: bool | None) -> NoReturn:
         if self.reachable:
-            _log.warning("the transaction service %s is not available: %s", self._calls.url, error.detail)
+            _log.warning("the transaction service %s is not available: %s", shown(self._calls.url), error.detail)
         self.reachable = False
         raise TransactionsUnavailable(
             f"the transaction service is not available ({error.code}); what is not transactional goes on",

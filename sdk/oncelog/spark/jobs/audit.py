@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncelog.errors import TopicNotFound
+from oncelog.http.credentials import shown
 from oncelog.message_id import MessageId
 from oncelog.spark.connection import Connection
 from oncelog.spark.jobs.audit_findings import Audit, compare, judge, put_together, stretch
@@ -133,7 +134,7 @@ def _audit(
                 topic = stretch(found, name, known.earliest, known.stable, exact=ranges is not None)
                 compare(found, topic, client.producers(name, service.namespace), allow_holes=allow_holes)
             except TopicNotFound:
-                found.violations.append(f"{name}: the service at {service.url} has no such topic")
+                found.violations.append(f"{name}: the service at {shown(service.url)} has no such topic")
     if not found.topics:
         found.violations.append("there is no message: nothing was audited")
     judge(found, no_gaps=no_gaps, allow_holes=allow_holes)
