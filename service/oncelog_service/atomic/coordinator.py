@@ -326,7 +326,7 @@ class AtomicCommits:
             if ended is not None and ended.outcome.state == "aborted":
                 check_owner(ended.outcome.owner, by, what(id), Right.OPERATE)
                 return ended.outcome
-            raise await self.ledger.no_longer(id, by)
+            raise await self.ledger.no_longer(id, by, Right.OPERATE)
 
     # --- ask
 
@@ -339,7 +339,7 @@ class AtomicCommits:
             return ended.outcome
         number = self.ledger.numbers.get(id)
         if number is None:
-            raise await self.ledger.no_longer(id, by)
+            raise await self.ledger.no_longer(id, by, Right.OPERATE)
         await self._check_owner(number, principal, Right.OPERATE)
         outcome = self.ledger.status(number)
         await self._writer.drained()

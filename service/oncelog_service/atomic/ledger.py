@@ -16,6 +16,7 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import AtomicOutcome, AtomicState, AtomicTopic
 from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_service.access.grants import Right
 from oncelog_service.access.owners import check_owner
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcome, read_ended
@@ -168,11 +169,11 @@ class Ledger:
         number = await read(number_of, self._store, id) if shared else read_at_once(number_of, self._store, id)
         return None if number is None else await read(read_ended, self._store, id)
 
-    async def no_longer(self, id: str, by: str | None = None) -> OncelogError:  # noqa: A002
+    async def no_longer(self, id: str, by: str | None = None, right: Right = Right.ADMIN) -> OncelogError:  # noqa: A002
         """Returns the reason why nothing can be done with the transaction of this id. Raises NotAllowed: it is not ``by``'s."""
         ended = await self.find_ended(id)
         if ended is not None:
-            check_owner(ended.outcome.owner, by, what(id))
+            check_owner(ended.outcome.owner, by, what(id), right)
             return not_in_progress(id, ended.outcome.state, ended.outcome.detail or "nothing was done", ended.outcome.reason)
         return TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
 
