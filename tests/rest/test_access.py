@@ -74,7 +74,7 @@ NEEDS = {
     f"POST {ONE}/participants": "operate",
     f"DELETE {ONE}/participants/{{participant}}": "operate",
     "POST /v1/atomic": "nothing",
-    "GET /v1/atomic": "operate",
+    "GET /v1/atomic": "nothing",  # but for those of others
     "GET /v1/atomic/{transaction}": "nothing",
     "POST /v1/atomic/{transaction}/commit": "nothing",  # of no topic
     "POST /v1/atomic/{transaction}/abort": "nothing",

@@ -27,6 +27,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from oncelog.api.api import Api
 from oncelog.api.retry import Tries
 from oncelog.errors import (
+    NotAllowed,
     TransactionClosed,
     TransactionFailed,
     TransactionInDoubt,
@@ -334,7 +335,11 @@ class SqlParticipant:
         if decision is None:
             logger.warning("transaction %d of resource %r stays in doubt: %s", pointer, self.resource, why)
             return "in_doubt"
-        return decision if _end_transaction(client, pointer, decision) else None
+        try:
+            return decision if _end_transaction(client, pointer, decision) else None
+        except NotAllowed as refusal:  # shown to one who may operate; what the database has decided stands until its owner asks
+            logger.warning("transaction %d of resource %r is %s and not ended: %s", pointer, self.resource, decision, refusal)
+            return "in_doubt"
 
     def _engine(self) -> Engine:
         if self._session is not None:

@@ -345,8 +345,11 @@ class AtomicCommits:
         await self._writer.drained()
         return outcome
 
-    async def list(self, group: str | None, after: str | None, limit: int) -> Sequence[AtomicOutcome]:
-        """Lists transactions in progress, by rising number; ``after``: behind the one of this id."""
+    async def list(
+        self, group: str | None, after: str | None, limit: int, principal: Principal = EVERYBODY
+    ) -> Sequence[AtomicOutcome]:
+        """Lists transactions in progress, by rising number, without those of others; ``after``: behind the one of this id."""
+        by = principal.whose(Right.OPERATE)
         behind = 0
         if after is not None:
             number = self.ledger.numbers.get(after)
@@ -355,7 +358,8 @@ class AtomicCommits:
                 number = 0 if data is None else int.from_bytes(data, "big")
             behind = number
         shown = (self.ledger.status(number) for number in self.ledger.open_numbers if number > behind)
-        found = list(islice((each for each in shown if group in (None, each.group)), limit))
+        listed = (each for each in shown if group in (None, each.group) and may_touch(each.owner, by))
+        found = list(islice(listed, limit))
         await self._writer.drained()
         return found
 

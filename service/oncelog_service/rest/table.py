@@ -149,7 +149,7 @@ _ATOMIC_ROUTES = (
     Route(
         "GET", ATOMIC_COMMITS, atomic.list_, "List atomic commits that are in progress",
         query={"group": "of this group only", "after": "those that began behind the one of this id", **_LIMIT},
-        right=Right.OPERATE,
+        right=None,
     ),
     Route("GET", ATOMIC_COMMIT, atomic.show, "Show what became of an atomic commit", (errors.TransactionNotFound,), right=None),
     Route(

@@ -58,13 +58,16 @@ async def show(call: Call) -> AtomicOutcome:
 
 
 async def list_(call: Call) -> Sequence[AtomicOutcome]:
-    """Transactions that are in progress, oldest first, behind `after`, at most `limit`."""
+    """Transactions that are in progress, oldest first, behind `after`, at most `limit`.
+
+    Without `operate` those of the principal that asks.
+    """
     group, after, limit = call.query.get("group"), call.query.get("after"), query_limit(call)
     if group is not None:
         check_group(group)
     if after is not None:
         check_id(after, "after: the id of a transaction")
-    return [_told(call, each) for each in await call.service.atomic.list(group, after, limit)]
+    return [_told(call, each) for each in await call.service.atomic.list(group, after, limit, call.principal)]
 
 
 async def producer(call: Call) -> GroupProducer:
