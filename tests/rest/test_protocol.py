@@ -20,6 +20,7 @@ from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
 from oncelog_service.rest.limits import Bodies
 from oncelog_service.rest.protocol import HttpConnection, Shared
+from oncelog_service.traffic import Traffic
 from tests.rest.talk import head, read_answer
 
 LIMIT = 1_024
@@ -409,7 +410,7 @@ def test_of_one_clients_requests_so_many_wait_behind_another_and_those_beyond_ar
 
 @given(st.lists(st.binary(min_size=1, max_size=600), max_size=20))
 def test_a_body_is_what_its_parts_are_and_takes_about_as_much_memory(parts: list[bytes]) -> None:
-    exchange, bodies = Exchange(Head("", "", b"", "", {}), True), Bodies(10**6, 10**6)
+    exchange, bodies = Exchange(Head("", "", b"", "", {}), True), Bodies(10**6, 10**6, Traffic())
     for part in parts:
         bodies.take(exchange, part)
     assert exchange.body == b"".join(parts)

@@ -53,6 +53,19 @@ class Admitted(NamedTuple):
     """As one of whose requests it counts; None: of the client's address."""
 
 
+class Arriving:
+    """A body that comes in more than one piece."""
+
+    __slots__ = ("gives_way", "good_until", "noted")
+
+    def __init__(self, gives_way: Callable[[OncelogError], None], good_until: float) -> None:
+        self.gives_way = gives_way
+        """Refuses its request, which gives back what has come."""
+        self.good_until = good_until
+        self.noted = 0
+        """Bytes that the pace has been told of."""
+
+
 @dataclass(slots=True, eq=False)
 class Exchange:
     """One request, and how far it has come."""
@@ -71,6 +84,8 @@ class Exchange:
     answering: asyncio.Task[None] | None = None
     begun: bool = False
     """The task has run."""
+    arriving: Arriving | None = None
+    """Set while its body comes in more than one piece."""
     who: Hashable = None
     """As one of whose requests it is counted, while it is."""
 

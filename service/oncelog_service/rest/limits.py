@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from oncelog.errors import InvalidRequest, Overloaded, RequestTooLarge
-from oncelog_service.rest.exchange import Exchange, Head
+import time
+from collections.abc import Callable, Mapping
+
+from oncelog.errors import InvalidRequest, OncelogError, Overloaded, RequestTooLarge
+from oncelog_service.rest.bounds.pace import Pace
+from oncelog_service.rest.exchange import Arriving, Exchange, Head
+from oncelog_service.traffic import Traffic
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers; nginx and Apache refuse at 8 to 32 KiB."""
@@ -20,12 +25,33 @@ def head_too_large() -> InvalidRequest:
     return InvalidRequest(f"the request's head is larger than {MAX_HEAD_BYTES} bytes")
 
 
-class Bodies:
-    """Bounds the body of each request, and the bytes of all that are held at the same time."""
+_PACE = Pace(64 * 2**10, 2.0)
+"""How fast a body must come to keep its room when others have none: a quarter of what the largest needs to be there in time."""
 
-    def __init__(self, max_bytes: int, max_inflight_bytes: int) -> None:
+
+def slow_ones(arriving: Mapping[Exchange, Arriving], besides: Exchange, now: float) -> list[Exchange]:
+    """Those whose bytes come too slowly, or not at all, the slowest first."""
+    slow = [each for each, body in arriving.items() if body.good_until < now and each is not besides]
+    return sorted(slow, key=lambda each: arriving[each].good_until)
+
+
+class Bodies:
+    """Bounds the body of each request, and the bytes of all that are held at the same time.
+
+    Those that come piece by piece have three quarters of the room: what arrives in one piece finds some. Where there is none, the
+    slowest gives way, and only then is anybody refused.
+    """
+
+    def __init__(
+        self, max_bytes: int, max_inflight_bytes: int, traffic: Traffic, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._max = max_bytes
-        self._left = max_inflight_bytes
+        self._all = max_inflight_bytes
+        self._share = max(max_bytes, max_inflight_bytes * 3 // 4)
+        self._traffic = traffic
+        self._clock = clock
+        self._arriving: dict[Exchange, Arriving] = {}
+        self._arriving_bytes = 0
 
     def check_declared(self, head: Head) -> None:
         """Raises RequestTooLarge, before a byte of the body is read, where its length is declared."""
@@ -41,9 +67,12 @@ class Bodies:
         """
         if exchange.size + len(part) > self._max:
             raise self._too_large()
-        if len(part) > self._left:
+        if len(part) > self._room(exchange) and not self._make_room(exchange, len(part)):
+            self._traffic.refused["bodies"] += 1
             raise Overloaded("the service holds as many request bodies as it may; try again in a moment")
-        self._left -= len(part)
+        self._traffic.body_bytes += len(part)
+        if exchange.arriving is not None:
+            self._arriving_bytes += len(part)
         exchange.size += len(part)
         parts = exchange.parts
         if not parts or len(part) >= _SMALL_BYTES:
@@ -53,11 +82,47 @@ class Bodies:
         else:
             parts.append(bytearray(part))
 
+    def is_still_arriving(self, exchange: Exchange, gives_way: Callable[[OncelogError], None]) -> None:
+        """All that has come is taken, and there is more to come. ``gives_way``: refuses the request, and gives back its body."""
+        now = self._clock()
+        arriving = exchange.arriving
+        if arriving is None:
+            arriving = exchange.arriving = self._arriving[exchange] = Arriving(gives_way, _PACE.begun(now))
+            self._arriving_bytes += exchange.size
+        else:
+            arriving.good_until = _PACE.after(arriving.good_until, exchange.size - arriving.noted, now)
+        arriving.noted = exchange.size
+
+    def goes_on(self, exchange: Exchange) -> None:
+        """We have kept it waiting, and it may go on now."""
+        if exchange.arriving is not None:
+            exchange.arriving.good_until = _PACE.begun(self._clock())
+
+    def has_arrived(self, exchange: Exchange) -> None:
+        """Nothing more comes of it. Twice is as once."""
+        if exchange.arriving is not None:
+            exchange.arriving = None
+            del self._arriving[exchange]
+            self._arriving_bytes -= exchange.size
+
     def give_back(self, exchange: Exchange) -> None:
         """Forgets the body. Twice is as once."""
-        self._left += exchange.size
+        self.has_arrived(exchange)
+        self._traffic.body_bytes -= exchange.size
         exchange.size = 0
         exchange.parts.clear()
+
+    def _room(self, exchange: Exchange) -> int:
+        left = self._all - self._traffic.body_bytes
+        return left if exchange.arriving is None else min(left, self._share - self._arriving_bytes)
+
+    def _make_room(self, exchange: Exchange, size: int) -> bool:
+        for slow in slow_ones(self._arriving, exchange, self._clock()):
+            self._traffic.refused["slow_body"] += 1
+            self._arriving[slow].gives_way(Overloaded("the body came too slowly for a service without room; try again"))
+            if size <= self._room(exchange):
+                return True
+        return False
 
     def _too_large(self) -> RequestTooLarge:
         return RequestTooLarge(f"the body is larger than {self._max} bytes; send fewer messages at once", limit=self._max)

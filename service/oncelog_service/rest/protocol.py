@@ -9,7 +9,8 @@ The invariants:
 * Answers leave in the order of their requests; one request at a time is answered. While others wait behind it, nothing is read.
 * What breaks HTTP is told so only where that cannot be taken for the answer to another request; those before it are answered.
 * A request whose client has gone before it was begun is not obeyed. One that only reads ends with its client; others go on.
-* The bytes of a body count from when they arrive until the answer is written, or the connection is gone.
+* The bytes of a body count from when they arrive until the answer is written, or the connection is gone. Where there is no room
+  for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
 * A client that is waited for – for a head, a body, the next request, to read – has a deadline. One that we keep waiting has none.
 * A connection has a place among all and among those of its address, from before its first byte until it ends (bounds/places.py).
   It gives the place up for another's sake only while its client is waited for; who is told so is given time to read it.
@@ -72,7 +73,6 @@ class Shared:
 
     def __init__(self, application: Application, settings: Settings, traffic: Traffic | None = None) -> None:
         self.application = application
-        self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes)
         self.patience = {
             _HEAD: settings.header_timeout_seconds,
             _BODY: settings.body_timeout_seconds,
@@ -80,6 +80,7 @@ class Shared:
             _FAREWELL: _FAREWELL_SECONDS,
         }
         self.traffic = traffic or Traffic()
+        self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes, self.traffic)
         self.places = Places(settings.max_connections, settings.max_connections_per_address, self.traffic)
         self.connections: set[HttpConnection] = set()
         self.told: dict[HttpConnection, None] = {}
@@ -270,6 +271,8 @@ class HttpConnection(asyncio.Protocol):
         else:
             if self._phase != _BETWEEN and self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(head_too_large())
+            elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
+                self._shared.bodies.is_still_arriving(self._newest, self._refuse)
         self._watch()
 
     def _parsed(self, data: bytes) -> bytes:
@@ -355,6 +358,8 @@ class HttpConnection(asyncio.Protocol):
         if exchange is not None and exchange.refused is None:
             assert self._parser is not None
             exchange.complete = True
+            if exchange.arriving is not None:
+                self._shared.bodies.has_arrived(exchange)
             exchange.keep_alive &= self._parser.should_keep_alive()  # what follows a chunked body may have the last word
             if exchange is self._current:
                 self._begin(exchange)
@@ -381,6 +386,8 @@ class HttpConnection(asyncio.Protocol):
     def _take_turn(self, exchange: Exchange) -> None:
         """All before it are answered."""
         self._shared.begin(exchange, self.address)
+        if exchange.arriving is not None:
+            self._shared.bodies.goes_on(exchange)
         if exchange.refused is None and exchange.asks_to_continue:
             self._transport.write(CONTINUE)
         if exchange.refused is not None or exchange.complete:
