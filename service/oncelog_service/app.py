@@ -47,7 +47,7 @@ def check_exposure(settings: Settings, tokens: int = 0) -> None:
 
     ``tokens``: how many the store has, those of certificates too.
     """
-    if not settings.is_locked or settings.token is not None or tokens:
+    if not settings.is_locked or settings.token is not None or settings.jwt_issuer is not None or tokens:
         return
     if settings.tls_client_ca is not None:
         raise Exposed(

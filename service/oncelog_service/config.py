@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_serializer, field_validator, model_validator
@@ -55,6 +56,15 @@ class Settings(BaseSettings):
     """Bearer token that every request must carry; required to listen on more than this machine."""
     token_file: Path | None = None
     """File that holds this token; `token` goes before it."""
+    jwt_issuer: str | None = Field(default=None, min_length=1)
+    """Who signs tokens that are taken beside ours (`iss` of a JWT), exactly as it names itself; needs the extra `jwt`. With
+    one every request needs a token, on this machine too."""
+    jwt_audience: str | None = Field(default=None, min_length=1)
+    """Whom these tokens must be meant for (`aud`)."""
+    jwt_keys: str | None = Field(default=None, min_length=1)
+    """File or https URL of the issuer's public keys (JWKS). Read again and again, in the background."""
+    jwt_grants_claim: str = Field(default="oncelog_grants", min_length=1)
+    """Claim of these tokens that lists grants."""
     audit_log: Path | None = None
     """File that keeps who asked for what administrative thing, from where, and what came of it: one JSON line each. Without one
     these lines go to the log, as `oncelog.audit`."""
@@ -194,6 +204,19 @@ class Settings(BaseSettings):
             raise ValueError("it is told to everybody, so it has no user and password")
         return url
 
+    @model_validator(mode="after")
+    def _whole_issuer(self) -> Self:
+        named = (self.jwt_issuer, self.jwt_audience, self.jwt_keys)
+        if any(named) and not all(named):
+            raise ValueError("an issuer of tokens needs all of --jwt-issuer, --jwt-audience and --jwt-keys")
+        if self.jwt_keys is not None and "://" in self.jwt_keys:
+            url = urlsplit(self.jwt_keys)
+            if not (url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK)) or not url.hostname:
+                raise ValueError("--jwt-keys is a file or an https URL: whoever can change the answer on its way makes tokens")
+        if self.jwt_issuer is not None and (find_spec("jwt") is None or find_spec("cryptography") is None):
+            raise ValueError("signed tokens need an extra: pip install 'oncelog[jwt]'")
+        return self
+
     @field_validator("allowed_hosts")
     @classmethod
     def _host_names(cls, named: str | None) -> str | None:
@@ -216,7 +239,7 @@ class Settings(BaseSettings):
     @property
     def is_locked(self) -> bool:
         """Tells whether nobody is let in without a credential, also while there is none."""
-        return not self.is_local or self.tls_client_ca is not None
+        return not self.is_local or self.tls_client_ca is not None or self.jwt_issuer is not None
 
     @property
     def transaction_limits(self) -> TransactionLimits:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.access.access import Access
 from oncelog_service.access.audit import Audit
+from oncelog_service.access.issuer import Issuer
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import Background
 from oncelog_service.bounds import room
@@ -117,6 +118,12 @@ class _Opened:
         self.leases.abandon()
 
 
+def _issuer(settings: Settings) -> Issuer | None:
+    if settings.jwt_issuer is None or settings.jwt_audience is None or settings.jwt_keys is None:
+        return None
+    return Issuer(settings.jwt_issuer, settings.jwt_audience, settings.jwt_keys, settings.jwt_grants_claim)
+
+
 class Service:
     """Serves one store. Everything runs on the event loop that :meth:`start` was called on."""
 
@@ -138,7 +145,7 @@ class Service:
         """On the disk. It outlives the openings of the store."""
         self.background = Background(clock)
         self.traffic = Traffic()
-        self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked)
+        self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked, issuer=_issuer(settings))
         self.audit = Audit(settings.audit_log)
         self._running: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
@@ -201,6 +208,8 @@ class Service:
             "forgetting old outcomes": partial(self._forget_outcomes, opened),
             "settlement": SettlementTask(topics, transactions, self.clock).run,
         }
+        if self.access.issuer is not None:
+            tasks["reading the issuer's keys"] = self.access.issuer.keep_up
         if shared:
             tasks["reading tokens"] = self.access.keep_up
             tasks["moving topics"] = partial(self._keep_house, leases, topics)

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 
 from oncelog.errors import InvalidRequest, StorageUnavailable, TokenNotFound, Unauthorized
 from oncelog_service.access.grants import EVERYBODY, Grant, Principal, Right
+from oncelog_service.access.issuer import Issuer
 from oncelog_service.access.tokens import CERTIFICATE, Token, digest_of, draw, read_tokens
 from oncelog_service.cluster.leases import SETUP, Leases, held_briefly
 from oncelog_service.group_commit import Writer
@@ -28,8 +29,12 @@ REREAD_SECONDS = 1.0
 class Access:
     """Knows the credentials that hold, over all openings of a store."""
 
-    def __init__(self, configured: str | None, now_ms: Callable[[], int], *, locked: bool) -> None:
-        """``configured``: a token from the settings, with every right. ``locked``: nobody is let in without a credential."""
+    def __init__(self, configured: str | None, now_ms: Callable[[], int], *, locked: bool, issuer: Issuer | None = None) -> None:
+        """``configured``: a token from the settings, with every right. ``locked``: nobody is let in without a credential.
+
+        ``issuer``: verifies tokens that somebody else has signed; with one nobody is let in without a credential.
+        """
+        self.issuer = issuer
         self._now_ms = now_ms
         self._configured = configured
         self._locked = locked
@@ -46,7 +51,8 @@ class Access:
     @property
     def is_open(self) -> bool:
         """Tells whether everybody who reaches the service may do everything."""
-        return self._opened is not None and not (self._locked or self._tokens or self._configured is not None)
+        closed = self._locked or self._tokens or self._configured is not None or self.issuer is not None
+        return self._opened is not None and not closed
 
     def principal_of(self, bearer: bytes | None, certificate: str | None = None, on_behalf: bytes = b"") -> Principal:
         """Tells who carries these. Raises Unauthorized.
@@ -54,7 +60,10 @@ class Access:
         ``certificate``: the name in a client certificate that was verified. ``on_behalf``: whom another instance asks for.
         """
         if bearer is not None:
-            found = self._by_digest.get(digest_of(bearer))
+            digest = digest_of(bearer)
+            found = self._by_digest.get(digest)
+            if found is None and self.issuer is not None and bearer.count(b".") == 2:
+                return self._signed(self.issuer, bearer, digest)
             if found is None or not (found[0] is None or found[0].holds(self._now_ms())):
                 raise Unauthorized
             return self._named(on_behalf.decode("latin-1")) if on_behalf and found[1].is_instance else found[1]
@@ -63,6 +72,21 @@ class Access:
         if not self.is_open:
             raise Unauthorized
         return EVERYBODY
+
+    def _signed(self, issuer: Issuer, bearer: bytes, digest: bytes) -> Principal:
+        """Who carries a signed token: with the grants that it claims, and those of the rows of its name. Raises Unauthorized."""
+        now_ms = self._now_ms()
+        signed = issuer.verified(bearer, digest, now_ms)
+        name = signed.principal.name
+        held = (*(principal for token, principal in self._by_name.get(name, ()) if token.holds(now_ms)),)
+        if held:
+            if signed.together is None or signed.together[0] != held:
+                together = Principal(name, [grant for each in (signed.principal, *held) for grant in each.grants])
+                signed.together = held, together
+            return signed.together[1]
+        if not signed.principal.grants:
+            raise Unauthorized(f"nothing is granted to {name!r}: its token claims nothing; `oncelog token create` does it")
+        return signed.principal
 
     def _named(self, name: str) -> Principal:
         now_ms = self._now_ms()
@@ -155,7 +179,8 @@ class Access:
             if token is None:
                 raise TokenNotFound(f"there is no token {id[:100]!r}; `oncelog token list` shows their ids")
             left = [each for each in self._tokens.values() if each.id != id]
-            if self._configured is None and (not left or (self._keeps_admin([token]) and not self._keeps_admin(left))):
+            needed = not left or (self._keeps_admin([token]) and not self._keeps_admin(left))
+            if needed and self._configured is None and self.issuer is None:
                 raise InvalidRequest("this is the last token with the grant admin and without an end; create another one first")
             batch = Batch()
             batch.delete(Table.TOKEN, id.encode())

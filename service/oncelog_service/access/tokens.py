@@ -1,8 +1,9 @@
 """Tokens: 256 random bits, of which the store keeps a hash alone, with the name and the grants of who carries one.
 
 A hash of so many random bits needs no salt and must not be slow: it is computed with each request. Two tokens with one name are
-one principal with two secrets, as when one is exchanged. A name that begins with `cert:` belongs to a client certificate and has
-no secret: the row says what its holder may do.
+one principal with two secrets, as when one is exchanged. A name that begins with `cert:` belongs to a client certificate, one
+with `jwt:` to the subject of signed tokens. These have no secret: the row says what their holders may do. No other name has a
+colon.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from oncelog_service.storage.records import TokenRow, decode_record, encode_reco
 PREFIX = "oncelog_"
 """Begins each token, so that whatever looks for secrets in files finds it."""
 CERTIFICATE = "cert:"
-_NAME = re.compile(r"cert:[A-Za-z0-9_.@=:/+-]{1,200}|[A-Za-z0-9_.@=-]{1,200}", re.ASCII)
+SIGNED = "jwt:"
+_NAME = re.compile(r"cert:[A-Za-z0-9_.@=:/+-]{1,200}|jwt:[A-Za-z0-9_.@=:/+|-]{1,200}|[A-Za-z0-9_.@=-]{1,200}", re.ASCII)
 _LONGEST_MS = 100 * 366 * 86_400_000
 _RESERVED = (*NAMELESS, "settings")
 
@@ -63,8 +65,8 @@ def draw(name: str, grants: Sequence[str], now_ms: int, expires_in_ms: int | Non
     """Makes a token and its secret, which is told this once. Raises InvalidRequest."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise InvalidRequest(
-            f"a principal's name has letters, digits and _.@=- (behind cert: also :/+) and is none of {', '.join(_RESERVED)}: "
-            f"{name[:100]!r}"
+            "a principal's name has letters, digits and _.@=- (behind cert: and jwt: also :/+) and is none of "
+            f"{', '.join(_RESERVED)}: {name[:100]!r}"
         )
     if not grants:
         raise InvalidRequest("a token without grants may do nothing; name at least one, as read:orders/*")
@@ -73,7 +75,7 @@ def draw(name: str, grants: Sequence[str], now_ms: int, expires_in_ms: int | Non
     if expires_in_ms is not None and not 0 < expires_in_ms < _LONGEST_MS:
         raise InvalidRequest("a token expires after 1 ms to 100 years, or never")
     expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
-    secret = None if name.startswith(CERTIFICATE) else PREFIX + secrets.token_urlsafe(32)
+    secret = None if name.startswith((CERTIFICATE, SIGNED)) else PREFIX + secrets.token_urlsafe(32)
     digest = b"" if secret is None else digest_of(secret.encode())
     return Token(secrets.token_hex(6), name, (*dict.fromkeys(grants),), digest, now_ms, expires_ms), secret
 
