@@ -82,6 +82,7 @@ NEEDS = {
     "DELETE /v1/atomic/groups/{group}/producers/{producer}": "nothing",  # unless its commit is another's
     "GET /v1/cluster": "operate",
     "POST /v1/cluster/hand-over": "operate",
+    "POST /v1/backup": "operate",
     "POST /v1/tokens": "admin",
     "GET /v1/tokens": "admin",
     "DELETE /v1/tokens/{token}": "admin",
@@ -103,6 +104,7 @@ AUDITED = {
     f"POST {TX}/prune",
     "DELETE /v1/atomic/groups/{group}/producers/{producer}",
     "POST /v1/cluster/hand-over",
+    "POST /v1/backup",
     "POST /v1/tokens",
     "DELETE /v1/tokens/{token}",
 }
