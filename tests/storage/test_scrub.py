@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -105,15 +106,15 @@ def test_a_scan_that_is_under_way_is_waited_for_and_reads_and_writes_go_on(kind:
     with place_of(kind, tmp_path) as place, ThreadPoolExecutor(1) as pool:
         place.open().write([put(*((M, key(number), mark(number) + b"." * 1_000) for number in range(2_000)))])
         store = place.reopen()  # its rows are in a table now
-        scan = store.scan(M, b"", END)
-        seen = [next(scan)]
-        erasing = pool.submit(erase, store, 1_000)
-        until(lambda: store.get(M, key(1_000)) == ERASED, "it is written")
-        for turn in range(20):
-            store.write([put((M, key(3_000), b"%d" % turn))])
-            assert store.get(M, key(3_000)) == b"%d" % turn
-        assert not erasing.done(), "what the scan sees is still in a file"
-        seen += scan
+        with closing(store.scan(M, b"", END)) as scan:
+            seen = [next(scan)]
+            erasing = pool.submit(erase, store, 1_000)
+            until(lambda: store.get(M, key(1_000)) == ERASED, "it is written")
+            for turn in range(20):
+                store.write([put((M, key(3_000), b"%d" % turn))])
+                assert store.get(M, key(3_000)) == b"%d" % turn
+            assert not erasing.done(), "what the scan sees is still in a file"
+            seen += scan
         assert seen[1_000][1].startswith(mark(1_000))
         erasing.result(PATIENCE)
         assert not left_in(tmp_path, mark(1_000))
@@ -126,11 +127,10 @@ def test_what_a_scan_keeps_for_too_long_is_said_to_be_left(kind: str, tmp_path: 
     with place_of(kind, tmp_path) as place:
         place.open().write([put(*((M, key(number), mark(number) + b"." * 1_000) for number in range(2_000)))])
         store = place.reopen()
-        scan = store.scan(M, b"", END)
-        next(scan)
-        with pytest.raises(StoreError, match="try again later"):
-            erase(store, 1_000)
-        scan.close()
+        with closing(store.scan(M, b"", END)) as scan:
+            next(scan)
+            with pytest.raises(StoreError, match="try again later"):
+                erase(store, 1_000)
         store.write([put((M, key(1), b"the store goes on"))])
         erase(store, 1_000)
         assert not left_in(tmp_path, mark(1_000))
