@@ -21,7 +21,7 @@ from oncelog_service.storage.backup.taking import Progress, take
 from oncelog_service.storage.files.leveldb_manifest import version_of
 from oncelog_service.storage.files.leveldb_staged import staged_leveldb
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Store, StoreDamaged, StoreError, Table
+from oncelog_service.storage.port import Batch, Staged, Store, StoreDamaged, StoreError, Table
 from tests.behaviours.cli.support import process, run
 from tests.patience import PATIENCE, until
 from tests.storage.stores import IN_FILES
@@ -289,6 +289,57 @@ def test_files_that_do_not_fit_together_are_no_backup(store: Store, archive: Arc
                 check_whole(archive, less)
     with pytest.raises(BackupDamaged):
         check_whole(archive, Backup(**{**vars(found), "position": found.position + 1}))
+
+
+class Lacking:
+    """A store that leaves a file out of what it holds."""
+
+    def __init__(self, inner: Store, suffix: str) -> None:
+        self._inner, self._suffix = inner, suffix
+
+    @contextmanager
+    def staged(self) -> Iterator[Staged]:
+        held = self._inner.staged()
+        assert held is not None
+        with held as whole:
+            yield whole._replace(files=[each for each in whole.files if not each.name.endswith(self._suffix)])
+
+
+@pytest.mark.parametrize("suffix", [".ldb", ".log"])
+def test_what_was_brought_is_looked_at_before_it_is_a_backup(suffix: str, store: Store, archive: Archive) -> None:
+    put(store, 0, 100)
+    merged(store)
+    put(store, 100, 100)
+    with pytest.raises(BackupError):
+        backup(archive, Lacking(store, suffix))  # type: ignore[arg-type]
+    assert archive.numbers() == []
+    assert list(archive.files.iterdir()) == []
+
+
+def test_a_backup_is_noted_when_all_of_it_is_synced(store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, 0, 100)
+    merged(store)
+    done: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, Path.rename
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: done.append(("sync", os.readlink(f"/proc/self/fd/{handle}"))) or fsync(handle)
+    )
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append(("rename", str(target)))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    found = backup(archive, store)
+    part, files, notes = (str(archive.path / name) for name in (".part", "files", "backups"))
+    for each in found.files:
+        at = done.index(("rename", f"{files}/{each.sha256}"))
+        assert done[at - 1] == ("sync", part)
+    noted = done.index(("rename", f"{notes}/000001.json"))
+    last = max(at for at, each in enumerate(done) if each[1].startswith(files + "/"))
+    assert ("sync", files) in done[last:noted]
+    assert done[noted - 1] == ("sync", part)
+    assert ("sync", notes) in done[noted:]
 
 
 # --- the moment

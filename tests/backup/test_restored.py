@@ -17,6 +17,7 @@ from oncelog_service.storage.backup.incarnation import begin_incarnation, find_i
 from oncelog_service.storage.open import store_opener
 from tests.behaviours.cli.support import run, value
 from tests.patience import until
+from tests.world.clock import ManualClock
 from tests.world.service import free_port, running_service
 
 
@@ -82,6 +83,23 @@ def test_a_reader_beyond_the_backup_is_told_and_never_passes_over_what_took_the_
         for last in (seen[-1], seen[9]):  # by id it goes on behind everything of before, at the first that is new
             with Reader("t", client=client, start=last.message_id, timeout=0) as reader:
                 assert [int(each.payload) for each in reader] == list(range(100, 120))
+
+
+def test_ids_go_on_behind_those_of_before_whatever_the_clock_says(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        published(before.client, range(10, 20))
+        last = before.client.stats("t").last_message_id
+        store = before.restored(tmp_path / "new")
+    clock = ManualClock(1_000)
+    with running_service(store, clock) as service, Client(service.url) as client:
+        there = client.stats("t").last_message_id
+        assert there is not None
+        assert last is not None
+        assert bytes(there) < bytes(last)
+        published(client, range(100, 101))
+        newest = client.stats("t").last_message_id
+        assert newest is not None
+        assert bytes(newest) > bytes(last)
 
 
 def test_a_reader_that_runs_on_is_told(tmp_path: Path) -> None:
