@@ -357,6 +357,16 @@ class ChunkReused(OncelogError, status=422):
     chunk: int
 
 
+class QuotaExceeded(OncelogError, status=429):
+    """A topic, or who asks, has a quota, and this would be more; nothing was done. Try again when it says."""
+
+    quota: str
+    """`messages` or `bytes`, of a second."""
+    limit: int
+    """So many a second."""
+    retry_after_ms: int
+
+
 class InternalError(OncelogError, status=500, certain=False):
     """The service failed in a way it should not; its log says more."""
 

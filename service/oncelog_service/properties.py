@@ -9,6 +9,8 @@ import difflib
 from collections.abc import Mapping
 
 from oncelog.errors import InvalidRequest, TransactionalMismatch
+from oncelog.wire.models import MAX_QUOTA, NamespacePolicies
+from oncelog_service.bounds.quotas import UNLIMITED, Rates
 from oncelog_service.storage.records import TopicRow
 
 TTL = "ttl"
@@ -20,6 +22,9 @@ DEDUPLICATION = "deduplication"
 CHECK_EXPECTED_OFFSETS = "check.expected.offsets"
 """`true` or `false`: whether a publish may carry expectations (conditional publish); left out, the service's setting holds."""
 
+MAX_MESSAGES_PER_SECOND, MAX_BYTES_PER_SECOND = "max.messages.per.second", "max.bytes.per.second"
+"""Whole numbers from 1: more is refused for a while; left out, the namespace's policies hold, else there is no limit."""
+
 TRANSACTIONAL = "transactional"
 """`both` (the default), `only` or `none`: whether messages may be published within transactions, must be, or must not be."""
 
@@ -27,7 +32,7 @@ DEFAULT_TTL = 604_800
 MAX_TTL = 2**31 * 1_000
 """68,000 years: what still fits as milliseconds with room to add a timestamp."""
 
-_SETTABLE = (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS)
+_SETTABLE = (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, MAX_MESSAGES_PER_SECOND, MAX_BYTES_PER_SECOND)
 _MODES = ("both", "only", "none")
 
 
@@ -67,6 +72,9 @@ def _check_property(name: str, value: str) -> str:
     elif name in (DEDUPLICATION, CHECK_EXPECTED_OFFSETS):
         if value not in ("true", "false"):
             raise InvalidRequest(f"{name} is 'true' or 'false', not {value[:50]!r}")
+    elif name in (MAX_MESSAGES_PER_SECOND, MAX_BYTES_PER_SECOND):
+        if not (value.isascii() and value.isdigit() and len(value) <= 15 and 0 < int(value) <= MAX_QUOTA):
+            raise InvalidRequest(f"{name} is a whole number from 1 to {MAX_QUOTA}, not {value[:50]!r}")
     elif name == TRANSACTIONAL:
         if value not in _MODES:
             raise InvalidRequest(f"transactional is one of {', '.join(_MODES)}, not {value[:50]!r}")
@@ -119,3 +127,13 @@ def deduplicates(topic: Mapping[str, str], namespace: bool | None, service: bool
 def checks_expectations(topic: Mapping[str, str], service: bool) -> bool:
     """Topic before service."""
     return topic[CHECK_EXPECTED_OFFSETS] == "true" if CHECK_EXPECTED_OFFSETS in topic else service
+
+
+def rates(topic: Mapping[str, str], namespace: NamespacePolicies) -> Rates:
+    """What a topic takes in a second. Topic before namespace, each by itself."""
+    messages, size = topic.get(MAX_MESSAGES_PER_SECOND), topic.get(MAX_BYTES_PER_SECOND)
+    found = Rates(
+        namespace.max_messages_per_second if messages is None else int(messages),
+        namespace.max_bytes_per_second if size is None else int(size),
+    )
+    return UNLIMITED if found == UNLIMITED else found

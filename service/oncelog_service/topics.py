@@ -21,6 +21,7 @@ from oncelog.errors import (
     TransactionsUnavailable,
 )
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic, TransactionState
+from oncelog_service.bounds.quotas import Rates
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Leases, held_briefly, topic_resource
 from oncelog_service.cluster.placement import preferred
@@ -32,7 +33,14 @@ from oncelog_service.log.names.generations import floor_of, highest_epoch
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import read_back
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.properties import check_properties, checks_expectations, deduplicates, expired_before, shown_properties
+from oncelog_service.properties import (
+    check_properties,
+    checks_expectations,
+    deduplicates,
+    expired_before,
+    rates,
+    shown_properties,
+)
 from oncelog_service.reading import Scans, read
 from oncelog_service.storage.backup.incarnation import find_incarnation, raised
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, prefix_end, split_topic_key, topic_key
@@ -45,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 0.5
 """How long the opening of a topic waits to hear how its transactions ended."""
+
+_NO_POLICIES = NamespacePolicies()
 
 TopicName = tuple[str, str]
 """(namespace, topic)."""
@@ -154,7 +164,10 @@ class Topics:
         return checks_expectations(row.properties, self._limits.check_expected_offsets)
 
     def _deduplicates(self, namespace: str, row: TopicRow) -> bool:
-        return deduplicates(row.properties, self._policies.get(namespace), self._limits.deduplication)
+        return deduplicates(row.properties, self._policies.get(namespace, _NO_POLICIES).deduplication, self._limits.deduplication)
+
+    def _rates(self, namespace: str, row: TopicRow) -> Rates:
+        return rates(row.properties, self._policies.get(namespace, _NO_POLICIES))
 
     async def _close(self, name: TopicName) -> None:
         """Let go of a topic's log, whose lock is held: the next request recovers it."""
@@ -242,6 +255,7 @@ class Topics:
                 participant=participant(self._store_id, *name, row.generation),
                 incarnation=self.incarnation,
                 deduplication=partial(self._deduplicates, name[0]),
+                rates=partial(self._rates, name[0]),
                 cache=self._cache.topic(),
                 recovered=recovered,
             )
@@ -340,7 +354,7 @@ class Topics:
     def policies(self, namespace: str) -> NamespacePolicies:
         """Raises InvalidRequest."""
         check_namespace(namespace)
-        return NamespacePolicies(deduplication=self._policies.get(namespace))
+        return self._policies.get(namespace, _NO_POLICIES)
 
     async def set_policies(self, namespace: str, policies: NamespacePolicies) -> None:
         """Replace the policies; they hold for the topics open here at once, for those elsewhere once they are read again.
@@ -349,10 +363,11 @@ class Topics:
         """
         check_namespace(namespace)
         batch = Batch()
-        batch.put(Table.NAMESPACE, namespace.encode(), encode_record(NamespaceRow({"deduplication": policies.deduplication})))
+        kept = {"deduplication": policies.deduplication, **policies.model_dump(exclude_none=True)}
+        batch.put(Table.NAMESPACE, namespace.encode(), encode_record(NamespaceRow(kept)))
 
         def apply() -> None:
-            self._policies = {**self._policies, namespace: policies.deduplication}
+            self._policies = {**self._policies, namespace: policies}
 
         # Under a lease, so that one who was stopped before it was written does not undo what was set elsewhere meanwhile.
         async with self._setting_policies, held_briefly(self._leases, SETUP) as lease:
@@ -414,9 +429,10 @@ class Topics:
             yield
 
 
-def _read_policies(store: Store) -> dict[str, bool | None]:
+def _read_policies(store: Store) -> dict[str, NamespacePolicies]:
     try:
         with closing(store.scan(Table.NAMESPACE, b"", b"\xff")) as rows:
-            return {key.decode(): decode_record(NamespaceRow, data).policies.get("deduplication") for key, data in rows}
-    except RowDamaged as damage:
+            found = {key.decode(): decode_record(NamespaceRow, data).policies for key, data in rows}
+            return {namespace: NamespacePolicies.model_validate(policies) for namespace, policies in found.items()}
+    except (RowDamaged, ValueError) as damage:
         raise StoreDamaged(str(damage)) from damage

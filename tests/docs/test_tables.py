@@ -33,7 +33,15 @@ from oncelog import (
     TransactionContext,
 )
 from oncelog.wire.media import AVRO, JSON, NDJSON, ONCELOG_AVRO, PROBLEM, THRIFT
-from oncelog_service.properties import CHECK_EXPECTED_OFFSETS, DEDUPLICATION, GENERATION, TRANSACTIONAL, TTL
+from oncelog_service.properties import (
+    CHECK_EXPECTED_OFFSETS,
+    DEDUPLICATION,
+    GENERATION,
+    MAX_BYTES_PER_SECOND,
+    MAX_MESSAGES_PER_SECOND,
+    TRANSACTIONAL,
+    TTL,
+)
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.records import Record
@@ -155,7 +163,10 @@ NAMED: dict[str, list[str]] = {
         *(AVRO, ONCELOG_AVRO, JSON, PROBLEM, NDJSON, THRIFT),
         *(f"`{table.name}` | `{table.value.decode()}`" for table in Table),
     ],
-    "http.md": [f"| `{name}`" for name in (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, GENERATION)],
+    "http.md": [
+        *(f"| `{name}`" for name in (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, GENERATION)),
+        f"| `{MAX_MESSAGES_PER_SECOND}`, `{MAX_BYTES_PER_SECOND}`",
+    ],
 }
 """Page → what it must name: media types and tables on disk, properties of a topic."""
 

@@ -156,7 +156,15 @@ def test_whatever_a_problem_holds_becomes_an_error(problem: dict[str, Any], stat
 
 
 TRANSIENT = {
-    *("connection_failed", "response_timeout", "gateway_unavailable", "overloaded", "disk_full", "request_timeout"),
+    *(
+        "connection_failed",
+        "response_timeout",
+        "gateway_unavailable",
+        "overloaded",
+        "disk_full",
+        "quota_exceeded",
+        "request_timeout",
+    ),
     *("storage_failed", "storage_unavailable", "transactions_unavailable", "producer_in_transaction", "key_in_transaction"),
 }
 

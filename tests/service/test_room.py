@@ -115,8 +115,13 @@ def test_each_state_is_left_later_than_it_is_entered_and_said_once(caplog: pytes
 async def test_a_look_is_behind_what_was_admitted_before_it() -> None:
     """While the disk is held up no look takes for written what is not."""
     disk = Disk()
-    disk.before_sync, disk.free = Gate(), lambda: 3 * FLOOR
-    gate, room, store = disk.before_sync, Room(FLOOR), MemoryStore(disk)
+    gate, room, store, written = Gate(), Room(FLOOR), MemoryStore(disk), list[bool]()
+
+    def free() -> int:
+        written.append(gate.opened.is_set())
+        return 3 * FLOOR
+
+    disk.before_sync, disk.free = gate, free
     writer = Writer(store, lambda _: None, room=room)
     try:
         await asyncio.wait_for(look(room, store.free_bytes, writer.drained), 60)
@@ -130,12 +135,12 @@ async def test_a_look_is_behind_what_was_admitted_before_it() -> None:
         assert not looking.done()
         with pytest.raises(DiskFull):
             writer.admit(FLOOR // 4)
-        disk.free = lambda: 2 * FLOOR + MIB  # once it is written
         gate.opened.set()
         await asyncio.wait_for(looking, 60)
-        writer.admit(FLOOR // 4)  # the one behind the look is still counted: now there is room for none more
+        assert written == [False, True], "the look was behind the write"
+        writer.admit(FLOOR // 2)
         with pytest.raises(DiskFull):
-            writer.admit(MIB)
+            writer.admit(FLOOR // 2)  # what came behind the look is still counted
     finally:
         gate.opened.set()
         await writer.close()

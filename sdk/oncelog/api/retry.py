@@ -20,6 +20,7 @@ from oncelog.errors import (
     ProducerEnded,
     ProducerFenced,
     ProducerInTransaction,
+    QuotaExceeded,
     RequestTimeout,
     RequestTooLarge,
     ResponseTimeout,
@@ -46,6 +47,7 @@ _TRANSIENT = (
     KeyInTransaction,
     Overloaded,
     DiskFull,
+    QuotaExceeded,
     RequestTimeout,
 )
 _NEVER_OTHERWISE = (SequenceReused, InvalidRequest, RequestTooLarge)

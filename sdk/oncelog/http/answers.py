@@ -17,6 +17,7 @@ from oncelog.errors import (
     GatewayUnavailable,
     InvalidResponse,
     OncelogError,
+    QuotaExceeded,
     RequestTooLarge,
     Unauthorized,
     from_problem,
@@ -46,6 +47,8 @@ def refusal(url: str, status: int, headers: Mapping[str, str], body: bytes, now:
     if error is None:
         error = _of_something_else(url, status, headers, body)
     error.retry_after = retry_after(headers.get("retry-after"), now)
+    if isinstance(error, QuotaExceeded) and error.retry_after_ms is not None:
+        error.retry_after = max(0, error.retry_after_ms) / 1000  # the header has whole seconds
     return error
 
 

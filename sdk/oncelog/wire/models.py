@@ -13,6 +13,9 @@ from pydantic.alias_generators import to_camel
 
 from oncelog.message_id import MessageId
 
+MAX_QUOTA = 10**12
+"""Messages, or bytes, a second."""
+
 NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9_]{1,249}", re.ASCII)
 TOPIC_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,249}", re.ASCII)
 SUBSCRIPTION_PATTERN = TOPIC_PATTERN
@@ -217,6 +220,9 @@ class NamespacePolicies(Request):
     """Policies: they hold for the topics of a namespace that do not say otherwise. Null inherits the service's setting."""
 
     deduplication: bool | None = None
+    max_messages_per_second: int | None = Field(default=None, ge=1, le=MAX_QUOTA)
+    """Of each topic; null: as many as come."""
+    max_bytes_per_second: int | None = Field(default=None, ge=1, le=MAX_QUOTA)
 
 
 class CreateToken(Request):

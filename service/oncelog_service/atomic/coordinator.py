@@ -183,7 +183,7 @@ class AtomicCommits:
             NotAllowed: the transaction belongs to another principal.
             InvalidRequest, ExpectationsNotChecked, TransactionalMismatch, ChunkReused, ProducerFenced, SequenceGap,
             TransactionNotFound, TransactionNotInProgress, TopicNotFound: definite, nothing is staged.
-            StorageUnavailable, DiskFull: definite. StorageFailed: not definite; send the same chunk again.
+            StorageUnavailable, DiskFull, QuotaExceeded: definite. StorageFailed: not definite; send the same chunk again.
         """
         check_stage(chunk, request, self._limits)
         log = await self._topics.open(namespace, topic, claim=True)
@@ -205,7 +205,7 @@ class AtomicCommits:
             await self._writer.drained()
             return
         self._writer.check()
-        self._writer.admit(request.size)
+        log.topic.admit(len(request.payloads), request.size)
         batch = Batch()
         with self._writer.moving():
             self._put(batch, log, _ref(log, namespace, topic), staged, chunk, request)
@@ -237,8 +237,8 @@ class AtomicCommits:
             TransactionNotInProgress: it was aborted, or timed out; or it is committed, and this request carries messages,
                 branches or a number that were not. A refusal that ended it is raised again as it was:
             OffsetMismatch, ProducerFenced, SequenceGap, SequenceReused, TopicNotFound, TransactionalMismatch, …
-            BranchGone, ProducerInTransaction, KeyInTransaction, TopicDamaged, StorageUnavailable, DiskFull: it is in progress as
-                before.
+            BranchGone, ProducerInTransaction, KeyInTransaction, TopicDamaged, StorageUnavailable, DiskFull,
+                QuotaExceeded: it is in progress as before, or not begun.
             StorageFailed: not definite; ask for the outcome.
         """
         check_commit(id, request, self._limits)

@@ -22,6 +22,7 @@ from oncelog.errors import (
     NotAllowed,
     OncelogError,
     ProducerInTransaction,
+    QuotaExceeded,
     StorageUnavailable,
     TopicDamaged,
     TopicNotFound,
@@ -50,6 +51,7 @@ _NOT_ENDING = (
     KeyInTransaction,
     StorageUnavailable,
     DiskFull,
+    QuotaExceeded,
     TopicDamaged,
     BranchGone,
     NotAllowed,
@@ -85,6 +87,12 @@ class _Work(NamedTuple):
     def is_all_of(self, holders: Sequence[int]) -> bool:
         """Returns whether it is still everything that these have staged."""
         return list(self.holders) == list(holders) and self.chunks == _chunks(self.staged)
+
+    @property
+    def carries(self) -> tuple[int, int]:
+        """How many messages are written with the commit, and of how many bytes."""
+        held = [(each, each.brought) for each in self.ready.staged if each.brought is not None]
+        return sum(len(brought.payloads) - each.known for each, brought in held), sum(brought.size for _, brought in held)
 
 
 class Endings:
@@ -141,7 +149,7 @@ class Endings:
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
                 # another commit the branches, that this verdict is about.
                 if self._is_judged(holders, work):
-                    self._writer.admit(_size(work))
+                    self._admit(work)
                     break
                 work = await self._work(holders, work, carried)
         except OncelogError as error:
@@ -176,10 +184,22 @@ class Endings:
                 if ready is None:
                     return None
                 work[each.topic] = _Work(each.log, ready, [_BROUGHT], [staged], 1)
-            self._writer.admit(_size(work))
         except OncelogError:
             return None  # it is to begin, for its refusal to be known
+        self._admit(work)
         return await self._commit(begin, request, (), work)
+
+    def _admit(self, work: Mapping[TopicRef, _Work]) -> None:
+        """Takes in what a commit writes: what is staged lies there already, was counted then, and appears by a row.
+
+        Raises QuotaExceeded, of any of its topics, or DiskFull; then nothing is counted.
+        """
+        carried = [(of.log.topic, *of.carries) for of in work.values()]
+        for topic, messages, size in carried:
+            topic.check_quota(messages, size)
+        self._writer.admit(sum(size for _, _, size in carried))
+        for topic, messages, size in carried:
+            topic.take_quota(messages, size)
 
     async def _overtaken(self, transaction: Transaction, request: CommitRequest) -> AtomicOutcome | None:
         """Answers a commit whose transaction another one has named as a branch meanwhile; None: none has, at this very moment.
@@ -406,11 +426,6 @@ def _holders(transaction: Transaction, carried: Iterable[TopicRef], branches: Se
 def _concerned(transaction: Transaction, brought: Sequence[Brought]) -> dict[TopicRef, Copied | None]:
     """Returns the topics that it would have put messages on."""
     return dict.fromkeys((*transaction.topics, *(each.topic for each in brought)))
-
-
-def _size(work: Mapping[TopicRef, _Work]) -> int:
-    """Bytes of the messages that a commit writes; what is staged lies there already, and appears by a row."""
-    return sum(each.brought.size for of in work.values() for each in of.ready.staged if each.brought is not None)
 
 
 def _chunks(staged: Iterable[Staged]) -> int:

@@ -11,6 +11,7 @@ from dataclasses import InitVar, dataclass, field
 
 from oncelog.errors import StaleMessageId, StorageUnavailable
 from oncelog_dedup import Deduplicator, Fold
+from oncelog_service.bounds.quotas import UNLIMITED, Quota, Rates
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
 from oncelog_service.group_commit import Writer
@@ -72,6 +73,8 @@ class OpenTopic:
     deduplication: Callable[[TopicRow], bool]
     """Whether deduplication is on for a topic with this row, as topic, namespace and service say at this moment."""
     cache: TopicCache
+    rates: Callable[[TopicRow], Rates] = lambda row: UNLIMITED
+    """What a topic with this row takes in a second, as topic and namespace say at this moment."""
     recovered: InitVar[Recovered]
 
     dedup: Deduplicator = field(init=False)
@@ -89,6 +92,7 @@ class OpenTopic:
     """The place that this is; empty for none."""
     stamps: Stamps = field(init=False)
     """They know the highest id and offset that were handed out."""
+    quota: Quota = field(default_factory=lambda: Quota("the topic"))
     pointers: WritePointers = field(init=False)
     groups: Groups = field(init=False)
     generations: Generations = field(init=False)
@@ -152,6 +156,20 @@ class OpenTopic:
             raise StorageUnavailable("the topic was closed meanwhile; nothing was done, try again")
         if not self.writer.is_valid:
             raise StorageUnavailable(LOST)
+
+    def check_quota(self, messages: int, size: int) -> None:
+        """Raises QuotaExceeded where the topic takes no more at this moment."""
+        self.quota.check(self.rates(self.row), messages, size, self.clock.monotonic())
+
+    def take_quota(self, messages: int, size: int) -> None:
+        """Count what :meth:`check_quota` has admitted in this very step."""
+        self.quota.take(messages, size, self.clock.monotonic())
+
+    def admit(self, messages: int, size: int) -> None:
+        """Take in messages, or raise QuotaExceeded or DiskFull; in the step that hands them over, before anything moves."""
+        self.check_quota(messages, size)
+        self.writer.admit(size)
+        self.take_quota(messages, size)
 
     def check_generation(self, asked: int | None) -> None:
         """Raises StaleMessageId for a position in another generation of the topic."""

@@ -184,7 +184,7 @@ class TopicLog:
             InvalidRequest, RequestTooLarge, TransactionalMismatch, UnknownWritePointer, TransactionNotInProgress, ProducerFenced,
             SequenceGap, SequenceReused, ProducerInTransaction, StoredGroupPublished, ExpectationsNotChecked, OffsetMismatch,
             KeyInTransaction: definite; nothing is stored.
-            StorageUnavailable, DiskFull: definite, nothing is stored. StorageFailed: not definite.
+            StorageUnavailable, DiskFull, QuotaExceeded: definite, nothing is stored. StorageFailed: not definite.
         """
         check_publish(request, self._limits.max_messages)
         pointer = request.write_pointer
@@ -212,7 +212,8 @@ class TopicLog:
             if not request.conditional or (found := self._expectations.found(request, known)) is None:
                 break
             await self._expectations.refuse(found, pointer)
-        self._writer.admit(request.size)  # behind the verdicts: what is stored already, or is refused, takes no room
+        # Behind the verdicts: what is stored already, or is refused, takes no room and counts for no quota.
+        self.topic.admit(len(request.payloads) - known.messages, request.size)
         # Nothing awaits from the last verdict to the hand-over: another request would take these sequence ids, or these offsets.
         self.refused += known.messages
         columns = columns_of(request, known.messages, self._newest_row(request.producer), pointer)

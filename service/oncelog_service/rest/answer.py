@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
+from math import ceil
 from typing import NamedTuple
 
-from oncelog.errors import MethodNotAllowed, NotServedHere, OncelogError
+from oncelog.errors import MethodNotAllowed, NotServedHere, OncelogError, QuotaExceeded
 from oncelog.wire.media import PROBLEM
 
 _NONE: Mapping[str, str] = {}
@@ -33,6 +34,14 @@ def _headers(error: OncelogError, target: str) -> Mapping[str, str]:
         return {"location": error.url + target}
     if isinstance(error, MethodNotAllowed):
         return {"allow": ", ".join(error.allowed)}
+    if isinstance(error, QuotaExceeded):
+        rate = f'"{error.quota}"'
+        return {
+            "retry-after": str(ceil(error.retry_after_ms / 1000)),
+            "oncelog-retry-after-ms": str(error.retry_after_ms),
+            "ratelimit-policy": f"{rate};q={error.limit};w=1",
+            "ratelimit": f"{rate};r=0;t={ceil(error.retry_after_ms / 1000)}",
+        }
     if error.status in (503, 507):
         return {"retry-after": "1"}
     return {"www-authenticate": "Bearer"} if error.status == 401 else _NONE

@@ -138,6 +138,7 @@ _PUBLISHING = (
     errors.StoredGroupPublished,
     errors.TransactionsUnavailable,
     errors.DiskFull,
+    errors.QuotaExceeded,
 )
 
 _ATOMIC_ROUTES = (
@@ -156,7 +157,7 @@ _ATOMIC_ROUTES = (
         "POST", ATOMIC_COMMIT + "/commit", atomic.commit, "Commit atomically over several topics",
         (
             *_EXPECTING, *_JUDGED, *_ENDED, errors.TransactionExists, errors.BranchGone, errors.TransactionalMismatch,
-            errors.TopicNotFound, errors.TopicDamaged, errors.DiskFull,
+            errors.TopicNotFound, errors.TopicDamaged, errors.DiskFull, errors.QuotaExceeded,
         ),
         takes=_avro("CommitRequest"),
         right=None,
@@ -166,7 +167,7 @@ _ATOMIC_ROUTES = (
         "PUT", STAGE, atomic.stage, "Stage messages for an atomic commit",
         (
             *_EXPECTING, errors.ProducerFenced, errors.ProducerEnded, errors.SequenceGap, *_ENDED, errors.ChunkReused,
-            errors.TransactionalMismatch, errors.DiskFull,
+            errors.TransactionalMismatch, errors.DiskFull, errors.QuotaExceeded,
         ),
         takes=_avro("PublishRequest"),
         right=Right.WRITE,

@@ -138,6 +138,15 @@ def test_namespaces(client: Client) -> None:
             ("topic show t", {"deduplication": holds}),
         )
     check(client, ("namespace set default", 2))
+    check(
+        client,
+        ("namespace set default --max-messages-per-second 5 --max-bytes-per-second 700", 0),
+        ("namespace set default --deduplication on", 0),
+        ("namespace show", {"deduplication": True, "max_messages_per_second": 5, "max_bytes_per_second": 700}),
+        ("namespace set default --max-messages-per-second 0", 0),
+        ("namespace show", {"deduplication": True, "max_messages_per_second": None, "max_bytes_per_second": 700}),
+        ("namespace set default --max-messages-per-second -1", 2),
+    )
 
 
 def test_producers(client: Client) -> None:

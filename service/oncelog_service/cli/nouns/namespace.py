@@ -28,7 +28,8 @@ def show(session: Session, name: Annotated[str, typer.Argument(help="Name of the
     """Show what holds for the namespace's topics that do not say otherwise."""
     policies = session.client.policies(name)
     value = {"namespace": name, **policies.model_dump(mode="json")}
-    session.out.table(value, ["", name], [("deduplication", _WORDS[policies.deduplication].value)])
+    quotas = [(each, getattr(policies, each) or "none") for each in ("max_messages_per_second", "max_bytes_per_second")]
+    session.out.table(value, ["", name], [("deduplication", _WORDS[policies.deduplication].value), *quotas])
 
 
 @command(group, "set", namespaced=False)
@@ -36,11 +37,26 @@ def set_(
     session: Session,
     name: Annotated[str, typer.Argument(help="Name of the namespace.", show_default=False)],
     deduplication: Annotated[
-        Policy, typer.Option("--deduplication", help="Refuse duplicates; inherit: as the service says.", show_default=False)
-    ],
+        Policy | None,
+        typer.Option("--deduplication", help="Refuse duplicates; inherit: as the service says.", show_default=False),
+    ] = None,
+    max_messages_per_second: Annotated[
+        int | None, typer.Option(min=0, help="Of each topic; 0: as many as come.", show_default=False)
+    ] = None,
+    max_bytes_per_second: Annotated[
+        int | None, typer.Option(min=0, help="Of each topic; 0: as many as come.", show_default=False)
+    ] = None,
 ) -> None:
-    """Set what holds for the namespace's topics that do not say otherwise."""
-    policies = NamespacePolicies(deduplication=deduplication.value_on_wire)
+    """Set what holds for the namespace's topics that do not say otherwise; what is not named stays."""
+    quotas = {"max_messages_per_second": max_messages_per_second, "max_bytes_per_second": max_bytes_per_second}
+    changes = {each: quota or None for each, quota in quotas.items() if quota is not None}
+    if deduplication is not None:
+        changes["deduplication"] = deduplication.value_on_wire
+    if not changes:
+        raise typer.BadParameter("name what is to be set")
+    policies = NamespacePolicies.model_validate({**session.client.policies(name).model_dump(), **changes})
     session.client.set_policies(policies, name)
     value = {"namespace": name, **policies.model_dump(mode="json")}
-    session.out.result(value, f"namespace {name}: deduplication {deduplication.value}")
+    said = [f"deduplication {_WORDS[policies.deduplication].value}"]
+    said += [f"{each} {getattr(policies, each)}" for each in quotas if getattr(policies, each) is not None]
+    session.out.result(value, f"namespace {name}: {', '.join(said)}")

@@ -55,7 +55,7 @@ class Transactional:
         self._topic.check_open()
         self._topic.writer.check()
         self._topic.pointers.check(pointer)
-        self._topic.writer.admit(request.size)
+        self._topic.admit(len(request.payloads) - known, request.size)
         columns = columns_of(request, known, None)
         batch = Batch()
         with group.stamps.given_back():

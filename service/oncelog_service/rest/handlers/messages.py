@@ -54,8 +54,13 @@ async def publish(call: Call) -> Answer:
     check_producer(call, request.producer if request.payloads else None)  # what is stored may be of any producer
     response = await log.publish(request, call.principal.whose())
     if media == AVRO and request.write_pointer is None:
-        return Answer(b"", media)
-    return Answer(encode_publish_response(media, response), media)
+        return Answer(b"", media, headers=_quota_of(log))
+    return Answer(encode_publish_response(media, response), media, headers=_quota_of(log))
+
+
+def _quota_of(log: TopicLog) -> Mapping[str, str]:
+    """What is left of the topic's quota, where it has one."""
+    return log.topic.quota.headers(log.topic.clock.monotonic())
 
 
 async def store(call: Call) -> Answer:
@@ -68,7 +73,8 @@ async def store(call: Call) -> Answer:
     request = await decoded(call, decode_publish_request)
     check_producer(call, request.producer)
     response = await log.store(request, call.principal.whose())
-    return Answer(b"" if media == AVRO else encode_publish_response(media, response), media)
+    body = b"" if media == AVRO else encode_publish_response(media, response)
+    return Answer(body, media, headers=_quota_of(log))
 
 
 async def rollback(call: Call) -> None:

@@ -1,0 +1,99 @@
+"""How much somebody may send: messages and bytes a second, counted by token buckets. Pure: the time is given.
+
+A bucket holds what may be sent in one second, and fills as time goes by. A request is admitted when the bucket holds what it
+takes; one that takes more than the bucket can hold, when it is full, and then the bucket is in debt. So the invariant is: what is
+admitted within any span of time, its last request apart, is never more than the rate times the span and one second more.
+
+A request is counted whole or not at all, also where several buckets count it: all are asked before any of them is taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import NamedTuple
+
+from oncelog.errors import QuotaExceeded
+
+
+class Rates(NamedTuple):
+    """What may be sent in a second; None: as much as comes."""
+
+    messages: int | None = None
+    bytes: int | None = None
+
+
+UNLIMITED = Rates()
+
+
+class Bucket:
+    """Holds what may be sent now of one thing."""
+
+    __slots__ = ("_at", "_level", "rate")
+
+    def __init__(self, rate: int, now: float) -> None:
+        """``rate``: how much a second, above 0; it is full at first. ``now``: of a clock that is never set back."""
+        self.rate = rate
+        self._level = float(rate)
+        self._at = now
+
+    def level(self, now: float) -> float:
+        """What is in it; below 0 it is in debt."""
+        return min(float(self.rate), self._level + max(0.0, now - self._at) * self.rate)
+
+    def wait(self, amount: int, now: float) -> float:
+        """Seconds until so much may be sent; 0: now."""
+        return max(0.0, (min(amount, self.rate) - self.level(now)) / self.rate)
+
+    def take(self, amount: int, now: float) -> None:
+        """Count what is sent."""
+        self._level, self._at = self.level(now) - amount, now
+
+
+class Quota:
+    """What one holder – a topic, a principal – may send. Belongs to one event loop."""
+
+    __slots__ = ("_buckets", "_rates", "_whose")
+
+    def __init__(self, whose: str) -> None:
+        """``whose``: as a refusal says it."""
+        self._whose = whose
+        self._rates = UNLIMITED
+        self._buckets: dict[str, Bucket] = {}
+
+    def check(self, rates: Rates, messages: int, size: int, now: float) -> None:
+        """Raises QuotaExceeded unless so much may be sent now. ``rates``: that hold now; if they are others, all begin full."""
+        if rates is UNLIMITED and self._rates is UNLIMITED:
+            return
+        if rates != self._rates:
+            self._rates = rates
+            self._buckets = {name: Bucket(rate, now) for name, rate in rates._asdict().items() if rate is not None}
+        for name, bucket, amount in self._each(messages, size):
+            wait = bucket.wait(amount, now)
+            if wait > 0:
+                raise QuotaExceeded(
+                    f"{self._whose} takes {bucket.rate} {name} a second; nothing was done, try again in {wait:.3f} s",
+                    quota=name,
+                    limit=bucket.rate,
+                    retry_after_ms=ceil(wait * 1000),
+                )
+
+    def take(self, messages: int, size: int, now: float) -> None:
+        """Count what :meth:`check` has admitted in this very step."""
+        for _, bucket, amount in self._each(messages, size):
+            bucket.take(amount, now)
+
+    def _each(self, messages: int, size: int) -> Iterator[tuple[str, Bucket, int]]:
+        amounts = {"messages": messages, "bytes": size}
+        return ((name, bucket, amounts[name]) for name, bucket in self._buckets.items())
+
+    def headers(self, now: float) -> Mapping[str, str]:
+        """What an answer says of it, after the draft of the IETF (RateLimit header fields); nothing where there is no limit."""
+        if not self._buckets:
+            return {}
+        policy = ", ".join(f'"{name}";q={bucket.rate};w=1' for name, bucket in self._buckets.items())
+        left = ", ".join(
+            f'"{name}";r={max(0, int(bucket.level(now)))};t={ceil(bucket.wait(bucket.rate, now))}'
+            for name, bucket in self._buckets.items()
+        )
+        return {"ratelimit-policy": policy, "ratelimit": left}
