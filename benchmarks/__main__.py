@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -42,6 +43,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
         "sdk": (f"{messages:,} messages through the SDK", lambda: sdk_rates(messages)),
         "transactions": ("transactions", lambda: transaction_rates(seconds)),
         "conditional": ("conditional publish", lambda: conditional_rates(seconds)),
+        "access": ("an open service and a locked one in turns", partial(_access, seconds)),
         "atomic": ("atomic commits", lambda: atomic_rates(seconds)),
         "sql": ("publishing into PostgreSQL, bare inserts in turns with it", lambda: sql_rates(seconds)),
         "cluster": ("several instances over one PostgreSQL", lambda: cluster_rates(seconds)),
@@ -49,6 +51,12 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
         "lag": ("small requests beside the largest ones", lag),
         "large": (f"{large:,} messages, SIGKILL, open", lambda: ten_million(large)),
     }
+
+
+def _access(seconds: float) -> list[Row]:
+    from benchmarks.access import access_rates  # signs tokens, for which an extra is needed
+
+    return access_rates(seconds)
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ class Caller(asyncio.Protocol):
 def request(path: str, body: bytes) -> tuple[bytes, bytes]:
     """A request in two parts: an id goes between them where ``path`` has a {}."""
     before, _, after = path.partition("{}")
-    tail = f"{after} HTTP/1.1\r\nhost: a\r\ncontent-type: {ONCELOG_AVRO}\r\ncontent-length: {len(body)}\r\n\r\n"
+    tail = f"{after} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {ONCELOG_AVRO}\r\ncontent-length: {len(body)}\r\n\r\n"
     return f"POST {before}".encode(), tail.encode() + body
 
 

@@ -116,10 +116,10 @@ def processor_seconds(pid: int) -> float:
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
-def oncelog_server(store: str) -> Server:
+def oncelog_server(store: str, *options: str) -> Server:
     """A service over the store of this URL."""
     port = free_port()
-    command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(port), "--store", store]
+    command = [sys.executable, "-m", "oncelog_service", "serve", "--port", str(port), "--store", store, *options]
     return Server(command, f"http://127.0.0.1:{port}", "/healthz")
 
 

@@ -34,13 +34,14 @@ def _encoded(messages: int) -> bytes:
 class Connection:
     """One connection and next to no client: what is measured is the service, not an HTTP library."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self._credential = "" if token is None else f"\r\nauthorization: Bearer {token}"
         host, port = urlsplit(url).hostname, urlsplit(url).port
         self._socket = socket.create_connection((host, port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def post(self, path: str, body: bytes = b"", media: str = JSON, accept: str = "*/*") -> bytes:
-        headers = f"host: a\r\ncontent-type: {media}\r\naccept: {accept}\r\ncontent-length: {len(body)}"
+        headers = f"host: 127.0.0.1\r\ncontent-type: {media}\r\naccept: {accept}\r\ncontent-length: {len(body)}{self._credential}"
         self._socket.sendall(f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n".encode() + body)
         data = self._socket.recv(_CHUNK)
         while (end := data.find(b"\r\n\r\n")) < 0:

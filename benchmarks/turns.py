@@ -74,6 +74,10 @@ class Turns:
         """The median of the times that a call of ``kind`` takes, each as a part of that of ``base`` in the same round."""
         return statistics.median(one.p50_ms / other.p50_ms for one, other in self._pairs(kind, base))
 
+    def times_as_much(self, kind: str, base: str) -> float:
+        """The median of what a call of ``kind`` takes of its server's processor, each as a part of that of ``base``, likewise."""
+        return statistics.median(one.processor_ms / other.processor_ms for one, other in self._pairs(kind, base))
+
     def _pairs(self, kind: str, base: str) -> Iterator[tuple[Reached, Reached]]:
         return zip(self._reached[kind], self._reached[base], strict=True)
 
