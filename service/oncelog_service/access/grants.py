@@ -103,7 +103,8 @@ class Principal:
         self.name = name
         self.grants = (*grants,)
         self.is_instance = is_instance
-        self._answers: dict[tuple[Right, str, str], bool] = {}
+        self._answers: dict[tuple[Right | str | None, str, str], bool] = {}
+        """By right, or by the name of a producer, and topic."""
 
     def __repr__(self) -> str:
         return f"<Principal {self.name}>"
@@ -116,7 +117,7 @@ class Principal:
             answer = self._answers_anew(key, self._judged(right, f"{namespace}/{topic}"))
         return answer
 
-    def _answers_anew(self, key: tuple[Right, str, str], answer: bool) -> bool:
+    def _answers_anew(self, key: tuple[Right | str | None, str, str], answer: bool) -> bool:
         if len(self._answers) >= _REMEMBERED:
             self._answers.clear()
         self._answers[key] = answer
@@ -143,12 +144,16 @@ class Principal:
 
     def check_producer(self, namespace: str, topic: str, producer: str | None) -> None:
         """Raises NotAllowed unless it may publish to the topic under this name; None: without one."""
-        if self.may(Right.ADMIN):
-            return
-        for grant in self.grants:
-            if grant.covers(Right.WRITE, f"{namespace}/{topic}") and grant.lets(producer):
-                return
-        raise self._refused(Right.WRITE, f"{namespace}/{topic}", producer)
+        key = producer, namespace, topic
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers_anew(key, self._lets(f"{namespace}/{topic}", producer))
+        if not answer:
+            raise self._refused(Right.WRITE, f"{namespace}/{topic}", producer)
+
+    def _lets(self, topic: str, producer: str | None) -> bool:
+        allowing = any(grant.covers(Right.WRITE, topic) and grant.lets(producer) for grant in self.grants)
+        return allowing or self.may(Right.ADMIN)
 
     @property
     def owner(self) -> str | None:
