@@ -7,18 +7,20 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import requests
 from sqlalchemy import create_engine
 
 from oncelog import Client, Consumer, Outbox, OutboxRelay, Producer, Reader
 from oncelog.errors import ConsumerFenced, OncelogError, ProducerFenced, StaleMessageId, TransactionNotFound
-from oncelog.wire.models import Acknowledge
+from oncelog.wire.models import Acknowledge, TopicAsked
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.storage.backup.incarnation import begin_incarnation, find_incarnation
 from oncelog_service.storage.open import store_opener
 from tests.behaviours.cli.support import run, value
-from tests.patience import until
+from tests.patience import PATIENCE, until
+from tests.rest.talk import Topic
 from tests.world.clock import ManualClock
-from tests.world.service import free_port, running_service
+from tests.world.service import ServiceProcess, free_port, running_service
 
 
 class Before:
@@ -265,3 +267,26 @@ def test_a_producer_and_a_consumer_that_run_on_are_told(tmp_path: Path) -> None:
         for producer in producers:
             with suppress(OncelogError):
                 producer.close()
+
+
+def test_a_copy_that_is_verified_settles_nothing_with_a_transaction_service_that_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ServiceProcess(tmp_path / "transactions", "tx-serve") as there, Client(there.url) as decides:
+        settings = {"transactions_url": there.url, "backup_root": tmp_path}
+        with running_service(f"leveldb://{tmp_path}/data", **settings) as service, Client(service.url) as client:
+            client.create_topic("t")
+            pointer = decides.start_transaction().write_pointer
+            assert Topic(service.url).publish_under(pointer, "undecided").status_code == 200
+            assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        decides.commit_transaction(pointer)
+        monkeypatch.setenv("ONCELOG_TRANSACTIONS_URL", there.url)
+        proved = value(run("backup", "verify", str(tmp_path / "archive"), "--json"))
+        assert (proved["ok"], proved["messages"]) == (True, 1)
+        store = f"leveldb://{tmp_path}/new"
+        assert value(run("restore", str(tmp_path / "archive"), "--store", store, "--json"))["ok"]
+        waiting = {"storeId": proved["store_id"], "wait": "0"}
+        told = requests.get(there.url + "/v1/transactions/unacknowledged", params=waiting, timeout=PATIENCE).json()
+        assert [each["writePointer"] for each in told] == [pointer], "the store has not heard of it yet"
+        with running_service(store, **settings) as service, Client(service.url) as client:
+            until(lambda: client.offsets({"t": TopicAsked()})["t"].stable == 1, "the restored store is told")

@@ -154,7 +154,7 @@ def _verified(
 ) -> None:
     """Verifies all topics, has what is sound be finished, and prints it. Exits with 2 if anything is wrong."""
     with progress_bar(out.as_json, "{task.fields[messages]:,} messages") as bar:
-        found: Sequence[models.Verification] = over_store(out, url, (), None, bar)
+        found: Sequence[models.Verification] = over_store(out, url, (), None, bar, is_copy=True)
     ok = all(each.ok for each in found)
     if ok:
         on_sound()

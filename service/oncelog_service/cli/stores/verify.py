@@ -84,9 +84,14 @@ def _damaged(name: Name, damage: TopicDamaged) -> Verification:
     )
 
 
-def over_store(out: Output, store: str, topics: Sequence[str], namespace: str | None, bar: Progress) -> list[Verification]:
-    """Open the store of a stopped service and verify these topics, all if none is named. Exits with a sentence if it cannot."""
-    settings = settings_from({"store": store})
+def over_store(
+    out: Output, store: str, topics: Sequence[str], namespace: str | None, bar: Progress, *, is_copy: bool = False
+) -> list[Verification]:
+    """Open the store of a stopped service and verify these topics, all if none is named. Exits with a sentence if it cannot.
+
+    ``is_copy``: it asks no transaction service that runs alone, which would take the copy for the store.
+    """
+    settings = settings_from({"store": store, **({"transactions_url": None} if is_copy else {})})
     if not store.startswith("memory:"):
         check_store(store, "--store", there=True)
     service = Service(settings, _unserved(store), SystemClock(), NOT_SERVED)

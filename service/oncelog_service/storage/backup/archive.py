@@ -135,7 +135,7 @@ class Archive:
         try:
             handle = locked(self.path, path, os.O_RDWR)
         except StoreError as error:
-            raise BackupError(f"{error}: another backup is being taken there, or older ones are being deleted") from error
+            raise BackupError(f"{error}; whoever takes a backup or deletes older ones holds its lock") from error
         try:
             (self.path / _PART).unlink(missing_ok=True)
             yield
