@@ -25,7 +25,7 @@ from oncelog.errors import Unauthorized
 from oncelog.wire.media import JSON
 from oncelog_service import app
 from oncelog_service.config import Settings
-from oncelog_service.rest import certificates, protocol
+from oncelog_service.rest import certificates, protocol, tls
 from oncelog_service.rest.certificates import name_in
 from oncelog_service.rest.exchange import Admitted, Head
 from tests.behaviours.cli.support import process, run
@@ -552,3 +552,40 @@ def test_others_are_let_in_by_a_token_or_a_certificate_and_without_tls_a_warning
         begins(**issued.tls, tls_client_ca=ca.file)
     assert Settings(**issued.tls).url_of("::1", 7) == "https://[::1]:7"
     assert urlsplit(Settings().url_of("127.0.0.1", 7)).scheme == "http"
+
+
+# --- who is refused reads why
+
+
+def test_what_is_refused_while_it_is_still_sent_is_told_so(ca: Authority, issued: Issued) -> None:
+    with running_service(**issued.tls, max_request_bytes=10_000) as service:
+        for length in ("content-length: 8000000", "transfer-encoding: chunked"):
+            body = b"x" * 8_000_000 if "length" in length else b"8000\r\n" + b"x" * 0x8000 + b"\r\n" + b"x" * 8_000_000
+            with under_tls(service.url, ca.trusting()) as connection:
+                path = "/v1/namespaces/default/topics/t/publish"
+                status, _, answer = told(connection, head("POST", path, length, f"content-type: {JSON}") + body)
+                assert (status, json.loads(answer)["code"]) == (413, "request_too_large")
+        until(lambda: not service.server._shared.connections)
+
+
+def test_who_finds_no_place_is_told_so_under_tls_and_nobody_stays_for_not_listening(
+    ca: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "_FAREWELL_SECONDS", 3_600)  # the time of those without a place is held above
+    with running_service(**issued.tls, max_connections_per_address=2) as service, ExitStack() as stack:
+        path = "/v1/namespaces/default/topics/t/poll"
+        with Client(service.url, verify=ca.file) as client:
+            client.create_topic("t")
+        until(lambda: not service.server._shared.connections)
+        body = b'{"wait": 60000}'
+        for _ in range(2):  # something is under way on both, so neither gives way
+            holder = stack.enter_context(under_tls(service.url, ca.trusting()))
+            holder.sendall(head("POST", path, f"content-type: {JSON}", f"content-length: {len(body)}") + body)
+        service.arrived(2)
+        silent = stack.enter_context(connected(service.url))
+        with under_tls(service.url, ca.trusting()) as connection:
+            status, headers, answer = told(connection)
+            assert (status, json.loads(answer)["code"]) == (503, "overloaded")
+            assert "retry-after" in headers
+        assert silent.recv(1) == b"", "it has not even begun, and its time is over"
+        until(lambda: len(service.server._shared.connections) == 2)

@@ -65,6 +65,8 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         """Nothing that comes is looked at any more."""
         self._waiting: list[bytes] = []
         """Written by the protocol above before the handshake was done."""
+        self._ending = False
+        """The protocol above has nothing more to say."""
         self._closing = False
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -118,7 +120,9 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
             self._encrypt(data)
         if self._closing:
             self._say_goodbye()
-        return not self._closing
+        elif self._ending:
+            self._say_end()
+        return not (self._closing or self._ending)
 
     def _learn_name(self, tls: ssl.SSLObject) -> None:
         above, shown = cast(Above, self._above), tls.getpeercert()
@@ -163,7 +167,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def _let_it_read(self) -> None:
         """Sends what there is and no more; a connection closed with something unread on it would be reset, and take that along.
-        The time for a head, which the protocol above holds, bounds this."""
+        The protocol above gives the client its time, and closes."""
         self._over = True
         if self._below.can_write_eof():
             self._below.write_eof()
@@ -175,7 +179,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
     # --- what the protocol above calls
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self.is_closing():
+        if self._ending or self.is_closing():
             return
         if self._is_up:
             self._encrypt(data)
@@ -193,22 +197,41 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
             self._below.abort()
 
     def close(self) -> None:
-        """Ends the connection when what was written is sent; what was written before the handshake, when that is done."""
+        """Ends the connection when what was written is sent; what was written before the handshake, when that is done, unless
+        the client has had its time for it, which who writes its end before holds."""
         if self._closing:
             return
         self._closing = True
-        if self._waiting and not self._over:
+        if self._waiting and not self._over and not self._ending:
             self._alarm = asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, self._below.abort)
         else:
             self._say_goodbye()
 
+    def can_write_eof(self) -> bool:
+        return self._below.can_write_eof()
+
+    def write_eof(self) -> None:
+        """Tells the client that this was all, and drops what it still sends."""
+        if self._ending or self._closing:
+            return
+        self._ending = True
+        if not self._waiting or self._over:
+            self._say_end()
+
+    def _say_end(self) -> None:
+        self._say_last_word()
+        self._let_it_read()
+
     def _say_goodbye(self) -> None:
+        self._say_last_word()
+        self._over = True
+        self._below.close()
+
+    def _say_last_word(self) -> None:
         if self._tls is not None and self._is_up and not self._over:
             with suppress(ssl.SSLError):  # it wants the client to say the same, which nobody waits for
                 self._tls.unwrap()
             self._flush()
-        self._over = True
-        self._below.close()
 
     def abort(self) -> None:
         self._over = self._closing = True
@@ -234,9 +257,6 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._below.set_write_buffer_limits(high, low)
-
-    def can_write_eof(self) -> bool:
-        return False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._below.get_extra_info(name, default)
