@@ -142,6 +142,10 @@ class Settings(BaseSettings):
     """Groups of atomic commits are spread over so many parts of the journal; a change holds once every transaction has ended."""
     min_free_bytes: int = Field(default=256 * 2**20, ge=0)
     """Below so much free space on the disk of a store in files nothing more is taken in; 0 for none."""
+    max_principal_messages_per_second: int | None = Field(default=None, ge=1)
+    """Messages a second that each principal may send, repeats too; none: as many as come."""
+    max_principal_bytes_per_second: int | None = Field(default=None, ge=1)
+    """… and bytes of payloads, keys and properties."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)

@@ -20,6 +20,7 @@ from oncelog_service.access.issuer import Issuer
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import Background
 from oncelog_service.bounds import room
+from oncelog_service.bounds.quotas import Quotas, Rates
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leader import Component, Leader
 from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, Lease, Leases, topic_of
@@ -143,6 +144,9 @@ class Service:
         self.scans = Scans()
         self.room = room.Room(settings.min_free_bytes)
         """On the disk. It outlives the openings of the store."""
+        principal_rates = Rates(settings.max_principal_messages_per_second, settings.max_principal_bytes_per_second)
+        self.principal_quotas = Quotas("a principal of this service", principal_rates)
+        """What each principal may send."""
         self.background = Background(clock)
         self.traffic = Traffic()
         self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked, issuer=_issuer(settings))

@@ -11,6 +11,7 @@ import requests
 from oncelog import Producer, errors
 from oncelog.http.answers import refusal
 from oncelog.wire.models import NamespacePolicies
+from tests.access.carrying import Carrying
 from tests.patience import PATIENCE, until
 from tests.rest.talk import TIMEOUT, assert_problem, avro_publish, done
 from tests.world.house import House, told
@@ -156,3 +157,21 @@ def test_the_sdk_says_what_the_quota_is_and_heeds_parts_of_a_second(house: House
     answer = topic.publish("x")
     heeded = refusal("", 429, answer.headers, answer.content, datetime.now(UTC))
     assert (answer.headers["retry-after"], heeded.retry_after) == ("1", 0.125)
+
+
+def test_a_principal_takes_from_its_own_quota_on_all_topics(house: House) -> None:
+    house.restart(max_principal_messages_per_second=4)
+    one, _ = house.make("one"), house.make("other")
+    done(one.publish(*"abcdefgh"))  # nobody has a name yet
+    admin = Carrying(house.service.url).holding("ada", "admin")
+    loader = admin.holding("loader", "write:default/*")
+    publish = "/v1/namespaces/default/topics/{}/publish"
+    done(loader.request("POST", publish.format("one"), json={"messages": ["x"] * 3}))
+    assert_refused(loader.request("POST", publish.format("other"), json={"messages": ["x"] * 2}), "messages", 4, 250)
+    parts = [{"namespace": "default", "topic": name, "request": {"messages": ["x"]}} for name in ("one", "other")]
+    commit = {"group": "g", "parts": parts}
+    assert_refused(loader.request("POST", "/v1/atomic/a/commit", json=commit), "messages", 4, 250)
+    done(admin.request("POST", publish.format("other"), json={"messages": ["x"] * 4}))
+    later(house, 0.25)
+    done(loader.request("POST", "/v1/atomic/a/commit", json=commit))
+    house.damaged = True  # who verifies here has no token

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import QuotaExceeded
-from oncelog_service.bounds.quotas import UNLIMITED, Bucket, Quota, Rates
+from oncelog_service.bounds import quotas
+from oncelog_service.bounds.quotas import UNLIMITED, Bucket, Quota, Quotas, Rates
 
 SENT = st.lists(st.tuples(st.floats(0, 3), st.integers(0, 300)), max_size=60)
 
@@ -75,3 +76,18 @@ def test_other_rates_hold_at_once_and_none_is_no_limit() -> None:
     assert quota.headers(0.75) == {"ratelimit-policy": '"messages";q=2;w=1', "ratelimit": '"messages";r=0;t=1'}
     quota.check(UNLIMITED, 10**9, 0, 0.5)
     assert quota.headers(0.75) == {}
+
+
+def test_each_holder_has_a_quota_of_its_own_also_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "_MANY", 3)
+    held = Quotas("a principal", Rates(messages=2))
+    for holder in range(20):
+        held.admit(holder, 2, 0, now=holder / 10)
+        for other in range(max(0, holder - 9), holder + 1):  # whose bucket is not full again
+            level = (holder - other) / 10 * 2
+            with pytest.raises(QuotaExceeded):
+                held.admit(other, 2, 0, now=holder / 10)
+            assert level < 2
+    assert len(held._held) < 15, "who has sent nothing for a second is let go of"
+    held.admit(0, 2, 0, now=2.0)
+    Quotas("a principal", UNLIMITED).admit("x", 10**9, 10**12, 0.0)

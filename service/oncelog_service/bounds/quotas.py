@@ -9,7 +9,7 @@ A request is counted whole or not at all, also where several buckets count it: a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from math import ceil
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ class Rates(NamedTuple):
 
 
 UNLIMITED = Rates()
+_MANY = 10_000
+"""Holders whose quotas are kept before those that have sent nothing for a second are let go of."""
 
 
 class Bucket:
@@ -78,6 +80,10 @@ class Quota:
                     retry_after_ms=ceil(wait * 1000),
                 )
 
+    def is_full(self, now: float) -> bool:
+        """Whether it is as good as a new one."""
+        return all(bucket.level(now) == bucket.rate for bucket in self._buckets.values())
+
     def take(self, messages: int, size: int, now: float) -> None:
         """Count what :meth:`check` has admitted in this very step."""
         for _, bucket, amount in self._each(messages, size):
@@ -97,3 +103,25 @@ class Quota:
             for name, bucket in self._buckets.items()
         )
         return {"ratelimit-policy": policy, "ratelimit": left}
+
+
+class Quotas:
+    """The quotas of many holders, each of whom may send as much. Belongs to one event loop."""
+
+    def __init__(self, whose: str, rates: Rates) -> None:
+        """``whose``: as a refusal says it."""
+        self._whose = whose
+        self._rates = rates
+        self._held: dict[Hashable, Quota] = {}
+
+    def admit(self, holder: Hashable, messages: int, size: int, now: float) -> None:
+        """Count what a holder sends. Raises QuotaExceeded; then nothing is counted."""
+        if self._rates == UNLIMITED:
+            return
+        quota = self._held.get(holder)
+        if quota is None:
+            if len(self._held) >= _MANY:
+                self._held = {each: kept for each, kept in self._held.items() if not kept.is_full(now)}
+            quota = self._held[holder] = Quota(self._whose)
+        quota.check(self._rates, messages, size, now)
+        quota.take(messages, size, now)

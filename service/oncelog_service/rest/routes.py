@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from oncelog import errors
 from oncelog.errors import OncelogError, StorageUnavailable, from_problem
 from oncelog.wire.media import JSON
+from oncelog.wire.requests import PublishRequest
 from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, Principal, Right
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.forward import Forwarder
@@ -44,6 +45,12 @@ class Call:
     async def log(self) -> TopicLog:
         """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere."""
         return await self.service.topics.open(self.path["namespace"], self.path["topic"])
+
+    def count(self, *requests: PublishRequest) -> None:
+        """Counts the messages that who asks sends; once it is known that they are served here. Raises QuotaExceeded."""
+        if self.principal is not EVERYBODY:
+            messages, size = sum(len(each.payloads) for each in requests), sum(each.size for each in requests)
+            self.service.principal_quotas.admit(self.principal.name, messages, size, self.service.clock.monotonic())
 
     def check(self, right: Right, topic: str) -> None:
         """Raises NotAllowed unless who asks has the right on a topic of the namespace in the address."""

@@ -30,8 +30,9 @@ async def stage(call: Call) -> None:
     chunk = _chunk(call)
     request = await decoded(call, decode_publish_request)
     call.principal.check_producer(call.path["namespace"], call.path["topic"], request.producer)
-    namespace, topic = call.path["namespace"], call.path["topic"]
-    await call.service.atomic.stage(_id(call), namespace, topic, chunk, request, call.principal)
+    namespace, topic, atomic = call.path["namespace"], call.path["topic"], call.service.atomic
+    call.count(request)
+    await atomic.stage(_id(call), namespace, topic, chunk, request, call.principal)
 
 
 async def commit(call: Call) -> AtomicOutcome:
@@ -44,7 +45,9 @@ async def commit(call: Call) -> AtomicOutcome:
     request = await decoded(call, decode_commit_request)
     for part in request.parts:
         call.principal.check_producer(part.namespace, part.topic, part.request.producer)
-    return _told(call, await call.service.atomic.commit(_id(call), request, call.principal))
+    atomic = call.service.atomic
+    call.count(*(part.request for part in request.parts))
+    return _told(call, await atomic.commit(_id(call), request, call.principal))
 
 
 async def abort(call: Call) -> AtomicOutcome:

@@ -52,6 +52,7 @@ async def publish(call: Call) -> Answer:
     media = essence(call.content_type)
     request = await decoded(call, decode_publish_request)
     check_producer(call, request.producer if request.payloads else None)  # what is stored may be of any producer
+    call.count(request)
     response = await log.publish(request, call.principal.whose())
     if media == AVRO and request.write_pointer is None:
         return Answer(b"", media, headers=_quota_of(log))
@@ -72,6 +73,7 @@ async def store(call: Call) -> Answer:
     media = essence(call.content_type)
     request = await decoded(call, decode_publish_request)
     check_producer(call, request.producer)
+    call.count(request)
     response = await log.store(request, call.principal.whose())
     body = b"" if media == AVRO else encode_publish_response(media, response)
     return Answer(body, media, headers=_quota_of(log))
