@@ -53,7 +53,8 @@ class Settings(BaseSettings):
     store_file: Path | None = None
     """File that holds that URL, where its password is to stand in no list of processes; `store` goes before it."""
     token: str | None = Field(default=None, min_length=1)
-    """Bearer token that every request must carry; required to listen on more than this machine."""
+    """Bearer token that may do everything. With one, or with tokens in the store, every request needs one; to listen on more than
+    this machine there must be one."""
     token_file: Path | None = None
     """File that holds this token; `token` goes before it."""
     jwt_issuer: str | None = Field(default=None, min_length=1)

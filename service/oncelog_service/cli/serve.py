@@ -149,6 +149,8 @@ def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
     except BadCertificate as error:
         raise typer.BadParameter(str(error), param_hint="--tls-certificate") from None
     except OSError as error:
+        if error.filename is not None:  # the file that is to keep the audit log
+            return f"{error.filename} cannot be written: {error.strerror}"
         address = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:
             return f"{address} is taken by another process; choose another --port"

@@ -83,6 +83,8 @@ def test_why_it_cannot_begin_is_one_sentence(tmp_path: Path) -> None:
         taken = f"error: 127.0.0.1:{port} is taken by another process; choose another --port"
         assert refused("memory://", "--port", str(port)) == taken
         assert refused(data) == f"error: the store {tmp_path}/d is in use by another process"
+    lines = f"{tmp_path}/nowhere/audit.jsonl"
+    assert refused("memory://", "--audit-log", lines) == f"error: {lines} cannot be written: No such file or directory"
     (tmp_path / "d" / "CURRENT").write_bytes(b"nonsense")
     assert json.loads(refused(data, "--json"))["detail"].startswith(f"the store {tmp_path}/d is damaged: ")
     (tmp_path / "file").touch()
@@ -98,6 +100,8 @@ def test_why_it_cannot_begin_is_one_sentence(tmp_path: Path) -> None:
         (("--store", "mysql://x"), {}, "--store"),
         (("--deduplication", "maybe"), {}, "--deduplication"),
         (("--host", "0.0.0.0"), {}, "--token"),
+        (("--jwt-issuer", "https://login.example.org"), {}, "--jwt-audience"),
+        (("--jwt-issuer", "i", "--jwt-audience", "a", "--jwt-keys", "http://login.example.org/keys"), {}, "--jwt-keys"),
         ((), {"ONCELOG_MAX_MESSAGES": "none"}, "ONCELOG_MAX_MESSAGES"),
         *(
             (("--transactions-url", url), {}, "--transactions-url")
