@@ -120,6 +120,16 @@ def test_an_atomic_commit_is_counted_by_all_of_its_topics_or_by_none(house: Hous
     assert (len(free.read()), len(full.read())) == (7, 4)
 
 
+def test_a_commit_that_was_begun_and_is_refused_for_now_goes_on_later(house: House) -> None:
+    topic = house.make(**{MESSAGES: "2"})
+    done(requests.post(f"{house.service.url}/v1/atomic", json={"id": "a", "group": "g"}, timeout=TIMEOUT))
+    done(requests.put(f"{topic.url}/stage/a/0", json={"messages": ["staged"]}, timeout=TIMEOUT))
+    assert_refused(commit(house, "a", {"t": 2}), "messages", 2, 500)
+    later(house, 0.5)
+    assert done(commit(house, "a", {"t": 2})).json()["messages"] == 3
+    assert topic.payloads() == ["staged", "x", "x"]
+
+
 def test_what_is_staged_or_stored_counts_then_and_appears_for_nothing(house: House) -> None:
     topic = house.make(**{MESSAGES: "2"})
     done(requests.post(f"{house.service.url}/v1/atomic", json={"id": "a", "group": "g"}, timeout=TIMEOUT))
