@@ -276,7 +276,7 @@ def test_lists_and_states_have_ones_own_and_say_whose_each_is_to_who_operates(ho
 
 def test_nobody_but_who_operates_says_for_whom_it_asks(house: House) -> None:
     pointer, _ = begun(house, "in_progress")
-    for owner in ("ada", "", "root"):
+    for owner in ("ada", "", "root", "bob"):
         for method, path in (
             ("POST", f"/{pointer}/commit"),
             ("GET", f"/{pointer}"),
@@ -362,3 +362,29 @@ def test_what_an_open_service_began_is_everybodys_once_it_is_locked() -> None:
         assert bob.good("POST", f"{TX}/{started}/commit", json={})["state"] == "committed"
         assert other in [each["writePointer"] for each in bob.good("GET", TX)]
         assert bob.good("POST", "/v1/atomic/a/commit", json={"parts": []})["state"] == "committed"
+
+
+def test_reading_in_a_transaction_goes_on_without_its_service_and_a_service_that_may_not_ask_there_has_none() -> None:
+    with ExitStack() as here:
+        with running_service(only_transactions=True) as other:
+            there = Carrying(other.url).holding("root", "admin")
+            secrets = {
+                right: there.make("service", grant)["secret"] for right, grant in (("may", "operate"), ("not", "read:*/*"))
+            }
+            urls = {
+                right: here.enter_context(running_service(transactions_url=other.url, transactions_token=secret)).url
+                for right, secret in secrets.items()
+            }
+            people = {}
+            for right, url in urls.items():
+                root = Carrying(url).holding("root", "admin")
+                root.good("PUT", TOPIC, json={})
+                people[right] = root, root.holding("ada", "read:default/t", "write:default/t")
+            for who in people["not"]:
+                assert_problem(who.request("POST", TX, json={}), 503, "transactions_unavailable")
+                assert_problem(who.request("GET", TX + "/5"), 503, "transactions_unavailable", definite=True)
+            started = people["may"][1].good("POST", TX, json={})["transaction"]
+        asked = {"transaction": bytes.fromhex(started).decode("latin-1")}
+        for who in people["may"]:
+            assert who.good("POST", TOPIC + "/poll", json=asked) == []
+            assert_problem(who.request("POST", TX, json={}), 503, "transactions_unavailable")
