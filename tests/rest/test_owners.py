@@ -342,6 +342,9 @@ def test_a_commit_that_is_refused_for_its_producer_begins_nothing(house: House) 
     body = {"group": "g", "producer": producer, "sequenceId": 5, "parts": []}
     assert_problem(house.who("bob").request("POST", f"/v1/atomic/{name}/commit", json=body), 403, "not_allowed")
     assert_problem(house.who("bob").request("GET", f"/v1/atomic/{name}"), 404, "transaction_not_found")
+    begun = house.who("bob").good("POST", "/v1/atomic", json={"group": "g"})
+    assert_problem(house.who("bob").request("POST", f"/v1/atomic/{begun['id']}/commit", json=body), 403, "not_allowed")
+    assert house.who("bob").good("POST", f"/v1/atomic/{begun['id']}/commit", json={"parts": []})["state"] == "committed"
     found = house.who("ada").good("GET", f"/v1/atomic/groups/g/producers/{producer}")
     assert (found["owner"], found["sequenceId"]) == ("ada", 0)
     house.who("ada").good("DELETE", f"/v1/atomic/groups/g/producers/{producer}")
