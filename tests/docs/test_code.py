@@ -34,6 +34,7 @@ SHOWN_ONLY = {"text", "json", "ini"}
 """Languages of blocks that show something. JSON right behind a command is held against what the command prints."""
 RUN_ELSEWHERE = {
     "docs/benchmarks.md": "benchmarks",
+    "docs/securing.md": "tests/scenarios/test_securing.py",
     "docs/spark.md": "tests/spark/test_pages.py",
 }
 """Pages that are kept true by something else, and by what."""
