@@ -18,6 +18,9 @@ R = TypeVar("R")
 _SCANNING = 3
 """Threads for long scans. They share the interpreter with the event loop: each one more takes its turns from everybody."""
 
+_LARGE_PAGES = 4
+"""Put together at the same time: they are memory that no bound of the connections sees."""
+
 
 class Scans:
     """Threads of their own for reads that look at much: who checks, refolds or cleans up a log does not hold up who polls.
@@ -28,6 +31,8 @@ class Scans:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_SCANNING, "oncelog-scan")
+        self.large_pages = asyncio.Semaphore(_LARGE_PAGES)
+        """Held while a large page is put together: a hundred that are half finished would be as many times max_poll_bytes."""
 
     async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """As :func:`read`. A call that has not begun when no caller waits for it any more never does."""

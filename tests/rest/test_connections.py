@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from oncelog.wire.media import AVRO, JSON
-from oncelog_service.rest import protocol
+from oncelog_service.rest.bounds.pace import Pace
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, avro_publish, connected, head, read_answer
 from tests.world.service import RunningService, running_service
@@ -160,7 +160,7 @@ def test_many_long_polls_at_once_hold_up_nobody(running: RunningService) -> None
 def test_a_client_that_does_not_read_holds_its_requests_only_so_long(
     running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "_UNREAD_SECONDS", SHORT)
+    monkeypatch.setattr(running.server._shared.unread, "pace", Pace(4_096, SHORT))
     topic = Topic(running.url, "unread")
     for _ in range(7):
         assert topic.publish("x" * 1_000_000).status_code == 200

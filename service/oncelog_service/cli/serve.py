@@ -40,6 +40,7 @@ ALONE = (
     "tls_client_ca",
     "max_request_bytes",
     "max_inflight_bytes",
+    "max_unread_bytes",
     "max_connections",
     "max_connections_per_address",
     "max_requests_per_principal",

@@ -11,6 +11,8 @@ The invariants:
 * A request whose client has gone before it was begun is not obeyed. One that only reads ends with its client; others go on.
 * The bytes of a body count from when they arrive until the answer is written, or the connection is gone. Where there is no room
   for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
+* Of answers that are not read no more is held than fits (bounds/unread.py): none is begun before what was written is read.
+  No answer is cut silently: one that is given up ends before its length, or its last chunk, is there.
 * A client that is waited for – for a head, a body, the next request, to read – has a deadline. One that we keep waiting has none.
 * A connection has a place among all and among those of its address, from before its first byte until it ends (bounds/places.py).
   It gives the place up for another's sake only while its client is waited for; who is told so is given time to read it.
@@ -25,7 +27,6 @@ from collections import deque
 from collections.abc import Hashable
 from contextlib import aclosing
 from email.utils import formatdate
-from math import inf
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
@@ -35,6 +36,7 @@ from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overload
 from oncelog_service.config import Settings
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Places, Waits
+from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
 from oncelog_service.rest.limits import MAX_BEHIND, MAX_HEAD_BYTES, Bodies, head_too_large
 from oncelog_service.traffic import Traffic
@@ -43,9 +45,6 @@ _log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 75
 """How long a connection may wait for its next request; nginx's keepalive_timeout."""
-
-_UNREAD_SECONDS = 60
-"""How long a client may take nothing of what is written to it; nginx's send_timeout."""
 
 _JOINED_BYTES = 16 * 2**10
 """A body up to here goes out in one piece with its head; copying a larger one costs more than a second write."""
@@ -82,6 +81,7 @@ class Shared:
         self.traffic = traffic or Traffic()
         self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes, self.traffic)
         self.places = Places(settings.max_connections, settings.max_connections_per_address, self.traffic)
+        self.unread = Unread(settings.max_unread_bytes, self.traffic)
         self.connections: set[HttpConnection] = set()
         self.told: dict[HttpConnection, None] = {}
         """Those that have no place and are being told so, the oldest first."""
@@ -194,13 +194,12 @@ class HttpConnection(asyncio.Protocol):
         """When the client must have sent what it is waited for; None: nothing has begun to be waited for."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
-        self._unread_alarm: asyncio.Handle | None = None
-        """Set while a client does not read what was written."""
 
     # --- what the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(BUFFER_BYTES)
         self._shared.connections.add(self)
         self._peer = (transport.get_extra_info("peername") or ("",))[0]
         if self._refused is not None:
@@ -235,9 +234,9 @@ class HttpConnection(asyncio.Protocol):
         self._shared.told.pop(self, None)
         self._parser = None  # it refers to the connection, which refers to it
         self._writable.set()
-        for alarm in (self._alarm, self._unread_alarm):
-            if alarm is not None:
-                alarm.cancel()
+        self._shared.unread.ends(self)
+        if self._alarm is not None:
+            self._alarm.cancel()
         for exchange in (self._current, *self._behind):
             if exchange is None:
                 continue
@@ -251,12 +250,12 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable.clear()
-        self._await_reader()
+        self._shared.unread.begins(self)
 
     def resume_writing(self) -> None:
         self._writable.set()
-        if self._unread_alarm is not None and not self._transport.is_closing():
-            self._unread_alarm.cancel()
+        if not self._transport.is_closing():
+            self._shared.unread.ends(self)
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
@@ -423,6 +422,10 @@ class HttpConnection(asyncio.Protocol):
     async def _answer(self, exchange: Exchange) -> None:
         exchange.begun = True
         try:
+            if not self._writable.is_set():
+                await self._writable.wait()  # one answer at a time is held for a client that does not read
+            if exchange.admitted is not None and exchange.admitted.reads and self._shared.unread.is_pressed:
+                await self._shared.unread.wait_for_room()
             if not self._lost:
                 await self._send(exchange, await self._outcome(exchange))
         except asyncio.CancelledError:
@@ -509,7 +512,11 @@ class HttpConnection(asyncio.Protocol):
             return
         self._transport.close()
         if self._transport.get_write_buffer_size():
-            self._await_reader()
+            self._shared.unread.begins(self)
+
+    def unread(self) -> int:
+        """Bytes that were written and have not left."""
+        return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Ends the connection at once."""
@@ -542,19 +549,6 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         else:
             self._refuse(RequestTimeout(f"the body did not arrive within {self._shared.patience[_BODY]:g} s"))
-
-    def _await_reader(self) -> None:
-        """Gives a client that does not read its time; what is unread is looked at when all of the answer has been handed over."""
-        if self._unread_alarm is not None:
-            self._unread_alarm.cancel()
-        self._unread_alarm = self._loop.call_soon(self._look_at_what_is_unread, inf)
-
-    def _look_at_what_is_unread(self, before: float) -> None:
-        unread = self._transport.get_write_buffer_size()
-        if unread >= before:
-            self._transport.abort()
-        elif unread:
-            self._unread_alarm = self._loop.call_later(_UNREAD_SECONDS, self._look_at_what_is_unread, unread)
 
 
 def _check_once(headers: list[tuple[bytes, bytes]]) -> None:

@@ -16,7 +16,7 @@ from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.pages import Bounds, Encoding, Lives, Page, collect, read_page, through
 from oncelog_service.log.scan import after, find_offset
 from oncelog_service.properties import ttl_ms
-from oncelog_service.reading import read
+from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
 
 _REMEMBERED_BYTES = 2**20
@@ -27,6 +27,8 @@ _CACHED_ROWS = 2_000
 """Looked at in one turn of the event loop: 2 ms."""
 _SLICE_ROWS = 20_000
 """Read from the store in one go."""
+_SMALL_PAGE = 500
+"""A page of so few messages is put together without asking for room."""
 _SLICES = 100
 """Of one page that holds something: as many cached messages as a page may have twice."""
 
@@ -34,9 +36,10 @@ _SLICES = 100
 class Polls:
     """Finds where polls begin, and puts their pages together. Works on the event loop that owns the topic."""
 
-    __slots__ = ("_cache", "_clock", "_expiry", "_fold", "_limits", "_prefix", "_store", "_topic", "_transaction")
+    __slots__ = ("_cache", "_clock", "_expiry", "_fold", "_limits", "_prefix", "_scans", "_store", "_topic", "_transaction")
 
-    def __init__(self, topic: OpenTopic, expiry: Expiry) -> None:
+    def __init__(self, topic: OpenTopic, expiry: Expiry, scans: Scans) -> None:
+        self._scans = scans
         self._topic = topic
         self._prefix = topic.prefix
         self._store = topic.store
@@ -125,16 +128,29 @@ class Polls:
         messages: list[bytes] = []
         delivered = 0
         last_id: bytes | None = None
-        for number in count(1):
-            page = await self._slice(start, limit - delivered, room, encoding, transaction, stable)
-            messages += page.messages
-            delivered += page.delivered
-            last_id = page.last_id or last_id
-            if not page.more or last_id is None or (messages and number >= _SLICES):
-                break
-            start, room = after(last_id), page.room
-            await asyncio.sleep(0)
-            self._topic.check_open()
+        held = limit > _SMALL_PAGE
+        if held:
+            await self._scans.large_pages.acquire()
+        try:
+            for number in count(1):
+                page = await self._slice(start, limit - delivered, room, encoding, transaction, stable)
+                messages += page.messages
+                delivered += page.delivered
+                last_id = page.last_id or last_id
+                if not page.more or last_id is None or (messages and number >= _SLICES):
+                    break
+                start, room = after(last_id), page.room
+                if held and not messages:  # it passes over what has expired: that holds nothing, and holds up nobody
+                    self._scans.large_pages.release()
+                    held = False
+                elif messages and not held:
+                    await self._scans.large_pages.acquire()
+                    held = True
+                await asyncio.sleep(0)
+                self._topic.check_open()
+        finally:
+            if held:
+                self._scans.large_pages.release()
         return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0)
 
     async def _slice(
