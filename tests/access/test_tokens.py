@@ -209,6 +209,8 @@ def test_only_instances_ask_for_others(service: RunningService, anyone: Carrying
     asks = ada.carrying(made["secret"], **{"oncelog-principal": "cert:ops"})
     assert asks.is_let_in
     assert len(asks.good("GET", "/v1/tokens")) == 2  # as itself
+    for name in ("cert:ops", "ops", "ada", "oncelog", "settings", "anonymous"):
+        assert not Carrying(service.url, **{"oncelog-principal": name}).is_let_in
 
 
 async def test_an_instance_asks_with_the_rights_of_whom_it_asks_for() -> None:
