@@ -159,6 +159,15 @@ async def test_what_is_wrong_with_a_token_has_it_refused(what: str, tmp_path: Pa
     assert verified(issuer, token()).principal.name == "jwt:ci"
 
 
+async def test_a_key_verifies_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
+    issuer = await issuer_of(tmp_path / "keys", jwk(RSA, "ps", "RS256", alg="PS256"), jwk(RSA, "any", "RS256"))
+    verified(issuer, token(RSA, "ps", "PS256"))
+    verified(issuer, token(RSA, "any", "RS512"))
+    for algorithm in ("RS256", "PS384"):
+        with pytest.raises(Unauthorized, match="its key is not for"):
+            verified(issuer, token(RSA, "ps", algorithm))
+
+
 async def test_a_token_holds_while_it_says_so_with_some_leeway(tmp_path: Path) -> None:
     issuer = await issuer_of(tmp_path / "keys")
     text = token(nbf=NOW + 20)
