@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog_service.storage.files.directory import open_to_others, private
+from oncelog_service.storage.files.directory import locked, make_directory, open_to_others, private
 from tests.patience import PATIENCE
 from tests.rest.talk import Topic
 from tests.world.service import ServiceProcess
@@ -19,7 +19,7 @@ from tests.world.service import ServiceProcess
 KINDS = ("leveldb", "sqlite")
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o027, 0o777], ids=oct)
+@pytest.fixture(params=[0o000, 0o777], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     """Of this process, and of those that it starts."""
     before = os.umask(request.param)
@@ -53,6 +53,7 @@ def oncelog(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_service_writes_is_its_users_alone(room: Path, kind: str, umask: int) -> None:
     (room / "log").touch(0o600)
@@ -117,6 +118,16 @@ def test_files_in_a_directory_that_is_closed_are_closed(room: Path) -> None:
     assert open_to_others(home / "data") is None
     home.chmod(0o710)
     assert open_to_others(home / "data") == home / "data"
+
+
+def test_a_directory_and_a_lock_are_made_for_their_user_alone_without_a_umask_too(room: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_directory(room / "a" / "b")
+        os.close(locked(room / "a", room / "a" / "lock", os.O_RDWR | os.O_CREAT))
+    finally:
+        os.umask(before)
+    assert others_may_read(room) == []
 
 
 def test_the_umask_is_as_it_was_behind_it() -> None:
