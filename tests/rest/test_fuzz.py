@@ -140,7 +140,7 @@ def test_no_address_yields_a_5xx(
     shared: RunningService, topic: Topic, route: Route, namespace: str, name: str, producer: str, query: dict[str, str]
 ) -> None:
     names = {"namespace": namespace, "topic": name, "producer": producer, "writePointer": producer, "participant": name}
-    names |= {"transaction": name, "chunk": producer, "group": namespace, "subscription": producer}
+    names |= {"transaction": name, "chunk": producer, "group": namespace, "subscription": producer, "token": name}
     path = route.path.format(**{part: quote(value.encode("utf-8", "surrogatepass"), safe="") for part, value in names.items()})
     asked = "&".join(f"{key}={quote(value.encode('utf-8', 'surrogatepass'))}" for key, value in query.items())
     answer = topic.session.request(route.method, f"{shared.url}{path}?{asked}", data=b"", timeout=TIMEOUT)
