@@ -407,8 +407,12 @@ def test_rows_of_a_subject_grant_beside_what_its_token_claims(keys: Path, clock:
         assert not bare.is_let_in
         again = chief.make("jwt:auth0|5", "write:default/t")
         assert may_write(who)
+        chief.make("jwt:auth0|5", "operate")
+        assert may_write(who)
+        assert bare.request("GET", "/metrics").status_code == 200
         assert chief.revoke(again["id"]).status_code == 200
         assert not may_write(who), "what was put together is put together anew"
+        assert bare.request("GET", "/metrics").status_code == 200
         # A token or a certificate of that name is somebody else.
         for name in ("jwt:", "jwt:a b", "jwt", "JWT:ci"):
             answer = chief.create(name, "admin")
