@@ -207,8 +207,8 @@ def test_transactions(client: Client) -> None:
         client.invalidate_transaction(pointer)
     checkpoint = client.checkpoint_transaction(checkpointed).write_pointer
     lines = [line.split("\t") for line in run("tx", "list", url=client.url).stdout.splitlines()]
-    assert lines[0] == ["write pointer", "type", "started", "expires", "resource", "checkpoints", "participants"]
-    assert [(line[0], line[4]) for line in lines[1:3]] == [(str(first), "-"), (str(prepared), "bank")]
+    assert lines[0] == ["write pointer", "type", "started", "expires", "owner", "resource", "checkpoints", "participants"]
+    assert [(line[0], *line[4:6]) for line in lines[1:3]] == [(str(first), "-", "-"), (str(prepared), "-", "bank")]
     assert lines[1][2].endswith("+00:00")
     ended = (1, {"code": "transaction_not_in_progress", "state": "committed"})
     one = {"pruned": 1}
