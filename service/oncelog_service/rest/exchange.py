@@ -86,6 +86,8 @@ class Exchange:
     """The task has run."""
     arriving: Arriving | None = None
     """Set while its body comes in more than one piece."""
+    waited: bool = False
+    """Since it was judged: for the answers before it, for the rest of its body, or for room."""
     who: Hashable = None
     """As one of whose requests it is counted, while it is."""
 

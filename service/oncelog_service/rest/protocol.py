@@ -8,6 +8,7 @@ The invariants:
 
 * Answers leave in the order of their requests; one request at a time is answered. While others wait behind it, nothing is read.
 * What breaks HTTP is told so only where that cannot be taken for the answer to another request; those before it are answered.
+* A request that has waited since its head came is judged anew before it is obeyed: what let it in may have ended meanwhile.
 * A request whose client has gone before it was begun is not obeyed. One that only reads ends with its client; others go on.
 * The bytes of a body count from when they arrive until the answer is written, or the connection is gone. Where there is no room
   for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
@@ -333,6 +334,7 @@ class HttpConnection(asyncio.Protocol):
             self._current = exchange
             self._take_turn(exchange)
         else:
+            exchange.waited = True
             self._behind.append(exchange)
             self._transport.pause_reading()
 
@@ -358,6 +360,7 @@ class HttpConnection(asyncio.Protocol):
             assert self._parser is not None
             exchange.complete = True
             if exchange.arriving is not None:
+                exchange.waited = True
                 self._shared.bodies.has_arrived(exchange)
             exchange.keep_alive &= self._parser.should_keep_alive()  # what follows a chunked body may have the last word
             if exchange is self._current:
@@ -423,10 +426,14 @@ class HttpConnection(asyncio.Protocol):
         exchange.begun = True
         try:
             if not self._writable.is_set():
+                exchange.waited = True
                 await self._writable.wait()  # one answer at a time is held for a client that does not read
             if exchange.admitted is not None and exchange.admitted.reads and self._shared.unread.is_pressed:
+                exchange.waited = True
                 await self._shared.unread.wait_for_room()
             if not self._lost:
+                if exchange.waited and exchange.refused is None:
+                    self._shared.judge(exchange)
                 await self._send(exchange, await self._outcome(exchange))
         except asyncio.CancelledError:
             # Its client has gone, or the service stops and has waited long enough: half an answer must pass for none.

@@ -1,0 +1,89 @@
+"""A credential that ends while what was asked with it waits: for the answers before it, or for the rest of its body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.access.carrying import Carrying
+from tests.patience import until
+from tests.rest.talk import connected, head, read_answer
+from tests.world.service import RunningService, running_service
+
+TOPIC = "/v1/namespaces/default/topics/t"
+WAITING = json.dumps({"startOffset": 0, "wait": 60_000}).encode()
+PUBLISHED = json.dumps({"messages": ["m"]}).encode()
+
+
+def asking(path: str, secret: str, body: bytes, method: str = "POST") -> bytes:
+    declared = "content-type: application/json", f"content-length: {len(body)}"
+    return head(method, path, f"authorization: Bearer {secret}", *declared) + body
+
+
+class House:
+    """A locked service with a topic, and somebody who may read and write there until told otherwise."""
+
+    def __init__(self, service: RunningService) -> None:
+        self.service = service
+        self.ada = Carrying(service.url).holding("ada", "admin")
+        self.ada.good("PUT", TOPIC, json={})
+        made = self.ada.make("bob", "read:default/t", "write:default/t", "manage:default/t")
+        self.id, self.secret = made["id"], made["secret"]
+
+    def revoke(self) -> None:
+        assert self.ada.revoke(self.id).status_code == 200
+
+    @property
+    def messages(self) -> int:
+        found: int = self.ada.good("GET", TOPIC + "/stats")["upcomingOffset"]
+        return found
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with running_service(max_wait_ms=60_000, audit_log=tmp_path / "audit.jsonl") as service:
+        yield House(service)
+
+
+def test_what_waits_behind_a_poll_is_refused_once_its_token_is_revoked(house: House, tmp_path: Path) -> None:
+    """Else one who foresees the end asks for some hundred polls in one go, and goes on reading for hours."""
+    with connected(house.service.url) as connection:
+        behind = [(TOPIC + "/publish", PUBLISHED, "POST"), (TOPIC + "/poll", WAITING, "POST"), (TOPIC, b"", "DELETE")]
+        connection.sendall(b"".join(asking(path, house.secret, body, method) for path, body, method in [
+            (TOPIC + "/poll", WAITING, "POST"), *behind,
+        ]))  # fmt: skip
+        house.service.arrived(1)
+        house.revoke()
+        assert house.ada.request("POST", TOPIC + "/publish", json={"messages": ["seen"]}).status_code == 200
+        stream = connection.makefile("rb")
+        assert read_answer(stream)[0] == 200, "who waits already is answered"
+        assert [read_answer(stream)[0] for _ in behind] == [401] * 3
+    assert house.messages == 1
+    last = json.loads((tmp_path / "audit.jsonl").read_text().splitlines()[-1])
+    assert (last["method"], last["path"], last["principal"], last["status"]) == ("DELETE", TOPIC, None, 401)
+
+
+def test_a_body_that_comes_after_its_token_was_revoked_is_not_obeyed(house: House) -> None:
+    request = asking(TOPIC + "/publish", house.secret, PUBLISHED)
+    with connected(house.service.url) as connection:
+        connection.sendall(request[:-1])
+        until(lambda: house.service.server.under_way == 1, "its head has arrived")
+        house.revoke()
+        connection.sendall(request[-1:])
+        status, _, body = read_answer(connection.makefile("rb"))
+    assert (status, json.loads(body)["code"]) == (401, "unauthorized")
+    assert house.messages == 0
+
+
+def test_a_credential_that_holds_on_lets_in_what_has_waited(house: House) -> None:
+    request = asking(TOPIC + "/publish", house.secret, PUBLISHED)
+    with connected(house.service.url) as connection:
+        connection.sendall(request[:-1])
+        until(lambda: house.service.server.under_way == 1, "its head has arrived")
+        connection.sendall(request[-1:] + head("GET", TOPIC + "/stats", f"authorization: Bearer {house.secret}"))
+        stream = connection.makefile("rb")
+        assert [read_answer(stream)[0] for _ in range(2)] == [200, 200]
+    assert house.messages == 1
