@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog_service.storage.backup import archive as archive_module
 from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamaged, BackupError
 from oncelog_service.storage.backup.layout import check_whole, lay_out
 from oncelog_service.storage.backup.restoring import Restoring, check_position
@@ -222,6 +223,40 @@ def test_a_backup_that_is_left_early_leaves_nothing(tmp_path: Path, store: Store
     assert archive.numbers() == []
     assert list(archive.files.iterdir()) == []
     assert not list((tmp_path / "data").glob("oncelog-backup-*"))
+
+
+@pytest.mark.parametrize("how", ["ended", "not synced", "neither synced nor withdrawn"])
+def test_a_backup_that_goes_wrong_once_it_is_noted_is_whole_or_not_there(
+    how: str, tmp_path: Path, store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 0, 10)
+    first = backup(archive, store)
+    put(store, 10, 10)
+    add, sync = Archive.add, archive_module.sync_directory
+
+    def ended(self: Archive, of: Backup) -> None:
+        add(self, of)
+        raise KeyboardInterrupt
+
+    def not_synced(path: Path) -> None:
+        if path == archive.notes and (how != "not synced" or (archive.notes / "000002.json").exists()):
+            raise OSError("not synced")
+        sync(path)
+
+    with monkeypatch.context() as patched:
+        if how == "ended":
+            patched.setattr(Archive, "add", ended)
+        else:
+            patched.setattr(archive_module, "sync_directory", not_synced)
+        with pytest.raises(KeyboardInterrupt if how == "ended" else BackupError):
+            backup(archive, store)
+    for each in map(archive.read, archive.numbers()):
+        for file in each.files:
+            archive.copy_out(file, None)
+    assert archive.numbers() == [first.number]
+    brought = {each.name for each in archive.files.iterdir()} - {each.sha256 for each in first.files}
+    assert bool(brought) == (how == "neither synced nor withdrawn"), "its note may come back"
+    assert backup(archive, store).number == 2
 
 
 def test_a_store_that_fails_meanwhile_makes_no_backup_or_a_whole_one(store: Store, archive: Archive) -> None:

@@ -174,6 +174,15 @@ class Archive:
         sync_directory(self.files)
         self._write_note(self._note(backup.number), {**asdict(backup), "files": [each._asdict() for each in backup.files]})
 
+    def withdraw(self, number: int) -> bool:
+        """Takes the note of a backup away, if it is there; whether it certainly is gone, also after a power cut."""
+        try:
+            self._note(number).unlink(missing_ok=True)
+            sync_directory(self.notes)
+        except OSError:
+            return False
+        return True
+
     def delete(self, keep: int) -> tuple[list[int], int]:
         """Deletes all but the newest backups, and every file that none of these has; returns numbers and bytes that went.
 

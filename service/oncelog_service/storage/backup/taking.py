@@ -38,7 +38,7 @@ def take(archive: Archive, store: Store, store_id: str, taken_ms: int) -> Genera
         if staged is None:
             raise BackupError("this store does not lie in files; its database has tools for backups")
         with archive.begun_by(store_id), staged as now:
-            taking = _Taking(archive)
+            taking = _Taking(archive, max(archive.numbers(), default=0) + 1)
             try:
                 of, done = sum(file.size for file in now.files), 0
                 files = []
@@ -46,8 +46,7 @@ def take(archive: Archive, store: Store, store_id: str, taken_ms: int) -> Genera
                     files.append(taking.brought(file))
                     done += file.size
                     yield Progress(done, of)
-                number = max(archive.numbers(), default=0) + 1
-                backup = Backup(number, store_id, now.kind, now.number, taken_ms, of, taking.new_bytes, tuple(files))
+                backup = Backup(taking.number, store_id, now.kind, now.number, taken_ms, of, taking.new_bytes, tuple(files))
                 check_whole(archive, backup)
                 archive.add(backup)
             except BaseException:
@@ -61,7 +60,8 @@ def take(archive: Archive, store: Store, store_id: str, taken_ms: int) -> Genera
 class _Taking:
     """What one backup brings."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, number: int) -> None:
+        self.number = number
         self._archive = archive
         self._known = _known(archive)
         self._new: list[str] = []
@@ -81,6 +81,9 @@ class _Taking:
         return BackedUp(file.name, file.size, digest, modified, inode)
 
     def undo(self) -> None:
+        # It may have been noted: a sync can fail behind that, or somebody end it. What a note names is not taken away.
+        if not self._archive.withdraw(self.number):
+            return
         for digest in self._new:
             self._archive.forget(digest)
 
