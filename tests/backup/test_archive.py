@@ -8,9 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
@@ -19,10 +20,12 @@ from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamage
 from oncelog_service.storage.backup.layout import check_whole, lay_out
 from oncelog_service.storage.backup.restoring import Restoring, check_position
 from oncelog_service.storage.backup.taking import Progress, take
+from oncelog_service.storage.files.directory import sync_directory
 from oncelog_service.storage.files.leveldb_manifest import version_of
 from oncelog_service.storage.files.leveldb_staged import staged_leveldb
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Staged, Store, StoreDamaged, StoreError, Table
+from oncelog_service.storage.port import Batch, Staged, Store, StoreClosed, StoreDamaged, StoreError, Table
+from oncelog_service.storage.seals import raw
 from tests.behaviours.cli.support import process, run
 from tests.patience import PATIENCE, until
 from tests.storage.stores import IN_FILES
@@ -232,7 +235,7 @@ def test_a_backup_that_goes_wrong_once_it_is_noted_is_whole_or_not_there(
     put(store, 0, 10)
     first = backup(archive, store)
     put(store, 10, 10)
-    add, sync = Archive.add, archive_module.sync_directory
+    add, sync = Archive.add, sync_directory
 
     def ended(self: Archive, of: Backup) -> None:
         add(self, of)
@@ -462,6 +465,37 @@ def test_no_write_is_under_way_while_files_are_linked(store: Store) -> None:
 
 
 # --- a full disk, a kill
+
+
+def test_between_a_write_that_fails_and_the_end_of_the_store_no_files_are_linked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 0, 10)
+    inner, told = raw(store), list[str]()
+
+    class Noticed:
+        """Whoever waits for the end of a write comes in between its end and the next step of who wrote."""
+
+        def __enter__(self) -> None:
+            assert lock.acquire(blocking=False)
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+            monkeypatch.setattr(inner, "_writing", lock)
+            with pytest.raises(StoreClosed), staged_leveldb(tmp, inner._paused):  # type: ignore[attr-defined]
+                told.append("linked")
+
+    lock, tmp, write = Lock(), inner._path, inner._write  # type: ignore[attr-defined]
+    monkeypatch.setattr(inner, "_writing", Noticed())
+
+    def failing(batches: Sequence[Batch]) -> int:
+        write(batches)  # it is in the log, and that it is synced is not known
+        raise OSError("not synced")
+
+    monkeypatch.setattr(inner, "_write", failing)
+    with pytest.raises(StoreError, match="not synced"):
+        put(store, 10, 10)
+    assert not told
 
 
 def test_a_full_disk_ends_a_backup_and_leaves_those_before(tmp_path: Path, store: Store, archive: Archive) -> None:

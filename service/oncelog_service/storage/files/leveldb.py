@@ -152,19 +152,21 @@ class LevelDBStore:
     def write(self, batches: Sequence[Batch]) -> None:
         if self._failed or self._db.closed:
             raise StoreClosed(f"{self._path} is closed")
-        try:
-            with self._writing:
+        with self._writing:
+            # Until it is known whether the write has failed: what a failed one has left in the log is no moment of the store.
+            try:
                 size = self._write(batches)
                 # Behind the sync, never before: a file that knows of a write which a power cut took would have a whole store
                 # refused.
                 self._end.note(self.number)
-            time.sleep(delay(int(self._db.get_property(b"leveldb.num-files-at-level0")), size))
-        except plyvel.CorruptionError as error:  # that of a table, met while tables were merged: each write after it fails too
-            self._failed = True
-            raise StoreDamaged(f"{self._path}: the write failed, since a table is damaged: {error}") from error
-        except Exception as error:
-            self._failed = True
-            raise StoreError(f"{self._path}: the write failed: {error}") from error
+                files = int(self._db.get_property(b"leveldb.num-files-at-level0"))
+            except plyvel.CorruptionError as error:  # of a table, met while tables were merged: each write after it fails too
+                self._failed = True
+                raise StoreDamaged(f"{self._path}: the write failed, since a table is damaged: {error}") from error
+            except Exception as error:
+                self._failed = True
+                raise StoreError(f"{self._path}: the write failed: {error}") from error
+        time.sleep(delay(files, size))
 
     def _write(self, batches: Sequence[Batch]) -> int:
         """Writes them and returns how many bytes the values have."""
