@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 from oncelog.errors import StorageUnavailable, TopicDamaged
 from oncelog_service.storage.port import StoreDamaged, StoreError
@@ -18,8 +18,41 @@ R = TypeVar("R")
 _SCANNING = 3
 """Threads for long scans. They share the interpreter with the event loop: each one more takes its turns from everybody."""
 
-_LARGE_PAGES = 4
-"""Put together at the same time: they are memory that no bound of the connections sees."""
+_LARGE_PAGES = 2
+"""Put together at the same time: they are memory that no bound of the connections sees, each up to three times
+``max_poll_bytes``. More would not be faster: they share the interpreter."""
+
+
+class Place:
+    """That of one large answer, while it is put together and encoded.
+
+    The invariant: who has it keeps it until the answer is handed over to the connection, which counts what is not read, or until
+    nothing is held any more. Between the end of the handler, which leaves it, and the write nobody has a turn.
+    """
+
+    __slots__ = ("_pages", "_taken")
+
+    def __init__(self, pages: asyncio.Semaphore) -> None:
+        self._pages = pages
+        self._taken = False
+
+    async def take(self) -> None:
+        """Returns when there is one. Twice is as once."""
+        if not self._taken:
+            await self._pages.acquire()
+            self._taken = True
+
+    def leave(self) -> None:
+        """Lets the next one have it. Twice is as once."""
+        if self._taken:
+            self._taken = False
+            self._pages.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
 
 class Scans:
@@ -31,8 +64,11 @@ class Scans:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_SCANNING, "oncelog-scan")
-        self.large_pages = asyncio.Semaphore(_LARGE_PAGES)
-        """Held while a large page is put together: a hundred that are half finished would be as many times max_poll_bytes."""
+        self._large_pages = asyncio.Semaphore(_LARGE_PAGES)
+
+    def place(self) -> Place:
+        """That of one answer, to be taken if it is large: a hundred half finished ones would be as many times max_poll_bytes."""
+        return Place(self._large_pages)
 
     async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """As :func:`read`. A call that has not begun when no caller waits for it any more never does."""

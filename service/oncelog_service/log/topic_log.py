@@ -109,7 +109,7 @@ class TopicLog:
         self.atomic = AtomicOnTopic(*append)
 
         self.expiry = Expiry(topic, recovered.judgements)
-        polls = Polls(topic, self.expiry, scans)
+        polls = Polls(topic, self.expiry)
         self.ranges = Ranges(topic, self.expiry, scans)
         self.subscriptions = Subscriptions(topic, recovered.subscriptions, self.ranges, polls, self.settling)
         self.inspection = Inspection(topic, polls)

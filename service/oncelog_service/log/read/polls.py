@@ -16,7 +16,7 @@ from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.pages import Bounds, Encoding, Lives, Page, collect, read_page, through
 from oncelog_service.log.scan import after, find_offset
 from oncelog_service.properties import ttl_ms
-from oncelog_service.reading import Scans, read
+from oncelog_service.reading import Place, read
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
 
 _REMEMBERED_BYTES = 2**20
@@ -36,10 +36,9 @@ _SLICES = 100
 class Polls:
     """Finds where polls begin, and puts their pages together. Works on the event loop that owns the topic."""
 
-    __slots__ = ("_cache", "_clock", "_expiry", "_fold", "_limits", "_prefix", "_scans", "_store", "_topic", "_transaction")
+    __slots__ = ("_cache", "_clock", "_expiry", "_fold", "_limits", "_prefix", "_store", "_topic", "_transaction")
 
-    def __init__(self, topic: OpenTopic, expiry: Expiry, scans: Scans) -> None:
-        self._scans = scans
+    def __init__(self, topic: OpenTopic, expiry: Expiry) -> None:
         self._topic = topic
         self._prefix = topic.prefix
         self._store = topic.store
@@ -50,10 +49,11 @@ class Polls:
         self._expiry = expiry
         self._transaction: tuple[bytes, Transaction] | None = None
 
-    async def poll(self, request: ConsumeRequest, encoding: Encoding, by: str | None = None) -> Page:
+    async def poll(self, request: ConsumeRequest, encoding: Encoding, by: str | None = None, place: Place | None = None) -> Page:
         """The messages from where the request says, at most its limit; an empty page after its wait at the latest.
 
-        With a transaction: what it sees, up to the first message that is undecided for it. Without one: everything.
+        With a transaction: what it sees, up to the first message that is undecided for it. Without one: everything. A large page
+        has the ``place``, until the caller leaves it.
 
         Raises:
             NotAllowed: the transaction is not that of ``by``.
@@ -73,7 +73,7 @@ class Polls:
         end = self._clock.monotonic() + min(request.wait or 0, self._limits.max_wait_ms) / 1000
         while True:
             seen = self._fold.position.last_message_id
-            page = await self.page(start, limit, encoding, transaction)
+            page = await self.page(start, limit, encoding, transaction, place)
             if request.refuse_expired:  # behind it: what has expired, or was deleted, while it was read is left out of it too
                 await self._check_nothing_lost(start, offset, request.transaction is not None)
             if page.last_id is not None:
@@ -116,41 +116,42 @@ class Polls:
         return transaction
 
     async def page(
-        self, start: bytes, limit: int, encoding: Encoding, transaction: Transaction | None, stable: bool = False
+        self,
+        start: bytes,
+        limit: int,
+        encoding: Encoding,
+        transaction: Transaction | None,
+        place: Place | None = None,
+        stable: bool = False,
     ) -> Page:
         """``stable``: only of that part of the log.
 
         It is put together from slices of a bounded number of rows, and others have a turn in between: a hundred thousand expired
-        rows before one that lives hold up nobody. Where something was found it may end before its limit; an empty one is the end.
+        rows before one that lives hold up nobody. Where something was found it may end before its limit; an empty one is the end,
+        and has no ``place``.
         """
         limit = min(limit, encoding.max_messages or limit)
         room = min(self._limits.max_poll_bytes, encoding.max_bytes or self._limits.max_poll_bytes)
         messages: list[bytes] = []
         delivered = 0
         last_id: bytes | None = None
-        held = limit > _SMALL_PAGE
-        if held:
-            await self._scans.large_pages.acquire()
-        try:
-            for number in count(1):
-                page = await self._slice(start, limit - delivered, room, encoding, transaction, stable)
-                messages += page.messages
-                delivered += page.delivered
-                last_id = page.last_id or last_id
-                if not page.more or last_id is None or (messages and number >= _SLICES):
-                    break
-                start, room = after(last_id), page.room
-                if held and not messages:  # it passes over what has expired: that holds nothing, and holds up nobody
-                    self._scans.large_pages.release()
-                    held = False
-                elif messages and not held:
-                    await self._scans.large_pages.acquire()
-                    held = True
-                await asyncio.sleep(0)
-                self._topic.check_open()
-        finally:
-            if held:
-                self._scans.large_pages.release()
+        place = place or Place(asyncio.Semaphore())
+        if limit > _SMALL_PAGE:
+            await place.take()
+        for number in count(1):
+            page = await self._slice(start, limit - delivered, room, encoding, transaction, stable)
+            messages += page.messages
+            delivered += page.delivered
+            last_id = page.last_id or last_id
+            if not messages:  # it passes over what has expired, or waits: that holds nothing, and holds up nobody
+                place.leave()
+            if not page.more or last_id is None or (messages and number >= _SLICES):
+                break
+            start, room = after(last_id), page.room
+            if messages:
+                await place.take()
+            await asyncio.sleep(0)
+            self._topic.check_open()
         return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0)
 
     async def _slice(

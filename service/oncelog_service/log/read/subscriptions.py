@@ -46,7 +46,7 @@ from oncelog_service.log.read.polls import Polls
 from oncelog_service.log.read.ranges import Ranges
 from oncelog_service.log.scan import after, offset_behind
 from oncelog_service.log.settling import Settling
-from oncelog_service.reading import read
+from oncelog_service.reading import Place, read
 from oncelog_service.storage.keys import split_row_id
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import SubscriptionRow, encode_record
@@ -194,8 +194,9 @@ class Subscriptions:
 
     # --- what its consumer does
 
-    async def receive(self, name: str, asked: ReceiveMessages, encoding: Encoding) -> Page:
-        """Stable messages behind the cursor, or behind what the consumer was given; an empty page after its wait at the latest.
+    async def receive(self, name: str, asked: ReceiveMessages, encoding: Encoding, place: Place | None = None) -> Page:
+        """Stable messages behind the cursor, or behind what the consumer was given; an empty page after its wait at the latest. A
+        large page has the ``place``, until the caller leaves it.
 
         Raises:
             InvalidRequest, ConsumerFenced, SubscriptionNotFound, StaleMessageId: definite. TopicDamaged.
@@ -212,7 +213,7 @@ class Subscriptions:
         looked_at: bytes | None = None
         while True:
             seen = self._ranges.last_stable_id
-            page = await self._polls.page(start, limit, encoding, SETTLED, stable=True)
+            page = await self._polls.page(start, limit, encoding, SETTLED, place, stable=True)
             self._topic.check_open()
             await self._current(name, asked.epoch)
             if page.last_id is not None:

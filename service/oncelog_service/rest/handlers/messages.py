@@ -100,12 +100,13 @@ async def poll(call: Call) -> Answer:
     media = essence(call.content_type)
     request = await decoded(call, decode_consume_request)
     by = call.principal.whose()
-    if media != JSON:
-        return await page_answer(media, await log.poll(request, ENCODINGS[media], by), log.generation)
-    pointers: list[tuple[int, int] | None] = []
-    glance = log.inspection.glance()
-    page = await log.poll(request, noting_pointers(AS_JSON, pointers), by)
-    return await page_answer(media, page, log.generation, [_of_transaction(log, glance, each) for each in pointers])
+    with call.service.scans.place() as place:
+        if media != JSON:
+            return await page_answer(media, await log.poll(request, ENCODINGS[media], by, place), log.generation)
+        pointers: list[tuple[int, int] | None] = []
+        glance = log.inspection.glance()
+        page = await log.poll(request, noting_pointers(AS_JSON, pointers), by, place)
+        return await page_answer(media, page, log.generation, [_of_transaction(log, glance, each) for each in pointers])
 
 
 def check_producer(call: Call, name: str | None) -> None:

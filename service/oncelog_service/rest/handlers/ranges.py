@@ -103,7 +103,7 @@ async def columns(call: Call) -> Answer:
     by the topic's ttl.
     """
     ranges = await _ranges(call, call.path["topic"])
-    body = await ranges.columns(
+    asked = (
         query_int(call, "first"),
         query_int(call, "upto"),
         _optional_int(call, "generation"),
@@ -112,7 +112,9 @@ async def columns(call: Call) -> Answer:
         _optional_bool(call, "properties"),
         _optional_bool(call, "refuseExpired"),
     )
-    return Answer(body, ONCELOG_AVRO)
+    with call.service.scans.place() as place:
+        await place.take()
+        return Answer(await ranges.columns(*asked), ONCELOG_AVRO)
 
 
 async def _ranges(call: Call, topic: str) -> Ranges:

@@ -45,8 +45,9 @@ async def receive(call: Call, asked: ReceiveMessages) -> Answer:
     """
     log = await call.log()
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
-    page = await log.subscriptions.receive(call.path["subscription"], asked, ENCODINGS[media])
-    return await page_answer(media, page, log.generation)
+    with call.service.scans.place() as place:
+        page = await log.subscriptions.receive(call.path["subscription"], asked, ENCODINGS[media], place)
+        return await page_answer(media, page, log.generation)
 
 
 async def acknowledge(call: Call, asked: Acknowledge) -> Acknowledged:
