@@ -51,22 +51,20 @@ class Application:
 
     def admit(self, head: Head) -> Admitted:
         """Who answers this. Raises as :func:`foreign.check`; Unauthorized, NotAllowed, NotFound, MethodNotAllowed."""
-        check(head.method, head.headers, self._names)
+        principal = None
         try:
+            check(head.method, head.headers, self._names)
             principal = self._principal_of(head)
-        except Unauthorized as refused:
-            with suppress(NotFound, MethodNotAllowed):
-                self._note(self._route_of(head)[0], None, head, refused)
-            raise
-        route, path = self._route_of(head)
-        try:
+            route, path = self._route_of(head)
             route.check(principal, path)
         except OncelogError as refused:
-            self._note(route, principal, head, refused)
+            with suppress(NotFound, MethodNotAllowed):
+                self._note(self._route_of(head)[0], principal, head, refused)
             raise
         # One token for all says nothing of who asks.
         who = None if principal is EVERYBODY or principal.is_instance else principal.name
-        return Admitted(partial(self._answer, route, path, principal, head), route.reads, who)
+        answer = partial(self._answer, route, path, principal, head)
+        return Admitted(answer, route.reads, who, partial(self._note, route, principal, head))
 
     def _route_of(self, head: Head) -> tuple[Route, dict[str, str]]:
         """The address that a head names, and the names in it. Raises NotFound, MethodNotAllowed."""
@@ -80,9 +78,10 @@ class Application:
 
     async def _answer(self, route: Route, path: dict[str, str], principal: Principal, head: Head, body: bytes) -> Answer:
         content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
-        query = _query(head.query) if head.query else {}
-        call = Call(self._service, path, query, content_type, body, accept, principal, self._forwarder)
+        call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder)
         try:
+            if head.query:
+                call.query = _query(head.query)
             asked = () if route.model is None else (await read_model(call, route.model),)
             found = await route.handler(call, *asked)
         except NotServedHere as elsewhere:
@@ -90,7 +89,7 @@ class Application:
                 raise
             # A HEAD asks as a GET does: the body is left out here, where its client is answered.
             return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
-        except Exception as failure:
+        except BaseException as failure:  # also that the service stops, and waits no longer for what came of it
             self._note(route, principal, head, failure, call.subject)
             raise
         self._note(route, principal, head, None, call.subject)
@@ -101,7 +100,7 @@ class Application:
         route: Route,
         principal: Principal | None,
         head: Head,
-        failure: Exception | None = None,
+        failure: BaseException | None = None,
         subject: Mapping[str, object] = NOTHING,
     ) -> None:
         """Keeps who asked for what, if it is administrative. ``principal``: None, where nobody's credential was shown."""
@@ -116,6 +115,10 @@ class Application:
         self._audit.note(Asked(self._service.clock.now_ms(), name, head.peer, head.method, head.path, subject), status, code)
 
     def _principal_of(self, head: Head) -> Principal:
+        if head.nameless is not None:
+            raise head.nameless.with_traceback(None)
+        if head.certificate_ends_ms <= self._service.clock.now_ms():
+            raise Unauthorized("the client's certificate is nobody's: it has expired")
         if head.path in _OPEN_TO_ALL:
             return EVERYBODY
         authorization = head.headers.get(b"authorization")

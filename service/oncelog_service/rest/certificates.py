@@ -136,7 +136,7 @@ def name_in(certificate: Mapping[str, Any]) -> str:
     Raises ValueError: it has several of them, or none, or has expired. Which one is meant is not guessed, as each has grants of
     its own.
     """
-    if ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time():
+    if end_of(certificate) < time.time():
         raise ValueError("it has expired")
     names = [(kind, value) for kind, value in certificate.get("subjectAltName", ()) if isinstance(value, str)]
     for kind, called in (("URI", "URIs"), ("DNS", "DNS names")):
@@ -148,6 +148,11 @@ def name_in(certificate: Mapping[str, Any]) -> str:
     if not found:
         raise ValueError("it has no URI, no DNS name and no common name")
     return _only(found, "common names")
+
+
+def end_of(certificate: Mapping[str, Any]) -> int:
+    """When it expires, in seconds since 1970."""
+    return ssl.cert_time_to_seconds(certificate["notAfter"])
 
 
 def _only(found: list[str], called: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
 
-from oncelog.errors import OncelogError
+from oncelog.errors import OncelogError, Unauthorized
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.foreign import CLOSED, CSP, GUARD
 
@@ -33,6 +34,9 @@ class Head(NamedTuple):
     """The address it comes from."""
     certificate: str | None = None
     """The name in the client certificate, if there is one and it was verified."""
+    certificate_ends_ms: float = math.inf
+    nameless: Unauthorized | None = None
+    """Why the certificate that was shown is nobody's."""
 
     def __repr__(self) -> str:
         return f"<{self.method} {self.path}>"  # the headers hold secrets
@@ -40,6 +44,10 @@ class Head(NamedTuple):
     def header(self, name: bytes) -> bytes:
         """Its value, empty if it was not sent."""
         return self.headers.get(name, b"")
+
+
+def _unnoted(error: OncelogError) -> None:
+    pass
 
 
 class Admitted(NamedTuple):
@@ -51,6 +59,8 @@ class Admitted(NamedTuple):
     """It changes nothing, and ends when its client has hung up."""
     who: Hashable = None
     """As one of whose requests it counts; None: of the client's address."""
+    refused: Callable[[OncelogError], None] = _unnoted
+    """Is told why it is refused all the same, before ``answer`` is asked."""
 
 
 class Arriving:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Hashable
@@ -107,6 +108,7 @@ class Shared:
 
     def judge(self, exchange: Exchange) -> None:
         """Finds who answers it, or why nobody does."""
+        exchange.admitted = None
         try:
             exchange.admitted = self.application.admit(exchange.head)
             self.bodies.check_declared(exchange.head)
@@ -173,6 +175,7 @@ class HttpConnection(asyncio.Protocol):
         self._writable.set()
         self.certificate: str | None = None
         """Name in the certificate that the client showed and that was verified (tls.py); it is that of each request."""
+        self.certificate_ends_ms = math.inf
         self.nameless: Unauthorized | None = None
         """Why its certificate is nobody's, which each request is told."""
 
@@ -327,9 +330,8 @@ class HttpConnection(asyncio.Protocol):
             return
         self._phase, self._due, self._head_bytes = _BODY, None, 0
         keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
-        exchange = self._newest = Exchange(head, keep_alive, refused=self.nameless)
-        if self.nameless is None:
-            self._shared.judge(exchange)
+        exchange = self._newest = Exchange(head, keep_alive)
+        self._shared.judge(exchange)
         if self._current is None:
             self._current = exchange
             self._take_turn(exchange)
@@ -381,7 +383,8 @@ class HttpConnection(asyncio.Protocol):
         if url.host is not None:  # who names it in the target means that (RFC 9112, 3.2.2)
             headers[_HOST] = _authority(url)
         path = unquote(path) if "%" in path else path
-        return Head(method, path, url.query or b"", target, headers, self._peer, self.certificate)
+        shown = self.certificate, self.certificate_ends_ms, self.nameless
+        return Head(method, path, url.query or b"", target, headers, self._peer, *shown)
 
     # --- one request after another
 
@@ -455,6 +458,8 @@ class HttpConnection(asyncio.Protocol):
             except Exception:
                 _log.exception("%s %s failed", exchange.head.method, exchange.head.path)
                 error = InternalError()
+        elif exchange.admitted is not None:
+            exchange.admitted.refused(error)
         return refusal(error, exchange.head.target)
 
     async def _send(self, exchange: Exchange, answer: Answer) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 
 from oncelog.errors import InvalidRequest, Unauthorized
 from oncelog_service.rest.answer import refusal
-from oncelog_service.rest.certificates import name_in
+from oncelog_service.rest.certificates import end_of, name_in
 from oncelog_service.rest.exchange import Exchange, Head
 
 _log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class Above(Protocol):
 
     certificate: str | None
     """Name in the client's certificate, which was verified; None: it showed none."""
+    certificate_ends_ms: float
     nameless: Unauthorized | None
     """Why the certificate that was shown is nobody's, which every request is told."""
 
@@ -128,7 +129,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         above, shown = cast(Above, self._above), tls.getpeercert()
         if shown:
             try:
-                above.certificate = name_in(shown)
+                above.certificate, above.certificate_ends_ms = name_in(shown), end_of(shown) * 1000
             except ValueError as error:
                 above.nameless = Unauthorized(f"the client's certificate is nobody's: {error}")
 

@@ -1,0 +1,121 @@
+"""What is administrative leaves a line also where no handler saw it, or where nobody waited for its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from oncelog_service.rest import server
+from tests.access.carrying import Carrying
+from tests.patience import until
+from tests.rest.talk import assert_problem, connected, head, read_answer
+from tests.world.certificates import Authority
+from tests.world.clock import ManualClock
+from tests.world.service import RunningService, running_service
+
+TOKENS = "/v1/tokens"
+
+
+class House:
+    """A locked service that keeps an audit log."""
+
+    def __init__(self, service: RunningService, path: Path) -> None:
+        self.service, self.path = service, path
+        made = Carrying(service.url).make("ada", "admin")
+        self.secret = made["secret"]
+        self.ada = Carrying(service.url, self.secret)
+
+    @property
+    def last(self) -> tuple[Any, ...]:
+        """Of the newest line: who asked what, and what came of it."""
+        line = json.loads(self.path.read_text().splitlines()[-1])
+        return tuple(line.get(name) for name in ("principal", "method", "path", "status", "code"))
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with running_service(audit_log=tmp_path / "audit.jsonl", max_request_bytes=2_000, body_timeout_seconds=0.5) as service:
+        yield House(service, tmp_path / "audit.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"), [({"origin": "https://evil.example"}, "foreign_origin"), ({"host": "evil.example"}, "host_not_allowed")]
+)
+def test_what_a_page_of_another_site_tried_leaves_a_line(house: House, headers: dict[str, str], code: str) -> None:
+    answer = house.ada.request("POST", TOKENS, json={"name": "eve", "grants": ["admin"]}, headers=headers)
+    assert_problem(answer, answer.status_code, code)
+    assert house.last == (None, "POST", TOKENS, answer.status_code, code)
+
+
+def test_a_query_that_cannot_be_read_leaves_a_line(house: House) -> None:
+    path = "/v1/namespaces/default/topics/t"
+    assert_problem(house.ada.request("DELETE", path + "?" + "a=1&" * 30), 400, "invalid_request")
+    assert house.last == ("ada", "DELETE", path, 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("declared", "status", "code"), [(10**6, 413, "request_too_large"), (5, 408, "request_timeout")]
+)  # fmt: skip
+def test_a_body_that_is_too_large_or_does_not_come_leaves_a_line(house: House, declared: int, status: int, code: str) -> None:
+    headers = f"authorization: Bearer {house.secret}", "content-type: application/json", f"content-length: {declared}"
+    with connected(house.service.url) as connection:
+        connection.sendall(head("POST", TOKENS, *headers))
+        assert read_answer(connection.makefile("rb"))[0] == status
+    assert house.last == ("ada", "POST", TOKENS, status, code)
+
+
+def test_what_a_stop_did_not_wait_for_leaves_a_line(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    async def never(_: str) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(server, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(house.service.service.access, "revoke", never)
+    with connected(house.service.url) as connection:
+        connection.sendall(head("DELETE", TOKENS + "/ab12", f"authorization: Bearer {house.secret}"))
+        assert begun.wait(60)
+        house.service.stop()
+        until(lambda: house.last[1] == "DELETE", "the line is there")
+    assert house.last == ("ada", "DELETE", TOKENS + "/ab12", 500, "internal_error")
+
+
+def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a_line(tmp_path: Path) -> None:
+    """Also on a connection that was begun while the certificate held."""
+    ca, clock = Authority(tmp_path), ManualClock()
+    issued, alice = ca.service(), ca.issue("alice", common_names=["alice"])
+    several = ca.issue("several", dns=["a.example", "b.example"])
+    settings = {**issued.tls, "tls_client_ca": ca.file, "token": "s3cret", "audit_log": tmp_path / "audit.jsonl"}
+    with running_service(clock=clock, **settings) as service, requests.Session() as session:
+        session.trust_env = False
+        ask = {"verify": ca.file, "timeout": 60}
+        granted = {"name": "cert:alice", "grants": ["admin"]}
+        made = session.post(service.url + TOKENS, json=granted, headers={"authorization": "Bearer s3cret"}, **ask)  # type: ignore[arg-type]
+        assert made.status_code == 200
+        session.close()
+
+        def last() -> tuple[Any, ...]:
+            line = json.loads((tmp_path / "audit.jsonl").read_text().splitlines()[-1])
+            return line["principal"], line["method"], line["status"]
+
+        session.cert = several.pair
+        assert_problem(session.delete(service.url + TOKENS + "/x", **ask), 401, "unauthorized")  # type: ignore[arg-type]
+        assert last() == (None, "DELETE", 401)
+        session.close()
+        session.cert = alice.pair
+        assert session.post(service.url + TOKENS, json=granted, **ask).status_code == 200  # type: ignore[arg-type]
+        assert last() == ("cert:alice", "POST", 200)
+        connections = len(service.server._shared.connections)
+        clock.advance(10 * 365 * 86_400_000)
+        refused = session.post(service.url + TOKENS, json=granted, **ask)  # type: ignore[arg-type]
+        assert "expired" in assert_problem(refused, 401, "unauthorized")["detail"]
+        assert last() == (None, "POST", 401)
+        assert len(service.server._shared.connections) == connections, "it was asked on the same connection"
