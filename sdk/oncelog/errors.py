@@ -361,10 +361,11 @@ class QuotaExceeded(OncelogError, status=429):
     """A topic, or who asks, has a quota, and this would be more; nothing was done. Try again when it says."""
 
     quota: str
-    """`messages` or `bytes`, of a second."""
+    """`messages` or `bytes`, of a second; else what there are too many of: `transactions` of who asks."""
     limit: int
-    """So many a second."""
+    """So many a second, or at the same time."""
     retry_after_ms: int
+    """None: no time makes room, only deleting does."""
 
 
 class InternalError(OncelogError, status=500, certain=False):

@@ -149,6 +149,9 @@ class Settings(BaseSettings):
     """Messages a second that each principal may send, repeats too; none: as many as come."""
     max_principal_bytes_per_second: int | None = Field(default=None, ge=1)
     """… and bytes of payloads, keys and properties."""
+    max_transactions_per_principal: int = Field(default=1_000, ge=1)
+    """Transactions that one principal may have in progress at the same time, and as many atomic commits; without tokens they are
+    not counted."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)
@@ -256,6 +259,7 @@ class Settings(BaseSettings):
             default_timeout_ms=min(round(self.transaction_timeout_seconds * 1000), longest_ms),
             max_timeout_ms=longest_ms,
             max_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
+            max_of_one=self.max_transactions_per_principal,
         )
 
     @property
@@ -267,6 +271,7 @@ class Settings(BaseSettings):
             default_timeout_ms=min(round(self.atomic_timeout_seconds * 1000), longest_ms),
             max_timeout_ms=longest_ms,
             max_messages=self.max_messages,
+            max_of_one=self.max_transactions_per_principal,
         )
 
     @property

@@ -31,6 +31,7 @@ from oncelog.errors import (
     InvalidRequest,
     OffsetMismatch,
     OncelogError,
+    QuotaExceeded,
     RequestTooLarge,
     ResponseTimeout,
     SequenceGap,
@@ -178,8 +179,12 @@ def test_pauses_double_until_the_longest_and_are_spread_over_their_second_half(a
 def test_what_passes_is_tried_again_if_that_cannot_do_it_twice() -> None:
     for kind in all_errors():
         passes = kind.code in TRANSIENT
-        told = [may_retry(kind(definite=definite), idempotent) for idempotent in (True, False) for definite in (True, False)]
+        values: dict[str, Any] = {"retry_after_ms": 0} if kind is QuotaExceeded else {}
+        told = [
+            may_retry(kind(definite=definite, **values), idempotent) for idempotent in (True, False) for definite in (True, False)
+        ]
         assert told == [passes, passes, passes, False], kind.code
+    assert not may_retry(QuotaExceeded(), idempotent=True), "it says no time, for no time makes room"
 
 
 def test_what_a_refusal_says_of_a_producer_and_of_its_messages() -> None:

@@ -110,6 +110,8 @@ def may_retry(error: OncelogError, idempotent: bool) -> bool:
     ``idempotent``: a repetition changes nothing (a read; a publish of a named producer). Otherwise only what certainly was not
     done is tried again.
     """
+    if isinstance(error, QuotaExceeded) and error.retry_after_ms is None:
+        return False  # somebody must make room
     return isinstance(error, _TRANSIENT) and (idempotent or error.definite)
 
 

@@ -41,6 +41,7 @@ from oncelog_service.atomic.outcomes import forgettable
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import Enlist, TopicRef
 from oncelog_service.atomic.recovery import Found, find
+from oncelog_service.bounds.holding import check_transactions
 from oncelog_service.clock import Clock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Staged
@@ -100,7 +101,7 @@ class AtomicCommits:
         Raises:
             NotAllowed: that, or the one it is for, belongs to another principal.
             InvalidRequest; TransactionExists: it was begun differently; TransactionNotInProgress: the one it is for has ended.
-            DiskFull.
+            QuotaExceeded: its principal has as many in progress as one may. DiskFull.
         """
         check_begin(id, group, timeout_ms, of, self._limits)
         if id is None:
@@ -135,6 +136,7 @@ class AtomicCommits:
         owner: str | None,
     ) -> tuple[int, asyncio.Future[None]]:
         check_assignable(id)
+        check_transactions(owner, self.ledger.owned[owner or ""], self._limits.max_of_one, "atomic commits")
         self._writer.check()
         self._writer.admit()
         batch = Batch()

@@ -15,3 +15,5 @@ class AtomicLimits(NamedTuple):
     max_timeout_ms: int
     max_messages: int
     """Of one request."""
+    max_of_one: int = 1_000
+    """In progress of one owner; those that nobody with a name began are not counted."""

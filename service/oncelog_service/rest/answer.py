@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from oncelog.errors import MethodNotAllowed, NotServedHere, OncelogError, QuotaExceeded
 from oncelog.wire.media import PROBLEM
+from oncelog_service.bounds.quotas import Rates
 
 _NONE: Mapping[str, str] = {}
 
@@ -35,13 +36,17 @@ def _headers(error: OncelogError, target: str) -> Mapping[str, str]:
     if isinstance(error, MethodNotAllowed):
         return {"allow": ", ".join(error.allowed)}
     if isinstance(error, QuotaExceeded):
-        rate = f'"{error.quota}"'
-        return {
-            "retry-after": str(ceil(error.retry_after_ms / 1000)),
-            "oncelog-retry-after-ms": str(error.retry_after_ms),
-            "ratelimit-policy": f"{rate};q={error.limit};w=1",
-            "ratelimit": f"{rate};r=0;t={ceil(error.retry_after_ms / 1000)}",
-        }
+        return _headers_of_quota(error)
     if error.status in (503, 507):
         return {"retry-after": "1"}
     return {"www-authenticate": "Bearer"} if error.status == 401 else _NONE
+
+
+def _headers_of_quota(error: QuotaExceeded) -> Mapping[str, str]:
+    if error.retry_after_ms is None:
+        return _NONE
+    seconds, rate = ceil(error.retry_after_ms / 1000), f'"{error.quota}"'
+    headers = {"retry-after": str(seconds), "oncelog-retry-after-ms": str(error.retry_after_ms)}
+    if error.quota in Rates._fields:
+        headers |= {"ratelimit-policy": f"{rate};q={error.limit};w=1", "ratelimit": f"{rate};r=0;t={seconds}"}
+    return headers

@@ -61,7 +61,8 @@ _CONFLICT = (*_ENDED, errors.TransactionConflict)
 
 TRANSACTION_ROUTES = (
     Route(
-        "POST", TRANSACTIONS, transactions.start, "Start a transaction", (errors.Overloaded, errors.DiskFull),
+        "POST", TRANSACTIONS, transactions.start, "Start a transaction",
+        (errors.Overloaded, errors.QuotaExceeded, errors.DiskFull),
         query=_FOR, gives=_TRANSACTION, right=None,
     ),
     Route(
@@ -144,7 +145,7 @@ _PUBLISHING = (
 _ATOMIC_ROUTES = (
     Route(
         "POST", ATOMIC_COMMITS, atomic.begin, "Begin an atomic commit over several topics, or a branch of one",
-        (errors.TransactionExists, errors.TransactionNotInProgress, errors.DiskFull),
+        (errors.TransactionExists, errors.TransactionNotInProgress, errors.QuotaExceeded, errors.DiskFull),
         right=None,
     ),
     Route(

@@ -15,6 +15,8 @@ class TransactionLimits:
     max_lifetime_ms: int = 90_000_000
     """25 h: no transaction is older, nor is a pointer that a topic takes messages under."""
     max_in_progress: int = 10_000
+    max_of_one: int = 1_000
+    """In progress of one owner; those that nobody with a name began are bounded by ``max_in_progress`` alone."""
     max_changes: int = 20_000
     """Keys in one change set; so many are judged, written and remembered in one turn of the event loop, which takes 30 ms."""
     max_change_bytes: int = 8 * 2**20

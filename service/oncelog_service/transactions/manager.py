@@ -30,6 +30,7 @@ from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionType
 from oncelog_service.access.grants import Right
 from oncelog_service.access.owners import check_owner, may_touch
+from oncelog_service.bounds.holding import check_transactions
 from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.reading import read
@@ -117,12 +118,15 @@ class TransactionManager:
     async def start(self, kind: TransactionType, timeout_ms: int | None = None, owner: str | None = None) -> Transaction:
         """Begins a transaction. Its snapshot holds nothing that is not on disk when this returns.
 
-        Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress, DiskFull.
+        Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress, QuotaExceeded when too
+        many of the owner are, DiskFull.
         """
         self._check_open()
         if owner is not None:
             _check_string(owner, "owner")
         lifetime_ms = self._lifetime_ms(kind, timeout_ms)
+        # In the step that begins it: an owner never has one more than that.
+        check_transactions(owner, self.state.owned[owner or ""], self.limits.max_of_one)
         if len(self.state.open) >= self.limits.max_in_progress:
             raise Overloaded(f"{len(self.state.open)} transactions are in progress, as many as the service takes")
         self._writer.admit()

@@ -27,7 +27,7 @@ class Transactions(Protocol):
     """
 
     async def start(self, kind: TransactionType, timeout_ms: int | None = None, owner: str | None = None) -> Transaction:
-        """Begins a transaction of ``owner``. Raises InvalidRequest for a time-out that is too long."""
+        """Begins a transaction of ``owner``. Raises InvalidRequest for a time-out that is too long, QuotaExceeded."""
         ...
 
     async def can_commit(

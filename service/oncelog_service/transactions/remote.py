@@ -23,6 +23,7 @@ from oncelog.errors import (
     NotAllowed,
     OncelogError,
     Overloaded,
+    QuotaExceeded,
     RequestTooLarge,
     TransactionConflict,
     TransactionNotFound,
@@ -63,6 +64,7 @@ _ANSWERS = (
     TransactionPrepared,
     TransactionConflict,
     Overloaded,
+    QuotaExceeded,
     DiskFull,
 )
 """What the transaction service says of a request. Everything else says something of the service."""

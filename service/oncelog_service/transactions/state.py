@@ -12,7 +12,7 @@ client comes back. What was aborted is hidden until every participant has acknow
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -251,6 +251,8 @@ class TransactionsState:
         self._hidden: list[int] = []
         """Rising. There may be very many, and each start hands them out."""
         self._invalids: tuple[int, ...] | None = ()
+        self.owned: Counter[str] = Counter()
+        """By owner, how many are in progress, in whatever phase."""
         self._shorts: dict[int, None] = {}
         self._checked: dict[int, None] = {}
         """Short ones in progress that may still find a conflict, that is, are not prepared."""
@@ -438,6 +440,8 @@ class TransactionsState:
         self.open[pointer] = transaction
         self.roots[pointer] = pointer
         self.pointers[pointer] = None
+        if transaction.owner is not None:
+            self.owned[transaction.owner] += 1
         if transaction.kind is TransactionType.SHORT:
             self._shorts[pointer] = self._checked[pointer] = None
 
@@ -464,6 +468,10 @@ class TransactionsState:
         pointers = (pointer, *transaction.checkpoints)
         for each in pointers:
             del self.pointers[each]
+        if transaction.owner is not None:
+            self.owned[transaction.owner] -= 1
+            if not self.owned[transaction.owner]:
+                del self.owned[transaction.owner]
         self._shorts.pop(pointer, None)
         self._checked.pop(pointer, None)
         if transaction.phase is Phase.PREPARED:
