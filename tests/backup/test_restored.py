@@ -152,6 +152,27 @@ def test_a_transaction_of_behind_the_backup_is_not_known_and_its_pointer_is_neve
         assert not pointers & {client.start_transaction().write_pointer for _ in range(20)}
 
 
+def test_no_write_pointer_and_no_number_comes_again_where_the_clock_is_set_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    def begun(client: Client) -> tuple[int, str]:
+        answer = requests.post(f"{client.url}/v1/atomic", json={"group": "g"}, timeout=PATIENCE)
+        return client.start_transaction().write_pointer, answer.json()["id"]
+
+    with running_service(f"leveldb://{tmp_path}/data", clock, backup_root=tmp_path) as service, Client(service.url) as client:
+        first = begun(client)
+        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        clock.advance(60_000)
+        behind = begun(client)
+        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
+    with running_service(store, clock) as service, Client(service.url) as client:
+        for _ in range(2):
+            pointer, id_ = begun(client)
+            assert pointer > behind[0] > first[0]
+            assert int(id_) > int(behind[1]) > int(first[1])
+            assert client.checkpoint_transaction(pointer).write_pointer > pointer
+
+
 def test_a_topic_that_is_deleted_and_made_anew_after_a_restore_goes_on_rising(tmp_path: Path) -> None:
     with backed_up(tmp_path) as before:
         store = before.restored(tmp_path / "new")

@@ -50,6 +50,7 @@ class Ledger:
         self._writer = writer
         self._clock = clock
         self._limits = limits
+        self._first_ms = found.first_ms
         self.running = RunningClock(clock)
         """What time-outs are measured by: nobody sets it. Every transaction that is found has its whole time anew."""
         self.plans = found.plans
@@ -140,7 +141,7 @@ class Ledger:
 
     def _next_number(self) -> int:
         """Returns a number that no other transaction ever has, above all numbers handed out before."""
-        self._last = max(self._last + 1, self._clock.now_ms() * POINTERS_PER_MS)
+        self._last = max(self._last + 1, max(self._clock.now_ms(), self._first_ms) * POINTERS_PER_MS)
         if self._last > self._reserved:
             self._reserved = self._last + BLOCK
             batch = Batch()

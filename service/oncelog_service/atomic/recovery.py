@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from oncelog_service.atomic.plan import Plan
 from oncelog_service.atomic.records import RECORDS, TopicRef
+from oncelog_service.storage.backup.incarnation import find_incarnation, first_ms
 from oncelog_service.storage.keys import GENERATION_SIZE, journal_key, split_chunk_key, split_topic_key
 from oncelog_service.storage.port import Batch, RowDamaged, Store, StoreDamaged, Table
 from oncelog_service.storage.records import GroupProducerRow, JournalMetaRow, decode_record
@@ -28,6 +29,8 @@ class Found(NamedTuple):
     """Deletes what partitions that are not used any more have left."""
     staged: list[tuple[TopicRef, int]]
     """Where something is staged, and the number of the transaction that did it; that may have ended."""
+    first_ms: int
+    """No number that is handed out from now on is of an earlier time: an earlier incarnation of the store may have had it."""
 
 
 def find(store: Store, partitions: int) -> Found:
@@ -50,7 +53,7 @@ def find(store: Store, partitions: int) -> Found:
                 stale.delete(Table.JOURNAL, journal_key(partition, position))
         row = JournalMetaRow(partitions, row.numbers, [0] * partitions)
         plans = [Plan() for _ in range(partitions)]
-    return Found(row, plans, producers, stale, _staged(store))
+    return Found(row, plans, producers, stale, _staged(store), first_ms(find_incarnation(store)))
 
 
 def _plan(store: Store, partition: int, begin: int) -> Plan:

@@ -89,6 +89,7 @@ class TransactionManager:
         self._writer = writer
         self._clock = clock
         self._steady = SteadyClock(clock)
+        self._first_ms = recovered.first_ms
         self._store_id = store_id
         self.counts: Counter[type[Edit]] = Counter()
         """Edits since the store was opened, by kind."""
@@ -130,7 +131,7 @@ class TransactionManager:
         if len(self.state.open) >= self.limits.max_in_progress:
             raise Overloaded(f"{len(self.state.open)} transactions are in progress, as many as the service takes")
         self._writer.admit()
-        done = self._submit(decisions.start(self.state, kind, lifetime_ms, self._clock.now_ms(), owner))
+        done = self._submit(decisions.start(self.state, kind, lifetime_ms, self._pointers_ms(), owner))
         transaction = self.state.transaction(self.state.last)
         self._lifetimes.begin(transaction.transaction_id, self._clock.monotonic())
         self._nudge_for(transaction.transaction_id)
@@ -174,7 +175,7 @@ class TransactionManager:
     async def checkpoint(self, pointer: int, by: str | None = None) -> Transaction:
         """Hands out a further write pointer, on the snapshot that the transaction began with. See the port."""
         self._writer.admit()
-        done = await self._begin(pointer, by, Move.CHECKPOINT, partial(decisions.checkpoint, now_ms=self._clock.now_ms()))
+        done = await self._begin(pointer, by, Move.CHECKPOINT, partial(decisions.checkpoint, now_ms=self._pointers_ms()))
         assert done is not None  # there is always a further pointer
         transaction = self.state.transaction(self.state.roots[pointer])
         await done
@@ -471,6 +472,10 @@ class TransactionManager:
         """Drops the oldest recent outcomes; since this one is written they are, too."""
         while len(self._recent) > _RECENT_OUTCOMES:
             del self._recent[next(iter(self._recent))]
+
+    def _pointers_ms(self) -> int:
+        """The time that numbers a write pointer."""
+        return max(self._clock.now_ms(), self._first_ms)
 
     async def _outcome(self, pointer: int) -> Outcome | None:
         outcome = self._recent.get(pointer)

@@ -9,6 +9,7 @@ import logging
 from contextlib import closing
 from typing import NamedTuple
 
+from oncelog_service.storage.backup.incarnation import find_incarnation, first_ms
 from oncelog_service.storage.events import EventDamaged
 from oncelog_service.storage.keys import AFTER_NUMBERS, SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.pieces import get_pieces
@@ -28,6 +29,8 @@ class Recovered(NamedTuple):
     """The number of the last edit in the snapshot of each slot; None where there is no valid one."""
     first_edit: int
     """The number of the oldest edit that is still stored, or of the next one."""
+    first_ms: int
+    """No pointer that is handed out from now on is of an earlier time: an earlier incarnation of the store may have had it."""
 
 
 def recover(store: Store) -> Recovered:
@@ -45,7 +48,7 @@ def recover(store: Store) -> Recovered:
     if not any(states) and any(each is not None for each in stored) and store.get(Table.TRANSACTION_EDIT, edit_key(1)) is None:
         raise StoreDamaged("no snapshot of the transactions is valid and their first edits are deleted; restore a backup")
     EDITS.replay(store, edit_key, state.number + 1, state.apply)
-    return Recovered(state, numbers, first)
+    return Recovered(state, numbers, first, first_ms(find_incarnation(store)))
 
 
 def _snapshot(data: bytes) -> TransactionsState | None:

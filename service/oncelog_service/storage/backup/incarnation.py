@@ -6,7 +6,7 @@ compared for being of the same store is raised by the incarnation, and none of i
 
 * the generation of each topic, as clients are told it: positions of before are refused (`stale_message_id`);
 * epochs, of producers and of consumers: those of before are fenced;
-* ids of messages: those of before are older.
+* ids of messages, write pointers and numbers of atomic commits: those of before are older.
 
 An incarnation is the second in which the store was restored, so that two restored from the same backup differ too.
 """
