@@ -498,6 +498,26 @@ def test_between_a_write_that_fails_and_the_end_of_the_store_no_files_are_linked
     assert not told
 
 
+@pytest.mark.parametrize("kind", IN_FILES)
+def test_what_a_backup_that_was_killed_has_left_beside_the_store_goes_when_it_is_opened(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "s" / "data"
+    before = store_opener(f"{kind}://{path}")()
+    put(before, 0, 10)
+    own = path.parent / "data.backup-of-yesterday"
+    own.mkdir()
+    staged = before.staged()
+    assert staged is not None
+    with staged as now:  # it is never left properly: the directory is there as it was
+        left = shutil.copytree(now.files[0].path.parent, tmp_path / "left")
+        place = now.files[0].path.parent
+    before.close()
+    shutil.move(left, place)
+    assert any(place.iterdir())
+    store_opener(f"{kind}://{path}")().close()
+    assert not place.exists()
+    assert own.is_dir(), "nobody else's"
+
+
 def test_a_full_disk_ends_a_backup_and_leaves_those_before(tmp_path: Path, store: Store, archive: Archive) -> None:
     put(store, 0, 10)
     first = backup(archive, store)

@@ -13,11 +13,13 @@ file was deleted, never both go on.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from glob import escape
 from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,8 @@ _HELD_UP_MS = 200
 """How long writers are held up at once while the write-ahead log is to be emptied."""
 SQLITE_NAME = "database"
 """Of the one file of a backup."""
+_COPY = ".oncelog-backup-"
+"""Begins, behind the database's name, the name of a directory beside it, which holds a copy while a backup is taken."""
 _MAGIC = b"SQLite format 3\x00"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -90,6 +94,8 @@ class SqliteDatabase:
         self._lock: int | None = None
         try:
             self._lock = _lock(self._path, reached)
+            for left in self._path.parent.glob(escape(self._path.name + _COPY) + "*"):  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
             self._new = self._is_new()
             if self._new:
                 check_may_be_new(self._path, reached)
@@ -260,7 +266,7 @@ class SqliteDatabase:
     @contextmanager
     def staged(self) -> Iterator[Staged]:
         # One step of SQLite's own backup is one state of the database; the writer goes on, into the write-ahead log.
-        with tempfile.TemporaryDirectory(prefix=f"{self._path.name}.backup-", dir=self._path.parent) as name:
+        with tempfile.TemporaryDirectory(prefix=self._path.name + _COPY, dir=self._path.parent) as name:
             copy = Path(name) / SQLITE_NAME
             try:
                 with (
