@@ -36,6 +36,8 @@ from oncelog_service.storage.runs import StoredRun, rolled_back
 
 _ROLLED_BACK_AT_ONCE = 2_000
 """Messages that one write rolls back. The transaction is hidden as a whole until the last of them is."""
+_BYTES_AT_ONCE = 8 * 2**20
+"""… and bytes: large messages are not in memory all together. The request that reaches this is whole."""
 
 
 class Settling:
@@ -213,14 +215,17 @@ class Settling:
     async def _roll_back(self, pointer: int, runs: Iterable[Run], *, still_open: bool = False) -> None:
         """Invert the sign of T in the rows of these runs. ``still_open``: refuse if the transaction ends meanwhile."""
         for part in _slices(runs):
-            stored = await read(_read_rolled_back, self._store, self._prefix, part)
-            self._topic.check_open()
-            if still_open:
-                self._pointers.check(pointer)
-            batch = Batch()
-            for each in stored:
-                batch.put(Table.MESSAGE, self._prefix + each.id, each.data)
-            await self._writer.submit(batch, partial(self._memory.roll_back, pointer, part, stored))
+            left = part
+            while left:
+                stored, count = await read(_read_rolled_back, self._store, self._prefix, left)
+                self._topic.check_open()
+                if still_open:
+                    self._pointers.check(pointer)
+                batch = Batch()
+                for each in stored:
+                    batch.put(Table.MESSAGE, self._prefix + each.id, each.data)
+                await self._writer.submit(batch, partial(self._memory.roll_back, pointer, left[:count], stored))
+                left = left[count:]
 
 
 def _slices(runs: Iterable[Run]) -> Iterator[list[Run]]:
@@ -237,19 +242,23 @@ def _slices(runs: Iterable[Run]) -> Iterator[list[Run]]:
         yield part
 
 
-def _read_rolled_back(store: Store, prefix: bytes, runs: Sequence[Run]) -> list[StoredRun]:
-    """What is stored of the runs, already with its sign inverted. Raises TopicDamaged."""
+def _read_rolled_back(store: Store, prefix: bytes, runs: Sequence[Run]) -> tuple[list[StoredRun], int]:
+    """What is stored of the first of the runs, already with its sign inverted, and how many these are. Raises TopicDamaged."""
     stored: list[StoredRun] = []
-    for run in runs:
+    size = 0
+    for count, run in enumerate(runs):
+        if size >= _BYTES_AT_ONCE:
+            return stored, count
         last = run.last_id[:ROW_ID_SIZE]
         with closing(runs_from(store, prefix, run.first_id[:ROW_ID_SIZE])) as found:
             for each in found:
                 if each.id > last:
                     break
                 stored.append(rolled_back(prefix, each))
+                size += len(each.data)
                 if each.id == last:
                     break
-    return stored
+    return stored, len(runs)
 
 
 def _are_rolled_back(store: Store, prefix: bytes, pointer: int, first: bytes, last: bytes) -> bool:
