@@ -71,6 +71,15 @@ class Deduplicator:
         self.fold.forget(producer)
         self._pushed.pop(producer, None)
 
+    def producers(self) -> set[str]:
+        """Everybody of whom something is known, persisted or in flight."""
+        return {name for name, _ in self.fold.items()} | self._pushed.keys()
+
+    @property
+    def producers_at_most(self) -> int:
+        """As many as :meth:`producers`, or more: those that have something in flight may be counted twice."""
+        return len(self.fold) + len(self._pushed)
+
     def last_pushed(self, producer: str) -> LastEntry | None:
         """The newest message handed to the writer, synced or not yet, or None if there never was one."""
         return self._pushed.get(producer) or self.fold.get(producer)

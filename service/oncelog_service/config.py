@@ -152,6 +152,10 @@ class Settings(BaseSettings):
     max_transactions_per_principal: int = Field(default=1_000, ge=1)
     """Transactions that one principal may have in progress at the same time, and as many atomic commits; without tokens they are
     not counted."""
+    max_topics_per_namespace: int | None = Field(default=None, ge=1)
+    """Topics that a namespace may have; none: as many as are made."""
+    max_producers_per_topic: int | None = Field(default=None, ge=1, le=100_000)
+    """Names of producers that a topic may have, opened or published under, assigned ones too; none: as many as come."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)
@@ -288,6 +292,8 @@ class Settings(BaseSettings):
             max_transaction_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
             foreign_write_pointers=self.foreign_write_pointers,
             assigned_producer_ms=round(self.assigned_producer_seconds * 1000),
+            max_topics=self.max_topics_per_namespace,
+            max_producers=self.max_producers_per_topic,
             deduplication=self.deduplication,
             check_expected_offsets=self.check_expected_offsets,
         )

@@ -21,6 +21,7 @@ from oncelog.errors import (
     TransactionsUnavailable,
 )
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic, TransactionState
+from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import Rates
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Leases, held_briefly, topic_resource
@@ -106,7 +107,7 @@ class Topics:
         self._leases = leases
         self.scans = scans
         self._policies = _read_policies(store)
-        self._setting_policies = asyncio.Lock()
+        self._setting_up = asyncio.Lock()
         self._opening: dict[tuple[TopicName, bool], asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
         self._settling: set[asyncio.Task[None]] = set()
@@ -115,14 +116,17 @@ class Topics:
     # --- the resource
 
     async def create(self, namespace: str, topic: str, properties: object) -> None:
-        """Raises InvalidRequest, TopicExists, DiskFull."""
+        """Raises InvalidRequest, TopicExists, QuotaExceeded: the namespace has as many as it may have; DiskFull."""
         check_topic_name(namespace, topic)
         kept = check_properties(properties)
-        async with self._locked((namespace, topic)):
+        async with self._locked((namespace, topic)), self._counted() as counting:
             writer = await self._writer_of((namespace, topic))
             before = await self._row(namespace, topic)
             if before is not None and not before.deleted:
                 raise TopicExists(f"topic {namespace}/{topic} exists already")
+            if counting is not None:
+                held = len(await read(self._present, f"{namespace}:".encode()))
+                check_names("topics", held, 1, self._limits.max_topics, f"namespace {namespace}")
             now_ms = self._clock.now_ms()
             writer.admit()
             if before is None:
@@ -130,7 +134,7 @@ class Topics:
             else:
                 created = max(now_ms, before.last_timestamp + 1)
                 row = TopicRow(before.generation + 1, created, kept, epoch_floor=before.epoch_floor)
-            await self._write(writer, namespace, topic, row)
+            await self._write(writer, namespace, topic, row, counting)
 
     async def update(self, namespace: str, topic: str, properties: object) -> None:
         """Replace all properties. Raises InvalidRequest, TopicNotFound."""
@@ -370,7 +374,7 @@ class Topics:
             self._policies = {**self._policies, namespace: policies}
 
         # Under a lease, so that one who was stopped before it was written does not undo what was set elsewhere meanwhile.
-        async with self._setting_policies, held_briefly(self._leases, SETUP) as lease:
+        async with self._setting_up, held_briefly(self._leases, SETUP) as lease:
             await self._writer.under(lease).submit(batch, apply)
 
     async def namespaces(self) -> list[str]:
@@ -414,8 +418,22 @@ class Topics:
         data = await read(self._store.get, Table.TOPIC, topic_key(namespace, topic))
         return None if data is None else read_back(decode_record, TopicRow, data)
 
-    async def _write(self, writer: Writer, namespace: str, topic: str, row: TopicRow) -> None:
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[Writer | None]:
+        """Where a namespace may have so many topics: nobody else makes one before this one is there, on any instance.
+
+        What is written with the writer that it gives stands on that. None: they are not counted. Raises StorageUnavailable.
+        """
+        if self._limits.max_topics is None:
+            yield None
+            return
+        async with self._setting_up, held_briefly(self._leases, SETUP) as lease:
+            yield self._writer.under(lease)
+
+    async def _write(self, writer: Writer, namespace: str, topic: str, row: TopicRow, counting: Writer | None = None) -> None:
         batch = Batch()
+        if counting is not None:
+            counting.fence(batch)
         batch.put(Table.TOPIC, topic_key(namespace, topic), encode_record(row))
         await writer.submit(batch)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import requests
 
 from oncelog import Client, errors
 from tests.access.carrying import Carrying
-from tests.rest.talk import assert_problem
-from tests.world.house import House
+from tests.rest.talk import Topic, assert_problem, done
+from tests.world.house import House, told
 
 TX, ATOMIC = "/v1/transactions", "/v1/atomic"
 
@@ -123,3 +124,109 @@ def test_the_sdk_says_what_there_is_too_much_of_and_when_to_come_again(house: Ho
         assert (refused.value.definite, refused.value.quota, refused.value.retry_after) == (True, "transactions", 1.0)
         client.abort_transaction(first.write_pointer)
         client.start_transaction()
+
+
+# --- topics of a namespace
+
+
+def make(house: House, name: str, namespace: str = "default") -> requests.Response:
+    return Carrying(house.service.url).request("PUT", f"/v1/namespaces/{namespace}/topics/{name}", json={})
+
+
+def delete(house: House, name: str) -> requests.Response:
+    return Carrying(house.service.url).request("DELETE", f"/v1/namespaces/default/topics/{name}")
+
+
+def test_a_namespace_has_so_many_topics_and_deleting_makes_room(house: House) -> None:
+    house.make("a")
+    house.make("b")
+    house.make("c")
+    house.restart(max_topics_per_namespace=2)
+    assert told(house.make("c").send("p", 0)) == "s", "those that are there go on"
+    for name in ("d", "e"):
+        assert_full(make(house, name), "topics", 2, soon=False)
+    assert_problem(make(house, "a"), 409, "topic_exists")
+    assert [make(house, name, "other").status_code for name in "ab"] == [200, 200]
+    assert_full(make(house, "c", "other"), "topics", 2, soon=False)
+    done(delete(house, "a"))
+    assert_full(make(house, "d"), "topics", 2, soon=False)
+    done(delete(house, "b"))
+    for life in house.lives():
+        if life == "now":
+            done(make(house, "a"))  # again
+        assert_full(make(house, "b"), "topics", 2, soon=False)
+        assert Carrying(house.service.url).good("GET", "/v1/namespaces/default/topics") == ["a", "c"]
+
+
+def test_many_at_once_make_no_more_topics_than_there_may_be(house: House) -> None:
+    house.restart(max_topics_per_namespace=3)
+    with ThreadPoolExecutor(16) as pool:
+        assert statuses(list(pool.map(lambda number: make(house, f"t{number}"), range(24)))) == {200: 3, 429: 21}
+    assert len(Carrying(house.service.url).good("GET", "/v1/namespaces/default/topics")) == 3
+
+
+# --- producers of a topic
+
+
+def opening(topic: Topic, name: str | None = None) -> requests.Response:
+    return topic.request("POST", "/producers", json={"name": name, "nonce": uuid4().hex})
+
+
+def test_a_topic_has_so_many_producers_however_they_came_and_forgetting_makes_room(house: House) -> None:
+    house.restart(max_producers_per_topic=3)
+    topic = house.topic
+    done(opening(topic, "opened"))
+    assigned = done(opening(topic)).json()
+    assert told(topic.send("sends", 0)) == "s"
+    for _ in house.lives():
+        assert_full(opening(topic, "new"), "producers", 3, soon=False)
+        assert_full(opening(topic), "producers", 3, soon=False)
+        assert_full(topic.publish("x", producer="new", sequenceIds=[0]), "producers", 3, soon=False)
+        for known in ("opened", "sends"):
+            done(opening(topic, known))
+        assert told(topic.send("sends", 0)) == "d"
+        done(topic.publish("without a name"))
+        names = sorted(each["name"] for each in topic.good("GET", "/producers"))
+        assert names == sorted(["opened", "sends", assigned["name"]])
+    done(topic.request("DELETE", "/producers/opened"))
+    assert told(topic.send("new", 0)) == "s"
+    assert_full(opening(topic, "opened"), "producers", 3, soon=False)
+    epoch = done(opening(topic, assigned["name"])).json()["epoch"]
+    done(topic.request("DELETE", f"/producers/{assigned['name']}", params={"epoch": epoch}))
+    done(opening(topic, "opened"))
+    assert_full(opening(topic), "producers", 3, soon=False)
+
+
+def test_what_is_stored_or_staged_counts_when_it_appears(house: House) -> None:
+    house.restart(max_producers_per_topic=2)
+    topic, pointer = house.topic, house.start()
+    anybody = Carrying(house.service.url)
+    done(topic.store(pointer, "x", producer="stored", sequenceIds=[0]))
+    anybody.good("POST", ATOMIC, json={"id": "a", "group": "g"})
+    chunk: dict[str, Any] = {"messages": ["x"], "producer": "staged", "sequenceIds": [0]}
+    done(topic.request("PUT", "/stage/a/0", json=chunk))
+    assert told(topic.send("p", 0)) == "s"
+    assert told(topic.send("q", 0)) == "s"
+    assert_full(topic.publish(transactionWritePointer=pointer), "producers", 2, soon=False)
+    assert_full(anybody.request("POST", f"{ATOMIC}/a/commit", json={}), "producers", 2, soon=False)
+    assert_full(topic.store(pointer, "x", producer="more", sequenceIds=[0]), "producers", 2, soon=False)
+    assert_full(topic.request("PUT", "/stage/a/1", json={**chunk, "producer": "more"}), "producers", 2, soon=False)
+    done(topic.request("DELETE", "/producers/q"))
+    assert anybody.good("POST", f"{ATOMIC}/a/commit", json={})["state"] == "committed", "it was in progress as before"
+    assert_full(topic.publish(transactionWritePointer=pointer), "producers", 2, soon=False)
+    done(topic.request("DELETE", "/producers/p"))
+    done(topic.publish(transactionWritePointer=pointer))
+    assert_full(topic.publish("x", producer="p", sequenceIds=[1]), "producers", 2, soon=False)
+
+
+def test_many_at_once_are_no_more_producers_than_there_may_be(house: House) -> None:
+    house.restart(max_producers_per_topic=5)
+    house.make()
+
+    def come(number: int) -> requests.Response:
+        topic = house.aside()
+        return opening(topic, f"p{number}") if number % 2 else topic.publish("x", producer=f"p{number}", sequenceIds=[0])
+
+    with ThreadPoolExecutor(16) as pool:
+        assert statuses(list(pool.map(come, range(30)))) == {200: 5, 429: 25}
+    assert len(house.topic.good("GET", "/producers")) == 5

@@ -207,6 +207,7 @@ class AtomicCommits:
             await self._writer.drained()
             return
         self._writer.check()
+        log.topic.check_producers([request.producer] if request.producer else [])  # it is counted once it is committed
         log.topic.admit(len(request.payloads), request.size)
         batch = Batch()
         with self._writer.moving():

@@ -195,6 +195,8 @@ class Endings:
         Raises QuotaExceeded, of any of its topics, or DiskFull; then nothing is counted.
         """
         carried = [(of.log.topic, *of.carries) for of in work.values()]
+        for of in work.values():
+            of.log.topic.check_producers(name for each in of.ready.staged for name in each.group.producers())
         for topic, messages, size in carried:
             topic.check_quota(messages, size)
         self._writer.admit(sum(size for _, _, size in carried))

@@ -28,6 +28,10 @@ class Limits:
     """Whether write pointers are taken that our transaction service never handed out."""
     assigned_producer_ms: int = 90_000_000
     """A name that the service assigned ends when it was not used for so long."""
+    max_topics: int | None = None
+    """Of one namespace; None: as many as are made."""
+    max_producers: int | None = None
+    """Names of producers of one topic; None: as many as come."""
     deduplication: bool = True
     """Whether topics deduplicate where neither they nor their namespace say."""
     check_expected_offsets: bool = False

@@ -6,11 +6,12 @@ well, so that every part sees it as it is at that moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import InitVar, dataclass, field
 
 from oncelog.errors import StaleMessageId, StorageUnavailable
 from oncelog_dedup import Deduplicator, Fold
+from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import UNLIMITED, Quota, Rates
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
@@ -156,6 +157,23 @@ class OpenTopic:
             raise StorageUnavailable("the topic was closed meanwhile; nothing was done, try again")
         if not self.writer.is_valid:
             raise StorageUnavailable(LOST)
+
+    def has_producer(self, name: str) -> bool:
+        """Whether the topic has a producer of this name: one that was opened or has published, and was not forgotten."""
+        row = self.producers.get(name)
+        return (row is not None and bool(row.opens)) or self.dedup.last_pushed(name) is not None
+
+    def check_producers(self, names: Iterable[str]) -> None:
+        """Raises QuotaExceeded where these would be more producers than the topic may have; in the step that makes them known."""
+        limit = self.limits.max_producers
+        if limit is None:
+            return
+        new = {name for name in names if not self.has_producer(name)}
+        # They are counted only where they may be too many: it takes a look at each.
+        if new and len(self.producers) + self.dedup.producers_at_most + len(new) > limit:
+            there = self.dedup.producers()
+            there.update(name for name, row in self.producers.items() if row.opens)
+            check_names("producers", len(there), len(new), limit, "the topic")
 
     def check_quota(self, messages: int, size: int) -> None:
         """Raises QuotaExceeded where the topic takes no more at this moment."""

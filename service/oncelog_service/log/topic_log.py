@@ -213,6 +213,7 @@ class TopicLog:
                 break
             await self._expectations.refuse(found, pointer)
         # Behind the verdicts: what is stored already, or is refused, takes no room and counts for no quota.
+        self.topic.check_producers([request.producer] if request.producer else [])
         self.topic.admit(len(request.payloads) - known.messages, request.size)
         # Nothing awaits from the last verdict to the hand-over: another request would take these sequence ids, or these offsets.
         self.refused += known.messages

@@ -307,7 +307,8 @@ ROUTES = (
     ),
     Route("GET", NAMESPACE + "/topics", topics.list_, "List topics", right=None),
     Route(
-        "PUT", TOPIC, topics.create, "Create a topic", (errors.TopicExists, errors.TopicDamaged, errors.DiskFull),
+        "PUT", TOPIC, topics.create, "Create a topic",
+        (errors.TopicExists, errors.TopicDamaged, errors.QuotaExceeded, errors.DiskFull),
         takes=_PROPERTIES,
         right=Right.MANAGE, audited=True,
     ),
@@ -330,7 +331,10 @@ ROUTES = (
     *_MESSAGE_ROUTES,
     Route(
         "POST", TOPIC + "/producers", producers.open_, "Open a producer",
-        (errors.ProducerFenced, errors.ProducerEnded, errors.ProducerInTransaction, errors.TransactionsUnavailable),
+        (
+            errors.ProducerFenced, errors.ProducerEnded, errors.ProducerInTransaction, errors.TransactionsUnavailable,
+            errors.QuotaExceeded, errors.DiskFull,
+        ),
         right=Right.WRITE,
     ),
     Route("GET", TOPIC + "/producers", producers.list_, "List producers", query=_NAMED, right=Right.DESCRIBE),

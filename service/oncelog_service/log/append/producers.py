@@ -80,7 +80,8 @@ class Producers:
         did so before. None: under a name that the service assigns.
 
         Raises InvalidRequest; ProducerFenced: the topic was deleted and made anew since this was asked first.
-        DiskFull: it would be a new one. ProducerEnded; ProducerInTransaction: a transaction of the producer is prepared.
+        DiskFull, QuotaExceeded: it would be a new one. ProducerEnded; ProducerInTransaction: a transaction of the producer is
+        prepared.
         """
         if name is None:
             self._topic.check_open()
@@ -93,6 +94,7 @@ class Producers:
         new = epoch is None
         if epoch is None:
             epoch = self._generations.next_epoch(row.epoch)
+            self._topic.check_producers([name])
             if name not in self._rows:
                 self._writer.admit()
             await self._write(name, replace(row, epoch=epoch, opens=remembering(row.opens, nonce, epoch), gaps=gaps))

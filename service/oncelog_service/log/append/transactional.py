@@ -55,6 +55,7 @@ class Transactional:
         self._topic.check_open()
         self._topic.writer.check()
         self._topic.pointers.check(pointer)
+        self._topic.check_producers([producer] if producer else [])  # it is counted once it appears
         self._topic.admit(len(request.payloads) - known, request.size)
         columns = columns_of(request, known, None)
         batch = Batch()
@@ -130,6 +131,7 @@ class Transactional:
             await self._expectations.refuse(found, pointer)
         if self._topic.deduplicates:
             self._check_still_new(group)
+        self._topic.check_producers(group.producers())
         self._topic.writer.admit()
         return await self._insert(group, request.producer)
 
