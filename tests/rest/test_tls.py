@@ -26,6 +26,7 @@ from oncelog.wire.media import JSON
 from oncelog_service import app
 from oncelog_service.config import Settings
 from oncelog_service.rest import certificates, protocol, tls
+from oncelog_service.rest.bounds.pace import Pace
 from oncelog_service.rest.certificates import name_in
 from oncelog_service.rest.exchange import Admitted, Head
 from tests.behaviours.cli.support import process, run
@@ -274,9 +275,9 @@ def test_an_answer_that_is_refused_before_the_handshake_is_heard_after_it(
             assert stream.read() == b"", "it ends, and says so under TLS"
 
 
-def test_a_client_that_does_not_read_is_seen_and_ended(ca: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "_UNREAD_SECONDS", SHORT)
+def test_a_client_that_does_not_read_is_seen_and_ended(ca: Authority, issued: Issued) -> None:
     with running_service(**issued.tls) as service:
+        service.server._shared.unread.pace = Pace(4 * 2**10, SHORT)
         with Client(service.url, verify=ca.file) as client:
             client.create_topic("unread")
             producer = Producer("unread", client=client)
