@@ -15,7 +15,7 @@ from oncelog_service.rest.table import ROUTES, TRANSACTION_ROUTES
 from tests.access.carrying import Carrying
 from tests.patience import until
 from tests.rest.talk import ANY, assert_problem, connected, head, read_answer
-from tests.world.service import running_service
+from tests.world.service import RunningService, running_service
 
 TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 TX = "/v1/transactions"
@@ -73,10 +73,10 @@ NEEDS = {
     f"POST {ONE}/checkpoint": "nothing",
     f"POST {ONE}/participants": "operate",
     f"DELETE {ONE}/participants/{{participant}}": "operate",
-    "POST /v1/atomic": "nothing",
+    "POST /v1/atomic": "write anywhere",
     "GET /v1/atomic": "nothing",  # but for those of others
     "GET /v1/atomic/{transaction}": "nothing",
-    "POST /v1/atomic/{transaction}/commit": "nothing",  # of no topic
+    "POST /v1/atomic/{transaction}/commit": "write anywhere",  # names no topic
     "POST /v1/atomic/{transaction}/abort": "nothing",
     "GET /v1/atomic/groups/{group}/producers/{producer}": "nothing",
     "DELETE /v1/atomic/groups/{group}/producers/{producer}": "nothing",  # unless its commit is another's
@@ -126,6 +126,8 @@ def allows(right: str, place: str, needed: str) -> bool:
     """Whether one right, on one topic, is enough."""
     if right == "admin" or needed == "nothing":
         return True
+    if needed == "write anywhere":
+        return right == "write"
     if needed in ("describe", "describe all topics") and right == "operate":
         return True
     if needed == "describe":
@@ -136,8 +138,9 @@ def allows(right: str, place: str, needed: str) -> bool:
 class House:
     """A locked service, and who asks it."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, service: RunningService) -> None:
+        self.service = service
+        self.url = url = service.url
         self.admin = Carrying(url).holding("ada", "admin")
         self.admin.good("PUT", "/v1/namespaces/default/topics/own", json={})
         self.holders = {right: self.admin.holding(right, grant) for right, grant in GRANTS.items()}
@@ -146,7 +149,7 @@ class House:
 @pytest.fixture(scope="module")
 def house() -> Iterator[House]:
     with running_service() as service:
-        yield House(service.url)
+        yield House(service)
 
 
 def named(route: Any) -> str:
@@ -265,6 +268,19 @@ def test_each_topic_whose_offsets_are_asked_for_must_be_readable(house: House) -
         assert assert_problem(offsets(*asked), 403, "not_allowed")["right"] == "read:default/other"
 
 
+def test_who_may_write_nowhere_takes_no_name_of_a_producer_in_a_group_nor_leaves_a_row_there(house: House) -> None:
+    """Else who may read one topic takes the names that others commit under, and fills the memory and the disk with more."""
+    body = {"group": "nightly", "parts": [], "producer": "loader", "sequenceId": 0}
+    for right in ("read", "manage", "operate"):
+        answer = house.holders[right].request("POST", "/v1/atomic/taken/commit", json=body)
+        assert assert_problem(answer, 403, "not_allowed")["right"] == "write"
+    names = house.service.service.atomic.ledger.producers
+    assert ("nightly", "loader") not in names
+    under_a_name = house.admin.holding("named", "write:default/own:loader")
+    assert under_a_name.good("POST", "/v1/atomic/taken/commit", json=body)["state"] == "committed"
+    assert ("nightly", "loader") in names
+
+
 def part(topic: str, namespace: str = "default", **fields: Any) -> dict[str, Any]:
     return {"namespace": namespace, "topic": topic, "request": {"messages": ["m"], **fields}}
 
@@ -372,7 +388,7 @@ def test_what_is_administrative_leaves_a_line_done_and_refused(entry: str, tmp_p
     method, path = entry.split(" ")
     lines = Lines(tmp_path / "audit.jsonl")
     with running_service(audit_log=lines.path) as service:
-        house = House(service.url)
+        house = House(service)
         lines.new()
         wrong = "write" if NEEDS[entry] == "read" else "read"
         for name, who in {"ada": house.admin, wrong: house.holders[wrong], None: Carrying(service.url)}.items():

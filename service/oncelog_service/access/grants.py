@@ -48,7 +48,8 @@ class Right(Enum):
     __hash__ = object.__hash__  # asked for with each request; the members are singletons
 
 
-_SERVICE_WIDE = (Right.OPERATE, Right.ADMIN)
+SERVICE_WIDE = (Right.OPERATE, Right.ADMIN)
+"""Those that are not of topics."""
 
 
 class Grant(NamedTuple):
@@ -124,7 +125,7 @@ class Principal:
         return answer
 
     def _judged(self, right: Right, topic: str) -> bool:
-        held = {grant.right for grant in self.grants if grant.right in _SERVICE_WIDE}
+        held = {grant.right for grant in self.grants if grant.right in SERVICE_WIDE}
         if Right.ADMIN in held or right in held:
             return True
         if right is Right.DESCRIBE:
@@ -141,6 +142,13 @@ class Principal:
         """Raises NotAllowed, which says what is missing."""
         if not self.may(right, namespace, topic):
             raise self._refused(right, f"{namespace}/{topic}" if namespace else "")
+
+    def check_anywhere(self, right: Right) -> None:
+        """Raises NotAllowed unless a grant gives the right on some topic."""
+        if not (self.may(Right.ADMIN) or any(grant.right is right for grant in self.grants)):
+            raise NotAllowed(
+                f"{self.name} may not do this: it has no grant {right.value}:…", principal=self.name, right=right.value
+            )
 
     def check_producer(self, namespace: str, topic: str, producer: str | None) -> None:
         """Raises NotAllowed unless it may publish to the topic under this name; None: without one."""
@@ -165,7 +173,7 @@ class Principal:
         return None if self.may(right) else self.name
 
     def _refused(self, right: Right, topic: str, producer: str | None = None) -> NotAllowed:
-        missing = right.value if right in _SERVICE_WIDE else f"{'read' if right is Right.DESCRIBE else right.value}:{topic}"
+        missing = right.value if right in SERVICE_WIDE else f"{'read' if right is Right.DESCRIBE else right.value}:{topic}"
         if producer is not None:
             missing += f":{producer}"
         return NotAllowed(f"{self.name} may not do this: the grant {missing} is missing", principal=self.name, right=missing)

@@ -18,7 +18,7 @@ from oncelog import errors
 from oncelog.errors import OncelogError, StorageUnavailable, from_problem
 from oncelog.wire.media import JSON
 from oncelog.wire.requests import PublishRequest
-from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, Principal, Right
+from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, SERVICE_WIDE, Principal, Right
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.forward import Forwarder
 from oncelog_service.service import Service
@@ -87,8 +87,8 @@ class Route:
     summary: str
     """One line; what the handler's docstring says at length is the description."""
     right: Right | tuple[Right, ...] | None = field(kw_only=True)
-    """What who asks must be allowed: on the topic in the address, on all topics of the namespace in it, or of the service. None:
-    nothing, or what the handler finds out from names that the body holds."""
+    """What who asks must be allowed: on the topic in the address, on all topics of the namespace in it, or of the service; a
+    right of topics where it names none: on any. None: nothing, or what the handler finds out from names that the body holds."""
     audited: bool = field(default=False, kw_only=True)
     """Administrative: who asked, and what came of it, is kept."""
     refusals: tuple[type[OncelogError], ...] = ()
@@ -111,7 +111,10 @@ class Route:
         """Raises NotAllowed, by the address alone."""
         namespace = path.get("namespace", "")
         for right in self.rights:
-            principal.check(right, namespace, path.get("topic", EVERY_TOPIC) if namespace else "")
+            if namespace or right in SERVICE_WIDE:
+                principal.check(right, namespace, path.get("topic", EVERY_TOPIC) if namespace else "")
+            else:
+                principal.check_anywhere(right)
 
     @cached_property
     def _said(self) -> dict[str, Any]:

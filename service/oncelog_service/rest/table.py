@@ -146,7 +146,7 @@ _ATOMIC_ROUTES = (
     Route(
         "POST", ATOMIC_COMMITS, atomic.begin, "Begin an atomic commit over several topics, or a branch of one",
         (errors.TransactionExists, errors.TransactionNotInProgress, errors.QuotaExceeded, errors.DiskFull),
-        right=None,
+        right=Right.WRITE,
     ),
     Route(
         "GET", ATOMIC_COMMITS, atomic.list_, "List atomic commits that are in progress",
@@ -161,7 +161,7 @@ _ATOMIC_ROUTES = (
             errors.TopicNotFound, errors.TopicDamaged, errors.DiskFull, errors.QuotaExceeded,
         ),
         takes=_avro("CommitRequest"),
-        right=None,
+        right=Right.WRITE,
     ),
     Route("POST", ATOMIC_COMMIT + "/abort", atomic.abort, "Abort an atomic commit", _ENDED, right=None),
     Route(
