@@ -77,6 +77,12 @@ def test_an_answer_that_breaks_off_is_none(body: bytes, how: str, missing: int) 
         incoming.feed(b"")
 
 
+def test_the_head_of_a_request_shows_nothing_of_what_is_in_it() -> None:
+    head = request_bytes("GET", "here", "/", {"authorization": "Bearer s3cret"}, None)
+    assert b"s3cret" in head
+    assert repr(head) == f"<head of {len(head)} bytes>"
+
+
 @pytest.mark.parametrize(
     "head",
     [
