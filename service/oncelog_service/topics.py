@@ -107,7 +107,6 @@ class Topics:
         self._leases = leases
         self.scans = scans
         self._policies = _read_policies(store)
-        self._setting_up = asyncio.Lock()
         self._opening: dict[tuple[TopicName, bool], asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
         self._settling: set[asyncio.Task[None]] = set()
@@ -374,7 +373,7 @@ class Topics:
             self._policies = {**self._policies, namespace: policies}
 
         # Under a lease, so that one who was stopped before it was written does not undo what was set elsewhere meanwhile.
-        async with self._setting_up, held_briefly(self._leases, SETUP) as lease:
+        async with held_briefly(self._leases, SETUP) as lease:
             await self._writer.under(lease).submit(batch, apply)
 
     async def namespaces(self) -> list[str]:
@@ -427,7 +426,7 @@ class Topics:
         if self._limits.max_topics is None:
             yield None
             return
-        async with self._setting_up, held_briefly(self._leases, SETUP) as lease:
+        async with held_briefly(self._leases, SETUP) as lease:
             yield self._writer.under(lease)
 
     async def _write(self, writer: Writer, namespace: str, topic: str, row: TopicRow, counting: Writer | None = None) -> None:

@@ -13,6 +13,7 @@ from oncelog import Client, errors
 from tests.access.carrying import Carrying
 from tests.rest.talk import Topic, assert_problem, done
 from tests.world.house import House, told
+from tests.world.service import running_service
 
 TX, ATOMIC = "/v1/transactions", "/v1/atomic"
 
@@ -112,6 +113,21 @@ def test_a_principal_has_so_many_atomic_commits_in_progress(house: House) -> Non
         who.good("POST", f"{ATOMIC}/{id_}/{how}", json={"group": "g"} if how == "commit" else {})
         who.good("POST", ATOMIC, json={"id": f"after-{id_}", "group": "g"})
         assert_full(who.request("POST", ATOMIC, json={"id": "c", "group": "g"}), "transactions", 2)
+
+
+def test_a_transaction_service_that_runs_alone_counts_for_the_clients_of_those_that_use_it() -> None:
+    with (
+        running_service(token="shared", max_transactions_per_principal=2) as alone,
+        running_service(transactions_url=alone.url, transactions_token="shared") as first,
+        running_service(transactions_url=alone.url, transactions_token="shared") as second,
+    ):
+        one, other = (Carrying(each.url).holding("ada", "admin") for each in (first, second))
+        pointers = [begun(one), begun(other)]
+        for who in (one, other):
+            assert_full(who.request("POST", TX, json={}), "transactions", 2)
+        other.good("POST", f"{TX}/{pointers[0]}/abort")
+        begun(one)
+        begun(Carrying(alone.url, "shared"))  # it is another principal there
 
 
 def test_the_sdk_says_what_there_is_too_much_of_and_when_to_come_again(house: House) -> None:

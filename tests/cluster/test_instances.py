@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import Mock
@@ -18,7 +19,7 @@ import pytest
 import requests
 
 from oncelog import Client, Producer, Reader
-from oncelog.errors import NotSupported, TopicNotFound
+from oncelog.errors import NotSupported, QuotaExceeded, TopicNotFound
 from oncelog.http.connections import Connections, Response
 from oncelog.http.sockets import Deadline
 from oncelog.http.transport import Transport
@@ -463,3 +464,24 @@ def test_instances_behind_a_token_ask_each_other_with_it(postgres: PostgresServe
             for each in (topic, cluster.topic_at(other, client)):
                 batch.send(each, b"b")
         assert payloads(client, topic) == [b"a", b"b"]
+
+
+@pytest.mark.slow
+def test_instances_make_no_more_topics_together_than_a_namespace_may_have(postgres: PostgresServer, tmp_path: Path) -> None:
+    with instances(postgres.fresh_schema(), tmp_path, 2, max_topics_per_namespace=3) as cluster, ExitStack() as open_:
+        clients = [open_.enter_context(each.client(retry=PATIENCE)) for each in cluster.all * 4]
+
+        def make(number: int) -> bool:
+            client = clients[number % len(clients)]
+            try:
+                client.create_topic(f"t{number}")
+            except QuotaExceeded:
+                return False
+            return True
+
+        def set_policies() -> bool:  # which is written under the same lease
+            clients[0].set_policies(NamespacePolicies(deduplication=True), "space")
+            return False
+
+        made = side_by_side([*(partial(make, number) for number in range(8)), set_policies])
+        assert sum(made) == len(clients[0].topics()) == 3

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 
 from oncelog.errors import InvalidRequest, NotServedHere, StorageUnavailable
 from oncelog_service.storage.keys import split_topic_key
@@ -67,6 +68,11 @@ class Leases:
     death: Exception | None = None
     """Why this process can hold no lease any more; None: it can."""
 
+    @cached_property
+    def brief(self) -> asyncio.Lock:
+        """Held along with what is held briefly: a process takes a lease once, and whoever ended first would give it away."""
+        return asyncio.Lock()
+
     async def take(self, resource: bytes, *, claim: bool = False) -> Lease:
         """Returns the lease of a resource, and takes it where no process has it.
 
@@ -121,7 +127,14 @@ class Leases:
 
 @asynccontextmanager
 async def held_briefly(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
-    """Holds a resource that nobody holds for long. Raises StorageUnavailable: it cannot be had in a few seconds."""
+    """Holds a resource that nobody holds for long, one caller at a time. Raises StorageUnavailable: it cannot be had in a few
+    seconds."""
+    async with leases.brief, _held(leases, resource) as lease:
+        yield lease
+
+
+@asynccontextmanager
+async def _held(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
     end = time.monotonic() + _BRIEFLY_SECONDS
     while True:
         try:
