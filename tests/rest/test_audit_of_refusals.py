@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import requests
 
+from oncelog.errors import NotServedHere
 from oncelog_service.rest import server
 from tests.access.carrying import Carrying
 from tests.patience import until
 from tests.rest.talk import assert_problem, connected, head, read_answer
 from tests.world.certificates import Authority
 from tests.world.clock import ManualClock
-from tests.world.service import RunningService, running_service
+from tests.world.service import RunningService, free_port, running_service
 
 TOKENS = "/v1/tokens"
 
@@ -86,6 +87,17 @@ def test_what_a_stop_did_not_wait_for_leaves_a_line(house: House, monkeypatch: p
         house.service.stop()
         until(lambda: house.last[1] == "DELETE", "the line is there")
     assert house.last == ("ada", "DELETE", TOKENS + "/ab12", 500, "internal_error")
+
+
+def test_what_could_not_be_passed_on_leaves_a_line(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def elsewhere(*_: str) -> None:
+        raise NotServedHere(url=f"http://127.0.0.1:{free_port()}")
+
+    monkeypatch.setattr(house.service.service.topics, "delete", elsewhere)
+    path = "/v1/namespaces/default/topics/t"
+    answer = house.ada.request("DELETE", path, headers={"oncelog-route": "proxy"})
+    assert_problem(answer, 503, "storage_unavailable", definite=True)
+    assert house.last == ("ada", "DELETE", path, 503, "storage_unavailable")
 
 
 def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a_line(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from oncelog import AsyncClient, AsyncConsumer, AsyncProducer, AsyncReader, Client, Consumer, Producer, Reader
-from oncelog.errors import CertificateRefused, ConnectionFailed, InvalidRequest, OncelogError, StorageUnavailable
+from oncelog.errors import (
+    CertificateRefused,
+    ConnectionFailed,
+    InvalidRequest,
+    NotServedHere,
+    OncelogError,
+    StorageUnavailable,
+)
 from oncelog.http.trust import CA_VARIABLES, Trust
 from oncelog_service.access.access import Access
 from oncelog_service.access.grants import EVERYBODY
@@ -21,6 +28,7 @@ from oncelog_service.clock import SystemClock
 from oncelog_service.rest.forward import Forwarder
 from oncelog_service.transactions.remote import RemoteTransactions
 from tests.behaviours.cli.support import run, value
+from tests.sdk.fakes import Answer, fake_server
 from tests.world.certificates import Authority, Issued
 from tests.world.service import RunningService, ServiceProcess, running_service
 
@@ -280,3 +288,18 @@ def test_a_client_trusts_the_new_ca_that_was_put_in_the_place_of_the_old(ca: Aut
             client.topics()
         file.write_bytes(Path(new.file).read_bytes())
         assert client.topics() == []
+
+
+def test_a_token_does_not_leave_tls_whichever_instance_is_named(
+    ca: Authority, asking: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_server(lambda _: Answer(200, b"{}", {"content-type": "application/json"})) as bare:
+
+        async def named(*_: object) -> None:
+            raise NotServedHere(url=bare.url)
+
+        monkeypatch.setattr(asking.service.topics, "create", named)
+        with Client(asking.url, token="s3cret", verify=ca.file, retry=0) as client:
+            for _ in range(2):
+                client.create_topic("t")
+        assert [request.headers.get("authorization") for request in bare.requests] == [None, None]

@@ -188,7 +188,7 @@ class Requests:
             if response.status in (307, 308) and "location" in response.headers:
                 here, url = url, _joined(url, response.headers["location"])  # the same method, the same body
                 elsewhere = _elsewhere(response, said) if trusted else None
-                if elsewhere is not None and url.startswith(elsewhere + "/"):
+                if elsewhere is not None and url.startswith(elsewhere + "/") and not _lays_bare(here, url):
                     self._serves(part, elsewhere)
                     named = True
                 else:
@@ -351,6 +351,11 @@ def _joined(here: str, location: str) -> str:
     except ValueError:
         pass
     raise InvalidResponse(f"{shown(here)} redirects to {shown(location)[:200]!r}, which is no http(s) address")
+
+
+def _lays_bare(here: str, there: str) -> bool:
+    """Whether what goes encrypted to the one could be read on its way to the other: whoever names that, no token goes along."""
+    return urlsplit(here).scheme == "https" != urlsplit(there).scheme
 
 
 def _elsewhere(response: Response, body: bytes) -> str | None:

@@ -88,7 +88,11 @@ class Application:
             if head.header(ROUTE) != PROXY:
                 raise
             # A HEAD asks as a GET does: the body is left out here, where its client is answered.
-            return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
+            try:
+                return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
+            except BaseException as failure:  # whoever answers notes that
+                self._note(route, principal, head, failure)
+                raise
         except BaseException as failure:  # also that the service stops, and waits no longer for what came of it
             self._note(route, principal, head, failure, call.subject)
             raise
