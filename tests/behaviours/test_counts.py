@@ -235,6 +235,17 @@ def test_what_is_stored_or_staged_counts_when_it_appears(house: House) -> None:
     assert_full(topic.publish("x", producer="p", sequenceIds=[1]), "producers", 2, soon=False)
 
 
+def test_what_a_transaction_brings_counts_until_it_is_rolled_back(house: House) -> None:
+    house.restart(max_producers_per_topic=1)
+    topic, pointer = house.topic, house.start()
+    topic.publish_under(pointer, "x", producer="p", sequenceIds=[0])
+    assert_full(topic.publish("x", producer="q", sequenceIds=[0]), "producers", 1, soon=False)
+    house.end(pointer, "abort")
+    house.settle()
+    assert told(topic.send("q", 0)) == "s"
+    assert_full(topic.publish("x", producer="p", sequenceIds=[0]), "producers", 1, soon=False)
+
+
 def test_many_at_once_are_no_more_producers_than_there_may_be(house: House) -> None:
     house.restart(max_producers_per_topic=5)
     house.make()

@@ -12,7 +12,7 @@ from oncelog_service.background import Background
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.cluster import membership
 from oncelog_service.cluster.leader import Leader
-from oncelog_service.cluster.leases import ATOMIC_COMMITS, Lease, Leases, topic_resource
+from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, Lease, Leases, held_briefly, topic_resource
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.port import Fence, StoreError
@@ -73,6 +73,27 @@ async def test_a_topic_is_taken_where_it_belongs_and_the_others_say_where_that_i
     for each in both:
         await each.leave()
     assert table.there == {}
+
+
+async def test_what_is_held_briefly_stays_held_until_the_one_who_holds_it_is_done(table: LeasesInMemory) -> None:
+    """A process takes a lease once, so another of its callers who is done first would give it away."""
+    one = await Member(table, "http://a").joined()
+    holding = 0
+
+    async def hold(turns: int) -> None:
+        nonlocal holding
+        async with held_briefly(one, SETUP) as lease:
+            holding += 1
+            assert holding == 1
+            for _ in range(turns):
+                await asyncio.sleep(0)
+                assert lease.is_valid
+            assert table.held()[SETUP].instance == one.id
+            holding -= 1
+
+    await asyncio.gather(*map(hold, (50, 1, 20, 1)))
+    assert SETUP not in table.held()
+    await one.leave()
 
 
 async def test_a_process_that_serves_nothing_is_given_nothing_and_nobody_is_sent_there(table: LeasesInMemory) -> None:
