@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     """Largest request body."""
     max_inflight_bytes: int = Field(default=128 * 2**20, ge=1_024)
     """Request bodies held at the same time; beyond it requests are refused as overloaded."""
-    max_unread_bytes: int = Field(default=32 * 2**20, ge=2**16)
+    max_unread_bytes: int = Field(default=16 * 2**20, ge=2**16)
     """Answers that were written and are not read, all together; beyond it the slowest reader ends."""
     max_connections: int = Field(default=4_096, ge=1)
     """Connections at the same time, fewer where no more files may be open; beyond it one that is idle gives way, or the new one

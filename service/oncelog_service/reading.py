@@ -30,22 +30,22 @@ class Place:
     nothing is held any more. Between the end of the handler, which leaves it, and the write nobody has a turn.
     """
 
-    __slots__ = ("_pages", "_taken")
+    __slots__ = ("_pages", "taken")
 
     def __init__(self, pages: asyncio.Semaphore) -> None:
         self._pages = pages
-        self._taken = False
+        self.taken = False
 
     async def take(self) -> None:
         """Returns when there is one. Twice is as once."""
-        if not self._taken:
+        if not self.taken:
             await self._pages.acquire()
-            self._taken = True
+            self.taken = True
 
     def leave(self) -> None:
         """Lets the next one have it. Twice is as once."""
-        if self._taken:
-            self._taken = False
+        if self.taken:
+            self.taken = False
             self._pages.release()
 
     def __enter__(self) -> Self:

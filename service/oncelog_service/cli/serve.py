@@ -6,6 +6,7 @@ What is not given comes from ONCELOG_… in the environment, else it is the defa
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import inspect
 import json
@@ -13,6 +14,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Annotated, Any, Optional
 
 import typer
@@ -26,6 +28,10 @@ from oncelog_service.cli.values import Switch
 from oncelog_service.config import Settings, TransactionServiceSettings
 from oncelog_service.storage.open import path_of, shown
 from oncelog_service.storage.port import StoreDamaged, StoreError
+
+_M_MMAP_THRESHOLD = -3
+"""Of glibc's malloc.h."""
+_MAPPED_APART_BYTES = 2**20
 
 ALONE = (
     "host",
@@ -161,7 +167,18 @@ def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
     return None
 
 
+def _give_memory_back() -> None:
+    """Has the C library map what is large apart from the rest, and unmap it when it is freed.
+
+    glibc raises its bound for that with whatever is freed, up to 32 MiB; then each thread keeps some answers' worth of memory for
+    itself, of which the bounds of what is held say nothing. Others have no such bound, and no such call.
+    """
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_APART_BYTES)
+
+
 def _run(main: Coroutine[Any, Any, None]) -> None:
+    _give_memory_back()
     try:
         import uvloop
     except ImportError:

@@ -109,7 +109,7 @@ class Page(NamedTuple):
     more: bool = False
     """It ended because it has looked at as many rows as it may. There is more behind ``last_id``, perhaps nothing that lives."""
     room: int = 0
-    """Bytes that are left of its bound where there is more."""
+    """Bytes that are left of its bound; below 1 it is full."""
 
 
 class Bounds(NamedTuple):
@@ -242,8 +242,9 @@ class _Collected:
 
     def ended(self, undecided: bool = False) -> Page:
         """The page."""
-        room = self._room if self.more else 0
-        return Page(self._messages, self._count, self._last, self._expired_at, undecided=undecided, more=self.more, room=room)
+        return Page(
+            self._messages, self._count, self._last, self._expired_at, undecided=undecided, more=self.more, room=self._room
+        )
 
     def pass_over(self, run: StoredRun) -> None:
         """A run that is as if it were not there."""

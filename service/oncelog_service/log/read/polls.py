@@ -28,7 +28,9 @@ _CACHED_ROWS = 2_000
 _SLICE_ROWS = 20_000
 """Read from the store in one go."""
 _SMALL_PAGE = 500
-"""A page of so few messages is put together without asking for room."""
+"""A page of so few messages is put together without a place, …"""
+_SMALL_BYTES = 2**20
+"""… unless it has more bytes than this. JSON never has (AS_JSON): what it notes of a message must not be noted twice."""
 _SLICES = 100
 """Of one page that holds something: as many cached messages as a page may have twice."""
 
@@ -139,7 +141,13 @@ class Polls:
         if limit > _SMALL_PAGE:
             await place.take()
         for number in count(1):
-            page = await self._slice(start, limit - delivered, room, encoding, transaction, stable)
+            bound = room if place.taken else min(room, _SMALL_BYTES)
+            page = await self._slice(start, limit - delivered, bound, encoding, transaction, stable)
+            if bound < room and page.delivered and page.room <= 0 and page.delivered < limit:
+                del page  # it is large after all: what was read is not held while it waits for its place, but read again
+                await place.take()
+                self._topic.check_open()
+                continue
             messages += page.messages
             delivered += page.delivered
             last_id = page.last_id or last_id
@@ -147,7 +155,7 @@ class Polls:
                 place.leave()
             if not page.more or last_id is None or (messages and number >= _SLICES):
                 break
-            start, room = after(last_id), page.room
+            start, room = after(last_id), room - bound + page.room
             if messages:
                 await place.take()
             await asyncio.sleep(0)
