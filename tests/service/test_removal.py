@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from oncelog.wire.models import EraseMessage, TrimTopic
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.log.keep import removal
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import Store, StoreError, Table
+from oncelog_service.storage.port import Batch, Store, StoreError, Table
 from tests.patience import PATIENCE
-from tests.service.house import House, crashed, numbered, oldest, opened
+from tests.service.house import House, crashed, numbered, oldest, opened, turns
 from tests.world.polls import read_all
 
 
@@ -92,6 +93,52 @@ async def test_a_row_that_is_to_be_deleted_does_not_come_again_with_its_erasure(
     async with opened(crashed(disk)) as house:
         assert await rows_of(house) == []
         assert house.log.dedup.last_persisted("p") is not None
+
+
+class Held(MemoryStore):
+    """Writes when it may."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.may, self.asked = Event(), Event()
+        self.may.set()
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.asked.set()
+        assert self.may.wait(PATIENCE)
+        super().write(batches)
+
+
+@pytest.mark.parametrize("then", ["trim", "delete", "erase"])
+async def test_what_was_handed_over_by_a_caller_who_has_gone_is_not_undone_by_the_next(then: str) -> None:
+    disk = Disk()
+    store = Held(disk)
+    async with opened(disk, clean=False, store=store) as house:
+        removal = house.log.removal
+        await house.log.publish(numbered([b"a"], "p", 0))
+        await house.log.publish(numbered([b"b", b"c", b"d"], "p", 1))
+        await removal.trim(TrimTopic(before_offset=1))
+        rows = oldest(disk)[:1]
+        for _ in range(2):
+            await house.log.snapshots.take()
+        first = removal.erase(EraseMessage(offset=2)) if then == "erase" else removal.trim(TrimTopic(before_offset=3))
+        store.may.clear()
+        store.asked.clear()
+        gone = asyncio.ensure_future(first)
+        assert await asyncio.to_thread(store.asked.wait, PATIENCE)
+        gone.cancel()
+        await asyncio.wait([gone])
+        following = {
+            "trim": lambda: removal.trim(TrimTopic(before_offset=2)),
+            "delete": lambda: removal.delete(rows),
+            "erase": lambda: removal.erase(EraseMessage(offset=3)),
+        }
+        done = asyncio.ensure_future(following[then]())
+        await turns()
+        store.may.set()
+        await done
+    async with opened(crashed(disk)) as house:
+        assert await rows_of(house) == ([(1, b"b"), (2, b""), (3, b"")] if then == "erase" else [(3, b"d")])
 
 
 async def test_what_could_not_be_scrubbed_is_not_definite_and_is_done_when_it_is_repeated() -> None:

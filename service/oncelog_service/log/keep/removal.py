@@ -11,7 +11,8 @@ was read is refused, so no roll-back of it is under way or comes; and rows are d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -75,12 +76,19 @@ class Removal:
         self._scans = scans
         self._lock = asyncio.Lock()
 
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Nothing else is taken out within. What a caller who has gone had handed over is written, and noted in memory."""
+        async with self._lock:
+            await self._writer.drained()
+            yield
+
     # --- rows
 
     async def delete(self, rows: Sequence[Expired]) -> int:
         """Delete the oldest rows, these; returns how many. What is not settled stays, and so does for now what the two snapshots
         do not cover where it would cost too much that they do; of what was trimmed it never does."""
-        async with self._lock:
+        async with self._alone():
             return await self._delete(rows)
 
     async def _delete(self, rows: Sequence[Expired]) -> int:
@@ -124,7 +132,7 @@ class Removal:
         """
         if (asked.before_offset is None) == (asked.before_time is None):
             raise InvalidRequest("what is trimmed ends before one of beforeOffset and beforeTime")
-        async with self._lock:
+        async with self._alone():
             self._topic.check_open()
             self._topic.check_generation(asked.generation)
             position = self._fold.position
@@ -182,7 +190,7 @@ class Removal:
         """
         if (asked.offset is None) == (asked.message_id is None):
             raise InvalidRequest("what is erased is named by its offset or by its messageId, one of them")
-        async with self._lock:
+        async with self._alone():
             self._topic.check_open()
             self._topic.check_generation(asked.generation)
             offset = await self._offset_of(asked)
