@@ -46,3 +46,16 @@ def test_a_forgotten_producer_has_nothing_in_flight() -> None:
     dedup = at(4, 8)
     dedup.forget("p")
     assert (dedup.last_pushed("p"), dedup.in_flight("p"), dedup.judge("p", [8])) == (None, False, Verdict(0, 0, 1))
+
+
+def test_producers_are_those_of_whom_something_is_persisted_or_in_flight() -> None:
+    dedup = Deduplicator()
+    dedup.push("a", last_entry(0))
+    assert (dedup.producers(), dedup.producers_at_most) == ({"a"}, 1)
+    dedup.persist(run(0, a=0))
+    dedup.push("a", last_entry(1))
+    dedup.push("b", last_entry(2))
+    assert dedup.producers() == {"a", "b"}
+    assert dedup.producers_at_most >= 2
+    dedup.forget("a")
+    assert (dedup.producers(), dedup.producers_at_most) == ({"b"}, 1)
