@@ -18,9 +18,9 @@ R = TypeVar("R")
 _SCANNING = 3
 """Threads for long scans. They share the interpreter with the event loop: each one more takes its turns from everybody."""
 
-_LARGE_PAGES = 2
+_LARGE_PAGES = 1
 """Put together at the same time: they are memory that no bound of the connections sees, each up to three times
-``max_poll_bytes``. More would not be faster: they share the interpreter."""
+``max_poll_bytes``. More would hardly be faster: they share the interpreter."""
 
 
 class Place:
@@ -65,10 +65,15 @@ class Scans:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_SCANNING, "oncelog-scan")
         self._large_pages = asyncio.Semaphore(_LARGE_PAGES)
+        self._columns = asyncio.Semaphore(1)
 
     def place(self) -> Place:
         """That of one answer, to be taken if it is large: a hundred half finished ones would be as many times max_poll_bytes."""
         return Place(self._large_pages)
+
+    def place_of_columns(self) -> Place:
+        """The same for columns, one by one: their cells are objects until they are joined, five times what they are then."""
+        return Place(self._columns)
 
     async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """As :func:`read`. A call that has not begun when no caller waits for it any more never does."""

@@ -13,8 +13,9 @@ from oncelog_dedup import Deduplicator
 from oncelog_service.log import topic_log
 from oncelog_service.log.read import pages, polls
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, Encoding, Page
+from oncelog_service.reading import Scans
 from oncelog_service.storage.memory import Disk
-from tests.service.house import House, opened
+from tests.service.house import House, opened, turns
 from tests.world.clock import ManualClock
 from tests.world.polls import decoded
 
@@ -160,3 +161,31 @@ async def test_whoever_waits_behind_what_has_expired_waits() -> None:
         page = await waiting[1]
         assert isinstance(page, Page)
         assert len(page.messages) == 1
+
+
+async def test_a_large_page_keeps_its_place_until_it_is_left_and_an_empty_one_has_none(house: House) -> None:
+    scans = Scans()
+    with scans.place() as first:
+        assert not (await house.log.poll(ConsumeRequest(limit=1_000), AS_ONCELOG, place=first)).messages
+        assert not first.taken
+        await house.log.publish(PublishRequest([b"x"] * 200))
+        assert len(payloads(await house.log.poll(ConsumeRequest(limit=1_000), AS_ONCELOG, place=first))) == 200
+        assert first.taken
+        with scans.place() as second:
+            waits = asyncio.ensure_future(house.log.poll(ConsumeRequest(limit=1_000), AS_ONCELOG, place=second))
+            await turns()
+            assert not waits.done()
+            with scans.place() as small:
+                assert (await house.log.poll(ConsumeRequest(limit=10), AS_ONCELOG, place=small)).delivered == 10
+                assert not small.taken
+            first.leave()
+            assert (await waits).delivered == 200
+
+
+async def test_few_messages_that_are_large_take_a_place_and_are_all_there(house: House) -> None:
+    sent = [bytes([number]) * 200_000 for number in range(20)]
+    await house.log.publish(PublishRequest(sent))
+    with Scans().place() as place:
+        page = await house.log.poll(ConsumeRequest(limit=20), AS_ONCELOG, place=place)
+        assert place.taken
+    assert payloads(page) == sent

@@ -112,7 +112,7 @@ async def columns(call: Call) -> Answer:
         _optional_bool(call, "properties"),
         _optional_bool(call, "refuseExpired"),
     )
-    with call.service.scans.place() as place:
+    with call.service.scans.place_of_columns() as place:
         await place.take()
         return Answer(await ranges.columns(*asked), ONCELOG_AVRO)
 
