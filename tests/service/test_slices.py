@@ -168,8 +168,8 @@ async def test_a_large_page_keeps_its_place_until_it_is_left_and_an_empty_one_ha
     with scans.place() as first:
         assert not (await house.log.poll(ConsumeRequest(limit=1_000), AS_ONCELOG, place=first)).messages
         assert not first.taken
-        await house.log.publish(PublishRequest([b"x"] * 200))
-        assert len(payloads(await house.log.poll(ConsumeRequest(limit=1_000), AS_ONCELOG, place=first))) == 200
+        await house.log.publish(PublishRequest([b"x"] * (SLICE - 10)))
+        assert len(payloads(await house.log.poll(ConsumeRequest(limit=1_000), AS_ONCELOG, place=first))) == SLICE - 10
         assert first.taken
         with scans.place() as second:
             waits = asyncio.ensure_future(house.log.poll(ConsumeRequest(limit=1_000), AS_ONCELOG, place=second))
@@ -179,7 +179,7 @@ async def test_a_large_page_keeps_its_place_until_it_is_left_and_an_empty_one_ha
                 assert (await house.log.poll(ConsumeRequest(limit=10), AS_ONCELOG, place=small)).delivered == 10
                 assert not small.taken
             first.leave()
-            assert (await waits).delivered == 200
+            assert (await waits).delivered == SLICE - 10
 
 
 async def test_few_messages_that_are_large_take_a_place_and_are_all_there(house: House) -> None:
