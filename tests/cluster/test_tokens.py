@@ -27,8 +27,8 @@ def admin(twins: Instances) -> Carrying:
     """Somebody with every right, made at the first one and known to both."""
     here, there = twins.all
     made = Carrying(here.url).make("ada", "admin")
-    until(lambda: Carrying(there.url, made["secret"]).is_let_in, "the other one knows the first token")
-    assert not Carrying(there.url).is_let_in, "and is locked by it"
+    until(lambda: not Carrying(there.url).is_let_in, "the other one is locked by the first token")
+    assert Carrying(there.url, made["secret"]).is_let_in, "and knows it"
     return Carrying(here.url, made["secret"])
 
 
