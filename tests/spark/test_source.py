@@ -410,14 +410,18 @@ def test_filters_on_the_time_are_exact(log: Log) -> None:
         assert 0 < len(rows) < 8
 
 
-def test_a_reader_is_pickled_without_a_client_and_shows_no_token(log: Log) -> None:
-    log.publish(1)
-    for reader in (BatchReader(log.options(token="s3cret")), PushdownReader(log.options(token="s3cret"))):
-        partitions = reader.partitions()
-        assert len(rows_of(reader, partitions)) == 1
-        assert "s3cret" not in repr(partitions)
-        assert b"s3cret" not in pickle.dumps(partitions)
-        assert pickle.loads(pickle.dumps(reader)).partitions()[0].value == partitions[0].value
-    query = Query(log.options(startingOffsets="earliest", token="s3cret"))
-    query.steps()
-    assert "s3cret" not in json.dumps([query.offsets, query.reader.reportLatestOffset()])
+def test_a_reader_is_pickled_without_a_client_and_shows_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCELOG_TOKEN", "s3cret")
+    with running_service(token="s3cret") as service:
+        log = Log(service.url)
+        log.publish(1)
+        for reader in (BatchReader(log.options(token="s3cret")), PushdownReader(log.options(token="s3cret"))):
+            partitions = reader.partitions()
+            assert len(rows_of(reader, partitions)) == 1
+            assert "s3cret" not in repr(partitions)
+            assert b"s3cret" not in pickle.dumps(partitions)
+            assert pickle.loads(pickle.dumps(reader)).partitions()[0].value == partitions[0].value
+        query = Query(log.options(startingOffsets="earliest", token="s3cret"))
+        query.steps()
+        assert "s3cret" not in json.dumps([query.offsets, query.reader.reportLatestOffset()])
+        log.client.close()
