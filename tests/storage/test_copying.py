@@ -282,7 +282,7 @@ def test_thousands_of_leases_of_one_that_was_killed_are_taken_over_in_time(
 def test_of_two_copies_into_one_store_the_first_goes_on_and_a_killed_one_is_followed(store: Store, leases: LeaseTable) -> None:
     (before,) = gone(leases, "killed", COPY, url="oncelog on host, process 1")
     with Kept(store) as first:
-        with pytest.raises(Served, match="is copying or verifying it"):
+        with pytest.raises(Served, match="is at work on it"):
             Kept(store).__enter__()
         first.check()
         with pytest.raises(StoreFenced):
