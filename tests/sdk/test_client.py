@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -16,10 +17,12 @@ from oncelog.errors import (
     InvalidRequest,
     InvalidResponse,
     ResponseTimeout,
+    StaleMessageId,
     StorageUnavailable,
     TopicNotFound,
 )
 from oncelog.process.procedures import drive
+from oncelog.wire.media import JSON
 from oncelog.wire.models import Acknowledge, NamespacePolicies
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, problem
@@ -183,3 +186,21 @@ def test_what_may_have_been_done_is_not_done_again() -> None:
                 call("t")
             assert not caught.value.definite
         assert [request.method for request in fake.requests] == ["PUT", "DELETE", "DELETE"]
+
+
+@pytest.mark.parametrize("take_out", [lambda client: client.trim_topic("t", 5), lambda client: client.erase_message("t", 5)])
+def test_what_is_taken_out_again_after_a_lost_answer_is_of_the_same_topic(take_out: Callable[[Client], object]) -> None:
+    """It may have been deleted and made anew meanwhile, by somebody whose messages these are."""
+    generations: list[int] = []
+
+    def handle(request: Request) -> Answer | None:
+        if request.method == "GET":
+            stats = {"earliestOffset": 0, "upcomingOffset": 9, "lastMessageId": None, "deduplication": True, "producers": 0}
+            more = {"snapshotOffset": None, "replayed": 0, "cachedMessages": 0, "heldMessages": 0, "heldWritePointers": 0}
+            return Answer(200, json.dumps({"name": "t", "generation": 7, **stats, **more}).encode(), {"content-type": JSON})
+        generations.append(json.loads(request.body)["generation"])
+        return None if len(generations) == 1 else problem(400, "stale_message_id", generation=8)
+
+    with fake_server(handle) as server, Client(server.url) as client, pytest.raises(StaleMessageId):
+        take_out(client)
+    assert generations == [7, 7]

@@ -89,33 +89,45 @@ class AsyncApi(TokenCalls):
         """Delete topic, messages and producers. Raises TopicNotFound."""
         await self._delete(topic_path(namespace, topic))
 
-    async def trim_topic(self, topic: str, before: int | datetime, namespace: str = DEFAULT_NAMESPACE) -> int:
+    async def trim_topic(
+        self, topic: str, before: int | datetime, namespace: str = DEFAULT_NAMESPACE, *, generation: int | None = None
+    ) -> int:
         """Have everything before an offset or a time be gone, for good; the offset at which the log begins now.
 
         Readers find nothing of it any more from now on, and its rows leave the disk by and by. Offsets do not change, and no
         sequence id is forgotten. An offset may not lie beyond what is stable, and a time reaches as far as that. Idempotent.
 
-        Raises OffsetOutOfRange; TopicNotFound; ValueError for a time without a time zone.
+        ``generation``: the topic's, as :meth:`stats` tells it; without it that of this moment, which is asked for first: where an
+        answer is lost and the topic made anew meanwhile, the messages of the new one stay.
+
+        Raises OffsetOutOfRange; TopicNotFound; StaleMessageId: it is another generation; ValueError: a time without its zone.
         """
         if isinstance(before, datetime):
             if before.tzinfo is None:
                 raise ValueError(f"before {before} has no time zone; use datetime.now(UTC) or .astimezone()")
-            asked = as_request(TrimTopic, "a trim", before_time=ceil(before.timestamp() * 1000))
+            bound = {"before_time": ceil(before.timestamp() * 1000)}
         else:
-            asked = as_request(TrimTopic, "a trim", before_offset=before)
+            bound = {"before_offset": before}
+        asked = as_request(TrimTopic, "a trim", **bound, generation=generation or (await self.stats(topic, namespace)).generation)
         return parse(Trimmed, await self._post(topic_path(namespace, topic) + "/trim", asked, idempotent=True)).earliest_offset
 
-    async def erase_message(self, topic: str, at: int | MessageId, namespace: str = DEFAULT_NAMESPACE) -> ErasedMessage:
+    async def erase_message(
+        self, topic: str, at: int | MessageId, namespace: str = DEFAULT_NAMESPACE, *, generation: int | None = None
+    ) -> ErasedMessage:
         """Have the payload and the properties of one message be gone, named by its offset or by its id.
 
         They are gone for readers, and from the store's files. The message's place stays, with its key, its producer and its
         sequence id: readers are given it with an empty payload, and :attr:`oncelog.Message.erased` says so. Idempotent.
+        ``generation``: as of :meth:`trim_topic`; an id is of one generation by itself.
 
-        Raises OffsetOutOfRange, InvalidMessageId; MessagesExpired: it is deleted already. MessageInTransaction: abort that.
-        StorageFailed: earlier bytes may be left in files; repeat it.
+        Raises OffsetOutOfRange, InvalidMessageId; StaleMessageId: it is of another generation; MessagesExpired: it is deleted
+        already. MessageInTransaction: abort that. StorageFailed: earlier bytes may be left in files; repeat it.
         """
-        by_id = isinstance(at, MessageId)
-        asked = as_request(EraseMessage, "an erasure", **({"message_id": at} if by_id else {"offset": at}))
+        if isinstance(at, MessageId):
+            where: dict[str, object] = {"message_id": at, "generation": generation}
+        else:
+            where = {"offset": at, "generation": generation or (await self.stats(topic, namespace)).generation}
+        asked = as_request(EraseMessage, "an erasure", **where)
         return parse(ErasedMessage, await self._post(topic_path(namespace, topic) + "/erase", asked, idempotent=True))
 
     async def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:

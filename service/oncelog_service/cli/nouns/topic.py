@@ -114,8 +114,9 @@ def trim(
 ) -> None:
     """Take everything before an offset or a time out of a topic, for good."""
     bound = parse_bound(before, "--before")
+    generation = session.client.stats(topic, session.namespace).generation  # of the topic that is asked about
     session.confirm(f"Trim {session.namespace}/{topic}? All messages before {before} are gone, for good.", yes)
-    earliest = session.client.trim_topic(topic, bound, session.namespace)
+    earliest = session.client.trim_topic(topic, bound, session.namespace, generation=generation)
     value = {"namespace": session.namespace, "topic": topic, "earliest_offset": earliest}
     session.out.result(value, f"topic {session.namespace}/{topic} begins at offset {earliest}")
 
@@ -135,8 +136,9 @@ def erase(
         raise typer.BadParameter("name the message by --offset or by --message-id, one of them")
     at = parse_message_id(message_id, "--message-id") if message_id is not None else offset
     assert at is not None
+    generation = session.client.stats(topic, session.namespace).generation
     session.confirm(f"Erase what the message at {at} of {session.namespace}/{topic} says, for good?", yes)
-    erased = session.client.erase_message(topic, at, session.namespace)
+    erased = session.client.erase_message(topic, at, session.namespace, generation=generation)
     value = {"namespace": session.namespace, "topic": topic, **erased.model_dump(mode="json")}
     session.out.result(value, f"the message at offset {erased.offset} of {session.namespace}/{topic} is erased")
 
