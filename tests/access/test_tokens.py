@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,14 @@ import pytest
 from oncelog.errors import Unauthorized
 from oncelog_service.access.access import Access
 from oncelog_service.access.grants import Right
+from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import StoreError
 from tests.access.carrying import Carrying
-from tests.patience import until
+from tests.patience import PATIENCE, until
 from tests.rest.talk import assert_problem
 from tests.world.clock import ManualClock
-from tests.world.disk import crashed, disarm
+from tests.world.disk import HeldStore, crashed, disarm
 from tests.world.service import RunningService, ServiceProcess, running_service
 
 TOPIC = "/v1/namespaces/default/topics/t"
@@ -272,6 +274,29 @@ def test_a_token_is_durable_when_it_is_answered_and_no_file_holds_its_secret(sto
         assert bare not in held
         assert [each for each in files if bare.encode() in each.read_bytes()] == []
     assert made["id"] in (tmp_path / "audit.jsonl").read_text()
+
+
+def test_what_was_handed_over_by_a_caller_who_has_gone_is_known_beside_the_next(clock: ManualClock) -> None:
+    store = HeldStore(Disk())
+
+    async def two(service: Service) -> None:
+        store.may.clear()
+        store.asked.clear()
+        gone = asyncio.ensure_future(service.access.create("gone", ["read:*/*"], None))
+        assert await asyncio.to_thread(store.asked.wait, PATIENCE)
+        gone.cancel()
+        await asyncio.wait([gone])
+        following = asyncio.ensure_future(service.access.revoke(old["id"]))
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        store.may.set()
+        await following
+
+    with running_service(clock=clock, open_store=lambda: store) as service:
+        ada = Carrying(service.url).holding("ada", "admin")
+        old = ada.make("old", "read:*/*")
+        service.on_loop(two)
+        assert [each["name"] for each in ada.good("GET", "/v1/tokens")] == ["ada", "gone"]
 
 
 def test_while_the_store_is_closed_nothing_is_changed_and_tokens_hold(clock: ManualClock) -> None:

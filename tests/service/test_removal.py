@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Event
 from typing import Any
 
 import pytest
@@ -15,9 +14,10 @@ from oncelog.wire.models import EraseMessage, TrimTopic
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.log.keep import removal
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import Batch, Store, StoreError, Table
+from oncelog_service.storage.port import Store, StoreError, Table
 from tests.patience import PATIENCE
 from tests.service.house import House, crashed, numbered, oldest, opened, turns
+from tests.world.disk import HeldStore
 from tests.world.polls import read_all
 
 
@@ -95,24 +95,10 @@ async def test_a_row_that_is_to_be_deleted_does_not_come_again_with_its_erasure(
         assert house.log.dedup.last_persisted("p") is not None
 
 
-class Held(MemoryStore):
-    """Writes when it may."""
-
-    def __init__(self, disk: Disk) -> None:
-        super().__init__(disk)
-        self.may, self.asked = Event(), Event()
-        self.may.set()
-
-    def write(self, batches: Sequence[Batch]) -> None:
-        self.asked.set()
-        assert self.may.wait(PATIENCE)
-        super().write(batches)
-
-
 @pytest.mark.parametrize("then", ["trim", "delete", "erase"])
 async def test_what_was_handed_over_by_a_caller_who_has_gone_is_not_undone_by_the_next(then: str) -> None:
     disk = Disk()
-    store = Held(disk)
+    store = HeldStore(disk)
     async with opened(disk, clean=False, store=store) as house:
         removal = house.log.removal
         await house.log.publish(numbered([b"a"], "p", 0))

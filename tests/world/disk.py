@@ -126,3 +126,17 @@ class Twin(MemoryStore):
     def _apply(self, batches: Sequence[Batch]) -> None:
         super()._apply(batches)
         self._sql.write(batches)
+
+
+class HeldStore(MemoryStore):
+    """Writes when it may."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.may, self.asked = threading.Event(), threading.Event()
+        self.may.set()
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.asked.set()
+        assert self.may.wait(PATIENCE)
+        super().write(batches)

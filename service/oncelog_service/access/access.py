@@ -77,10 +77,9 @@ class Access:
 
     def _signed(self, issuer: Issuer, bearer: bytes, digest: bytes) -> Principal:
         """Who carries a signed token: with the grants that it claims, and those of the rows of its name. Raises Unauthorized."""
-        now_ms = self._now_ms()
-        signed = issuer.verified(bearer, digest, now_ms)
+        signed = issuer.verified(bearer, digest, self._now_ms())
         name = signed.principal.name
-        held = (*(principal for token, principal in self._by_name.get(name, ()) if token.holds(now_ms)),)
+        held = self._held(name)
         if held:
             if signed.together is None or signed.together[0] != held:
                 together = Principal(name, [grant for each in (signed.principal, *held) for grant in each.grants])
@@ -91,11 +90,15 @@ class Access:
         return signed.principal
 
     def _named(self, name: str) -> Principal:
-        now_ms = self._now_ms()
-        held = [principal for token, principal in self._by_name.get(name, ()) if token.holds(now_ms)]
+        held = self._held(name)
         if not held:
             raise Unauthorized(f"nothing is granted to {name[:100]!r}; `oncelog token create` does it")
         return held[0] if len(held) == 1 else Principal(name, [grant for each in held for grant in each.grants])
+
+    def _held(self, name: str) -> tuple[Principal, ...]:
+        """What the rows of a name grant at this moment."""
+        now_ms = self._now_ms()
+        return (*(principal for token, principal in self._by_name.get(name, ()) if token.holds(now_ms)),)
 
     @property
     def own_token(self) -> str | None:
@@ -122,12 +125,15 @@ class Access:
 
     @asynccontextmanager
     async def _changes(self) -> AsyncIterator[Writer]:
-        """One change at a time, over all instances, on what all have changed so far. Raises StorageUnavailable."""
+        """One change at a time, over all instances, on what all have changed so far; also a caller who has gone and had handed
+        something over. Raises StorageUnavailable, StorageFailed."""
         async with self._changing:
             if self._opened is None:
                 raise StorageUnavailable("the store is not open yet; nothing was done")
             store, writer, leases = self._opened
             async with held_briefly(leases, SETUP) as lease:
+                writer.check()
+                await writer.drained()
                 try:
                     self._index(await asyncio.to_thread(read_tokens, store))
                 except StoreError as error:
