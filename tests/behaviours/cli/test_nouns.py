@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Client, Producer
+from oncelog import Client, Producer, Reader
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from tests.behaviours.cli.support import interrupted, process, run, value
 from tests.world.service import RunningService, free_port, running_service
@@ -80,6 +80,24 @@ def test_trim_and_erase(client: Client) -> None:
     assert [each["offset"] for each in found] == [1, 2, 3]
     check(client, ("topic trim t --before 2100-01-01T00:00:00Z --yes", {"earliest_offset": 4}))
     assert lines_of(run("read", "t", "--from", "4", "--json", url=client.url)) == []
+
+
+@pytest.mark.parametrize("command", ["topic trim t --before 1", "topic erase t --offset 0"])
+def test_a_topic_that_is_made_anew_while_somebody_is_asked_keeps_its_messages(
+    client: Client, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(_: str) -> bool:
+        client.delete_topic("t")
+        client.create_topic("t")
+        Producer("t", client=client).send(b"new")
+        return True
+
+    client.create_topic("t")
+    Producer("t", client=client).send(b"old")
+    monkeypatch.setattr("oncelog_service.cli.session._asked", answered)
+    check(client, (command, (1, {"code": "stale_message_id"})))
+    with Reader("t", client=client, timeout=0) as reader:
+        assert [(each.offset, each.value) for each in reader] == [(0, b"new")]
 
 
 def lines_of(result: Any) -> list[dict[str, Any]]:
