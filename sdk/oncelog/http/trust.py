@@ -94,7 +94,7 @@ class Trust:
         """What differs once a file was written, or another one put in its place; of a context that the caller made: nothing."""
         if self.given is not None:
             return None
-        return [_stamp(each) for each in (self.ca, self.certificate, self.key) if each is not None]
+        return [stamp(each) for each in (self.ca, self.certificate, self.key) if each is not None]
 
     def _made(self) -> ssl.SSLContext:
         ca = certifi.where() if self.ca is None else self.ca
@@ -111,7 +111,8 @@ class Trust:
         return context
 
 
-def _stamp(path: str) -> object:
+def stamp(path: str) -> object:
+    """What differs once a file was written, or another one put in its place."""
     try:
         found = os.stat(path)
     except OSError as error:

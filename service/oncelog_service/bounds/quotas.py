@@ -111,12 +111,14 @@ class Quotas:
     def __init__(self, whose: str, rates: Rates) -> None:
         """``whose``: as a refusal says it."""
         self._whose = whose
+        self.are_limited = rates != UNLIMITED
+        """Else nothing need be counted."""
         self._rates = rates
         self._held: dict[Hashable, Quota] = {}
 
     def admit(self, holder: Hashable, messages: int, size: int, now: float) -> None:
         """Count what a holder sends. Raises QuotaExceeded; then nothing is counted."""
-        if self._rates == UNLIMITED:
+        if not self.are_limited:
             return
         quota = self._held.get(holder)
         if quota is None:

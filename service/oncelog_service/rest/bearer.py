@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-
 _SCHEME = b"bearer"
 
 
@@ -14,8 +12,3 @@ def bearer_of(header: bytes) -> bytes | None:
     """
     scheme, _, token = header.partition(b" ")
     return token.strip(b" \t") or None if scheme.lower() == _SCHEME else None
-
-
-def same_token(given: bytes | None, expected: bytes) -> bool:
-    """Whether this is the token, in constant time: how long it takes would else say how much of a guess is right."""
-    return given is not None and hmac.compare_digest(given, expected)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from oncelog.http.trust import stamp
 from oncelog_service.background import Background
 from oncelog_service.config import Settings
 
@@ -84,15 +84,7 @@ class Certificates:
 
     def _state(self) -> tuple[object, ...]:
         """What differs once a file was written, or another one put in its place."""
-        return tuple(_stamp(each) for each in self._files if each is not None)
-
-
-def _stamp(path: str) -> object:
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        return error.errno
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+        return tuple(stamp(each) for each in self._files if each is not None)
 
 
 def _context(certificate: str, key: str | None, client_ca: str | None) -> ssl.SSLContext:

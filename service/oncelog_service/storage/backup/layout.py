@@ -11,7 +11,7 @@ from oncelog_service.storage.files.directory import sync_directory, sync_file
 from oncelog_service.storage.files.end_file import EndFile, beside
 from oncelog_service.storage.port import StoreDamaged
 
-LEVELDB, SQLITE = "leveldb", "sqlite"
+LEVELDB = "leveldb"
 DATABASE = "database"
 
 
