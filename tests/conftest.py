@@ -21,6 +21,7 @@ from tests.world.service import RunningService, running_service
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
+    from tests.world.certificates import Authority
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("default")
@@ -102,6 +103,14 @@ def _killed_jvms_leave_nothing_behind(tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A CA that signs whatever it is asked to."""
+    from tests.world.certificates import Authority
+
+    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture

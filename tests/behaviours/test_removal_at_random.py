@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from oncelog_service.log.scan import expired_rows
 from oncelog_service.log.verify import verify_log
 from oncelog_service.storage.memory import Disk
 from tests.service.house import PREFIX, House, crashed, opened
+from tests.service.undecided import Undecided
 from tests.world.clock import ManualClock
 from tests.world.polls import decoded
 
@@ -43,17 +44,10 @@ class Written:
 
 
 @dataclass
-class Model:
+class Model(Undecided[Written]):
     """What must be."""
 
-    log: list[Written] = field(default_factory=list)
     begin: int = 0
-    undecided: set[int] = field(default_factory=set)
-    rolled_back: set[int] = field(default_factory=set)
-
-    @property
-    def stable(self) -> int:
-        return next((offset for offset, each in enumerate(self.log) if each.pointer in self.undecided), len(self.log))
 
 
 class Run:
@@ -178,14 +172,7 @@ class Run:
         self.model.log += written
 
     async def _end(self, at: int, commit: bool) -> None:
-        if not self.model.undecided:
-            return
-        pointer = sorted(self.model.undecided)[at % len(self.model.undecided)]
-        await (self._house.transactions.commit(pointer) if commit else self._house.transactions.abort(pointer))
-        await self._house.log.settle(pointer, commit)
-        self.model.undecided.discard(pointer)
-        if not commit:
-            self.model.rolled_back.add(pointer)
+        await self.model.end(self._house, at, commit)
 
     async def _trim(self, at: int, by_time: bool) -> None:
         model, removal = self.model, self._house.log.removal

@@ -19,6 +19,7 @@ from oncelog.wire.transaction import TransactionType
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from tests.service.house import House, crashed, opened
+from tests.service.undecided import Undecided
 from tests.world.clock import ManualClock
 from tests.world.polls import decoded
 
@@ -47,19 +48,12 @@ class Taken:
 
 
 @dataclass
-class Model:
+class Model(Undecided[Written]):
     """What must be."""
 
-    log: list[Written] = field(default_factory=list)
-    undecided: set[int] = field(default_factory=set)
-    rolled_back: set[int] = field(default_factory=set)
     cursors: dict[str, int] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     consumers: list[Taken] = field(default_factory=list)
-
-    @property
-    def stable(self) -> int:
-        return next((offset for offset, each in enumerate(self.log) if each.pointer in self.undecided), len(self.log))
 
     def deliverable(self, first: int, stable: int) -> list[int]:
         return [offset for offset in range(first, stable) if self.log[offset].pointer not in self.rolled_back]
@@ -116,14 +110,7 @@ class Run:
         self.model.log += [Written(bytes(MessageId(first[0], first[1] + step)), pointer) for step in range(count)]
 
     async def _end(self, at: int, commit: bool) -> None:
-        if not self.model.undecided:
-            return
-        pointer = sorted(self.model.undecided)[at % len(self.model.undecided)]
-        await (self._house.transactions.commit(pointer) if commit else self._house.transactions.abort(pointer))
-        await self._house.log.settle(pointer, commit)
-        self.model.undecided.discard(pointer)
-        if not commit:
-            self.model.rolled_back.add(pointer)
+        await self.model.end(self._house, at, commit)
 
     # --- consumers
 

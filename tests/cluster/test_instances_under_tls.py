@@ -14,11 +14,6 @@ from tests.world.certificates import Authority, Issued
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def secured(ca: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
     own = ca.service()
     told = {**own.tls, "tls_client_ca": ca.file, "ca": ca.file, "cert": own.certificate, "key": own.key, "token": "s3cret"}

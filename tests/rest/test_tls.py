@@ -40,16 +40,6 @@ STATS = "/v1/namespaces/default/topics/t/stats"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("certificates")
-
-
-@pytest.fixture(scope="module")
-def ca(place: Path) -> Authority:
-    return Authority(place)
-
-
-@pytest.fixture(scope="module")
 def issued(ca: Authority) -> Issued:
     return ca.service()
 
@@ -335,9 +325,9 @@ def test_with_a_client_ca_nobody_is_let_in_who_shows_nothing_even_before_anythin
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_certificate_that_is_shown_must_be_good(
-    ca: Authority, asking: RunningService, place: Path, version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture
+    ca: Authority, asking: RunningService, version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture
 ) -> None:
-    of_others = Authority(place, "strangers")
+    of_others = Authority(ca.folder, "strangers")
     for bad in (
         of_others.issue("stranger", common_names=["alice"]),
         ca.issue("expired", common_names=["alice"], ends=timedelta(hours=-1)),

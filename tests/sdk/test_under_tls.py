@@ -34,18 +34,8 @@ from tests.world.service import RunningService, ServiceProcess, running_service
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("certificates")
-
-
-@pytest.fixture(scope="module")
-def ca(place: Path) -> Authority:
-    return Authority(place)
-
-
-@pytest.fixture(scope="module")
-def stranger(place: Path) -> Authority:
-    return Authority(place, "stranger")
+def stranger(ca: Authority) -> Authority:
+    return Authority(ca.folder, "stranger")
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +89,12 @@ def test_sdk_and_twin_publish_and_read_by_certificate(ca: Authority, asking: Run
 
 
 def test_the_command_line_takes_options_and_the_environment(
-    ca: Authority, asking: RunningService, alice: Issued, place: Path, monkeypatch: pytest.MonkeyPatch
+    ca: Authority, asking: RunningService, alice: Issued, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = asking.url
     options = ("--ca", ca.file, "--cert", alice.certificate, "--cert-key", alice.key)
     assert run("topic", "create", "cli", *options, url=url).exit_code == 0
-    both = place / "both.pem"
+    both = ca.folder / "both.pem"
     both.write_bytes(Path(alice.certificate).read_bytes() + Path(alice.key).read_bytes())
     environment = {"ONCELOG_CA": ca.file, "ONCELOG_CERT": alice.certificate, "ONCELOG_KEY": alice.key}
     assert run("publish", "cli", "one", url=url, env=environment).exit_code == 0
@@ -261,7 +251,7 @@ def test_an_alert_behind_an_answer_says_nothing_about_what_was_done(ca: Authorit
 
 
 def test_a_client_shows_its_new_certificate_and_keeps_the_old_one_while_the_new_is_of_no_use(
-    ca: Authority, asking: RunningService, place: Path, caplog: pytest.LogCaptureFixture
+    ca: Authority, asking: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = ca.issue("live", common_names=["alice"], ends=timedelta(seconds=-1))  # the service refuses it
     trust = Trust.chosen(ca.file, live.pair)

@@ -19,11 +19,6 @@ pytestmark = pytest.mark.wide
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def worker(ca: Authority) -> Issued:
     return ca.issue("worker", uris=["spiffe://example.org/spark"])
 

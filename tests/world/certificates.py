@@ -43,7 +43,7 @@ class Authority:
     """A CA, in ``<name>.pem``."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
-        self._folder = folder
+        self.folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
@@ -78,7 +78,7 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(False, None), True)
         ours = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = builder.add_extension(ours, False)
-        found = Issued(str(self._folder / f"{file}.pem"), str(self._folder / f"{file}.key"))
+        found = Issued(str(self.folder / f"{file}.pem"), str(self.folder / f"{file}.key"))
         _write(found.certificate, builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         kind = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         _write(found.key, key.private_bytes(serialization.Encoding.PEM, *kind))
