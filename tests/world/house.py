@@ -10,7 +10,6 @@ from typing import Any, Literal
 import requests
 
 from oncelog import Client
-from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from tests.patience import PATIENCE, until
@@ -167,15 +166,11 @@ class House:
 
     def settle(self) -> None:
         """Return when the service has told its topics of every transaction that has ended."""
-        until(lambda: not self.service.on_loop(_unsettled))
+        self.service.settled()
 
     def now(self) -> list[str]:
         """The payloads that a transaction which begins now is delivered."""
         return self.topic.seen(self.client.start_transaction())
-
-
-async def _unsettled(service: Service) -> int:
-    return len(await service.transactions.unacknowledged(0))
 
 
 def told(found: Told) -> str:

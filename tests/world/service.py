@@ -52,6 +52,10 @@ class RunningService:
         """Run a coroutine where the service lives and hand back its result."""
         return asyncio.run_coroutine_threadsafe(make(self.service), self.loop).result(seconds)
 
+    def settled(self) -> None:
+        """Return when the service has told its topics of every transaction that has ended."""
+        until(lambda: not self.on_loop(lambda service: service.transactions.unacknowledged(0)))
+
 
 @contextmanager
 def running_service(
