@@ -29,7 +29,7 @@ def sdk_errors() -> str:
 
 
 def settings() -> str:
-    """Every setting, its option and its variable."""
+    """Every setting, its option and its variable; its key in a file is the variable in small letters, without its beginning."""
     rows = []
     for name, field in Settings.model_fields.items():
         option = "--" + name.replace("_", "-")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from oncelog_service.clock import Clock, SystemClock
-from oncelog_service.config import Settings
+from oncelog_service.config import Settings, open_file
 from oncelog_service.rest.application import Application
 from oncelog_service.rest.bounds.descriptors import raise_limit
 from oncelog_service.rest.certificates import Certificates
@@ -60,13 +60,22 @@ def check_exposure(settings: Settings, tokens: int = 0) -> None:
     )
 
 
-def _warn_of_readers(settings: Settings) -> None:
-    if not settings.is_local and settings.tls_certificate is None:
-        _log.warning(
-            "listening on %s without TLS: tokens, messages and answers can be read and changed wherever they pass. Name a "
-            "certificate (--tls-certificate), or let nobody reach this port but a proxy that speaks TLS",
-            settings.host,
-        )
+def readers_warning(settings: Settings) -> str | None:
+    """What is said where others can read along."""
+    if settings.is_local or settings.tls_certificate is not None:
+        return None
+    return (
+        f"listening on {settings.host} without TLS: tokens, messages and answers can be read and changed wherever they pass. "
+        "Name a certificate (--tls-certificate), or let nobody reach this port but a proxy that speaks TLS"
+    )
+
+
+def _warn(settings: Settings) -> None:
+    readers = readers_warning(settings)
+    if readers is not None:
+        _log.warning("%s", readers)
+    if settings.exposed_file is not None:
+        _log.warning("%s", open_file(settings.exposed_file))
 
 
 async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
@@ -77,7 +86,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
         cannot be opened. OSError: the port is taken.
     """
     Certificates.of(settings)
-    _warn_of_readers(settings)
+    _warn(settings)
     sys.setswitchinterval(_SWITCH_SECONDS)
     raise_limit()
     listener = listen(settings)

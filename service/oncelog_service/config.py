@@ -1,20 +1,24 @@
-"""Settings: each an option of `oncelog serve` and an ONCELOG_… variable. The table in docs/settings.md is checked against it."""
+"""Settings: each an option of `oncelog serve`, an ONCELOG_… variable, and a key of a config file (sources.py).
+
+The table in docs/settings.md is checked against it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_serializer, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from oncelog.http.credentials import secret_in, shown
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.log.limits import Limits
+from oncelog_service.sources import Origin, Sources
 from oncelog_service.storage.open import shown as shown_store
 from oncelog_service.storage.open import store_opener
 from oncelog_service.transactions.limits import TransactionLimits
@@ -32,8 +36,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="ONCELOG_",
-        extra="ignore",
+        extra="forbid",  # a key of the file that is written wrongly must not be taken for one that is not there
         frozen=True,
+        allow_inf_nan=False,
         use_attribute_docstrings=True,
         hide_input_in_errors=True,  # passwords and tokens
     )
@@ -41,6 +46,8 @@ class Settings(BaseSettings):
     only_transactions: ClassVar[bool] = False
     """Whether it answers for transactions only, as `oncelog tx-serve` does."""
 
+    config: Path | None = None
+    """File in TOML with settings, named as in the variables but in small letters and without `ONCELOG_`."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(default=7070, ge=0, le=65_535)
@@ -156,10 +163,31 @@ class Settings(BaseSettings):
     """Topics that a namespace may have; none: as many as are made."""
     max_producers_per_topic: int | None = Field(default=None, ge=1, le=100_000)
     """Names of producers that a topic may have, opened or published under, assigned ones too; none: as many as come."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged: this and what is worse."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)
     """… and its body in this time."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: object, **__: object
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Called by pydantic. Raises BadConfigFile."""
+        return (Sources(settings_cls, init_settings(), SECRETS),)
+
+    @classmethod
+    def origins(cls, given: Mapping[str, Any]) -> dict[str, Origin]:
+        """Where the value of each setting comes from, with these options. Raises BadConfigFile."""
+        return Sources(cls, given, SECRETS).origins()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_number(cls, value: object, about: ValidationInfo) -> object:
+        if isinstance(value, bool) and cls.model_fields[about.field_name or ""].annotation is not bool:
+            raise ValueError("Input should be a number or a text, no truth value")  # which Python takes for 0 or 1
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -168,7 +196,7 @@ class Settings(BaseSettings):
         for name in SECRETS:
             path = given.get(f"{name}_file")
             if path and given.get(name) is None:
-                read[name] = secret_in(path, f"ONCELOG_{name.upper()}_FILE")
+                read[name] = secret_in(path, f"{name}_file")
         return {**given, **read}
 
     @field_validator(*SECRETS, mode="before")
@@ -241,6 +269,15 @@ class Settings(BaseSettings):
                 raise ValueError(f"not the name of a host: {each.strip()!r}; it looks like logs.example.org or logs:8080")
         return named
 
+    @property
+    def exposed_file(self) -> Path | None:
+        """The config file, where a secret stands in it and others on this machine may read it."""
+        if self.config is None or not self.config.stat().st_mode & 0o077:
+            return None
+        told = Sources(type(self), {"config": self.config}, SECRETS).in_file()
+        in_urls = shown_store(str(told.get("store"))) != str(told.get("store")) or "@" in str(told.get("transactions_url"))
+        return self.config if in_urls or "token" in told or "transactions_token" in told else None
+
     def url_of(self, host: str, port: int) -> str:
         """Returns the URL of the service at an address that it listens on."""
         return f"http{'' if self.tls_certificate is None else 's'}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -297,6 +334,11 @@ class Settings(BaseSettings):
             deduplication=self.deduplication,
             check_expected_offsets=self.check_expected_offsets,
         )
+
+
+def open_file(path: Path) -> str:
+    """What is said of a file of settings with secrets that others may read."""
+    return f"secrets stand in {path}, and others on this machine may read it; close it: chmod go= {path}"
 
 
 class TransactionServiceSettings(Settings):

@@ -30,8 +30,9 @@ NOT_RUN = {
     "oncelog pipeline ": "starts a Spark of its own, which takes long; tests/spark runs the pipelines, and how they are called",
 }
 """Commands of shell blocks that are not run, by how they begin, and why."""
-SHOWN_ONLY = {"text", "json", "ini"}
-"""Languages of blocks that show something. JSON right behind a command is held against what the command prints."""
+SHOWN_ONLY = {"text", "json", "ini", "toml"}
+"""Languages of blocks that show something. TOML is a file of settings, read in tests/behaviours/cli/test_config.py. JSON right
+behind a command is held against what the command prints."""
 RUN_ELSEWHERE = {
     "docs/benchmarks.md": "benchmarks",
     "docs/securing.md": "tests/scenarios/test_securing.py",

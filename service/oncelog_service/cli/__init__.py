@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import oncelog
-from oncelog_service.cli import inspect, outbox, pipeline, publish, read, serve, status
+from oncelog_service.cli import configuration, inspect, outbox, pipeline, publish, read, serve, status
 from oncelog_service.cli.nouns import atomic, cluster, namespace, producer, subscription, token, topic, tx
 from oncelog_service.cli.stores import commands
 
@@ -49,6 +49,7 @@ app.add_typer(atomic.group, name="atomic")
 app.add_typer(outbox.group, name="outbox")
 app.add_typer(pipeline.group, name="pipeline")
 serve.register_alone(app)
+configuration.register(app)
 commands.register(app)
 status.register(app)
 cluster.register(app)

@@ -1,6 +1,6 @@
 """`oncelog serve`, and `oncelog tx-serve`, the transaction service alone: every setting an option.
 
-What is not given comes from ONCELOG_… in the environment, else it is the default.
+What is not given comes from ONCELOG_… in the environment, from a config file, else it is the default.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Annotated, Any, Optional
+from typing import Any
 
 import typer
-from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from oncelog.errors import TopicDamaged
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.session import ERROR, Json, as_command
-from oncelog_service.cli.values import Switch
+from oncelog_service.cli.settings import setting_option, settings_from
 from oncelog_service.config import Settings, TransactionServiceSettings
 from oncelog_service.storage.open import path_of, shown
 from oncelog_service.storage.port import StoreDamaged, StoreError
@@ -34,6 +32,7 @@ _M_MMAP_THRESHOLD = -3
 _MAPPED_APART_BYTES = 2**20
 
 ALONE = (
+    "config",
     "host",
     "port",
     "store",
@@ -54,12 +53,14 @@ ALONE = (
     "transaction_timeout_seconds",
     "max_transaction_timeout_seconds",
     "max_transaction_lifetime_seconds",
+    "log_level",
     "header_timeout_seconds",
     "body_timeout_seconds",
 )
 """The settings that a transaction service alone has a use for."""
 
 
+_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 IN_USE = "in use by another process"
 
 
@@ -75,7 +76,7 @@ def register_alone(app: typer.Typer) -> None:
 
 def _register(app: typer.Typer, name: str, run: Callable[..., None], kind: type[Settings], settings: Iterable[str]) -> None:
     """Add a command, its options made from the fields of the settings."""
-    options = [_setting_option(each, kind.model_fields[each]) for each in settings]
+    options = [setting_option(each, kind.model_fields[each]) for each in settings]
     options.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, annotation=Json, default=False))
     as_command(app, name, run, options, run.__doc__ or "")
 
@@ -94,31 +95,13 @@ def tx_serve(as_json: bool, **given: Any) -> None:
 
 def _run_until_stopped(settings: Settings, as_json: bool) -> None:
     """Serve; a reason why it cannot begin is one sentence and exit code 1."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr, format=_LINE)
     # Until the server listens to signals itself, and again after it, SIGTERM is what Ctrl-C is: the store gets closed.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     detail = _served(settings, lambda url: _announce(url, settings, as_json))
     if detail is not None:
         Output(as_json).failure({"title": "Cannot serve", "code": "cannot_serve", "detail": detail}, f"error: {detail}")
         raise typer.Exit(ERROR)
-
-
-def settings_from(given: dict[str, object], kind: type[Settings] = Settings) -> Settings:
-    """Settings with these options. Raises BadParameter for a value, of an option or of the environment, that is none."""
-    try:
-        return kind(**given)  # type: ignore[arg-type]
-    except ValidationError as error:
-        first = error.errors()[0]
-        if not first["loc"]:
-            raise typer.BadParameter(first["msg"].removeprefix("Value error, ")) from None
-        name = str(first["loc"][0])
-        source = _flag(name) if name in given else f"ONCELOG_{name.upper()}"
-        raise typer.BadParameter(first["msg"].removeprefix("Value error, "), param_hint=source) from None
-
-
-def _flag(name: str) -> str:
-    """The option of a setting."""
-    return "--" + name.replace("_", "-")
 
 
 def data_of(store: str) -> str:
@@ -196,16 +179,3 @@ def _announce(url: str, settings: Settings, as_json: bool) -> None:
         print(line, flush=True)
     except OSError as error:
         logging.getLogger(__name__).warning("stdout cannot be written: %s", error)
-
-
-def _setting_option(name: str, field: FieldInfo) -> inspect.Parameter:
-    """A setting as an option."""
-    default = "" if field.default is None or field.default_factory is not None else f", default {_shown(field.default)}"
-    text = f"{field.description} (env ONCELOG_{name.upper()}{default})"
-    kind = Switch if field.annotation is bool else field.annotation if field.annotation in (int, float) else str
-    annotation = Annotated[Optional[kind], typer.Option(_flag(name), help=text, show_default=False)]  # type: ignore[valid-type]  # noqa: UP045
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
-
-
-def _shown(value: object) -> str:
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -17,7 +17,8 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "cli.md").read_text()
 _EVERYWHERE, *_SECTIONS = re.split(r"^## `(?=oncelog )", PAGE, flags=re.MULTILINE)
 SECTIONS = {section.partition("`")[0]: section for section in _SECTIONS}
-SECTIONS["oncelog serve"] += (DOCS / "settings.md").read_text()  # which has its options
+for each in ("oncelog serve", "oncelog config show"):
+    SECTIONS[each] += (DOCS / "settings.md").read_text()  # which has its options
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -14,8 +14,8 @@ from oncelog.errors import TopicDamaged, TopicNotFound
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Verification
 from oncelog_service.cli.output import Output, progress_bar
-from oncelog_service.cli.serve import settings_from
 from oncelog_service.cli.session import FAILED, Session
+from oncelog_service.cli.settings import settings_from
 from oncelog_service.cli.stores.opening import check_store, ending, opening, served_named
 from oncelog_service.clock import SystemClock
 from oncelog_service.cluster.unserved import Unserved
