@@ -116,7 +116,8 @@ def _warn_of_files(store: str) -> None:
 def build_server(service: Service) -> Server:
     """Builds what answers HTTP for a service. Raises BadCertificate."""
     routes = (*TRANSACTION_ROUTES, *STATUS_ROUTES) if service.settings.only_transactions else ROUTES
-    return Server(Application(service, routes), service.settings, service.background, service.traffic)
+    application = Application(service, routes)
+    return Server(application, service.settings, service.background, service.traffic, application.watch)
 
 
 @contextmanager

@@ -20,6 +20,10 @@ class Clock(Protocol):
         """Seconds on a clock that is not set, and goes on while this process, or the machine, is stopped."""
         ...
 
+    def behind_ms(self) -> int:
+        """How far the machine's clock was set back: it is so far behind what :meth:`now_ms` has answered."""
+        ...
+
 
 class SystemClock:
     """The machine's clock."""
@@ -33,6 +37,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.clock_gettime(_CLOCK)
+
+    def behind_ms(self) -> int:
+        return max(0, self._last_ms - time.time_ns() // 1_000_000)
 
 
 class RunningClock:

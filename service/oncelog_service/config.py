@@ -165,6 +165,12 @@ class Settings(BaseSettings):
     """Names of producers that a topic may have, opened or published under, assigned ones too; none: as many as come."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged: this and what is worse."""
+    alarm_held_seconds: float = Field(default=60.0, gt=0)
+    """A topic that a transaction holds back for so long is an alarm."""
+    alarm_lag_messages: int = Field(default=1_000, ge=1)
+    """A subscription with so many messages before it …"""
+    alarm_lag_seconds: float = Field(default=300.0, gt=0)
+    """… whose oldest is so old is an alarm."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)

@@ -22,6 +22,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -35,6 +37,8 @@ from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, Store
 
 _log = logging.getLogger(__name__)
 
+_TIMES = 1_024
+"""Writes of which it is kept how long they took."""
 LAZY_SECONDS = 0.05
 """How long a lazy submission waits for a write it can join."""
 
@@ -65,6 +69,7 @@ class _State:
         self.closed = False
         self.groups = 0
         self.submissions = 0
+        self.times: deque[float] = deque(maxlen=_TIMES)
 
 
 class Writer:
@@ -126,6 +131,11 @@ class Writer:
     def submissions(self) -> int:
         """What those writes carried: submissions, and what joined them."""
         return self._state.submissions
+
+    def take_times(self) -> list[float]:
+        """Seconds that each synced write took, of the newest since this was called last."""
+        times, self._state.times = self._state.times, deque(maxlen=_TIMES)
+        return list(times)
 
     def submit(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Queue a batch. ``on_written`` runs on the event loop once it is synced, in submission order, before anyone awakes.
@@ -280,8 +290,10 @@ class Writer:
         """
         failure: Exception | None = None
         while standing := _standing(group, lost):
+            began = time.perf_counter()
             try:
                 self._store.write([submission.batch for submission in standing])
+                self._state.times.append(time.perf_counter() - began)
             except StoreFenced as error:
                 lost |= error.lost
                 continue

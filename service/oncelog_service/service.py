@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
@@ -274,6 +274,25 @@ class Service:
         """Tells whether writes fail again and again since rows are damaged."""
         held = self._opened is not None and self.clock.monotonic() - self._opened_at > _HELD_SECONDS
         return self._damages > 0 and not held
+
+    @property
+    def is_open(self) -> bool:
+        """Tells whether the store is open."""
+        return self._opened is not None
+
+    @property
+    def reason(self) -> str:
+        """Returns why the store is not open; empty while it is."""
+        return "" if self.is_open else self._reason
+
+    @property
+    def status(self) -> Literal["ok", "failing", "full", "damaged", "closed"]:
+        """Returns the most severe of these that is so."""
+        if not self.is_open:
+            return "closed"
+        return (
+            "damaged" if self.damaged else "full" if self.room.state == "full" else "failing" if self.background.failing else "ok"
+        )
 
     @property
     def leases_held(self) -> int:

@@ -88,6 +88,8 @@ NEEDS = {
     "DELETE /v1/tokens/{token}": "admin",
     "GET /healthz": "nothing",
     "GET /metrics": "operate",
+    "GET /v1/alarms": "operate",
+    "GET /v1/overview": "operate",
 }
 """What each address needs of who asks."""
 

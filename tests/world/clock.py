@@ -16,6 +16,9 @@ class ManualClock:
     def monotonic(self) -> float:
         return self.seconds
 
+    def behind_ms(self) -> int:
+        return 0
+
     def advance(self, ms: int) -> None:
         self.ms += ms
         self.seconds += ms / 1000

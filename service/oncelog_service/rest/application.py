@@ -23,6 +23,7 @@ from oncelog_service.rest.forward import ON_BEHALF, PROXY, ROUTE, Forwarder
 from oncelog_service.rest.routes import Call, Handler, Route
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.service import Service
+from oncelog_service.watch.watch import Watch
 
 _OPEN_TO_ALL = ("/healthz",)
 """Answered without a token, for whatever watches over the process."""
@@ -36,6 +37,7 @@ class Application:
 
     def __init__(self, service: Service, routes: Sequence[Route] = ROUTES) -> None:
         self._service = service
+        self.watch = Watch(service)
         settings = service.settings
         self._access = service.access
         self._audit = service.audit
@@ -78,7 +80,7 @@ class Application:
 
     async def _answer(self, route: Route, path: dict[str, str], principal: Principal, head: Head, body: bytes) -> Answer:
         content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
-        call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder)
+        call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder, self.watch)
         try:
             if head.query:
                 call.query = _query(head.query)
@@ -94,6 +96,7 @@ class Application:
                 self._note(route, principal, head, failure)
                 raise
         except BaseException as failure:  # also that the service stops, and waits no longer for what came of it
+            self.watch.refusals.note(failure, self._service.clock.now_ms(), path, principal.name)
             self._note(route, principal, head, failure, call.subject)
             raise
         self._note(route, principal, head, None, call.subject)

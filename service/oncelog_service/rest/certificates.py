@@ -14,6 +14,7 @@ import re
 import ssl
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from oncelog.http.trust import stamp
@@ -22,6 +23,7 @@ from oncelog_service.config import Settings
 
 _log = logging.getLogger(__name__)
 
+_PEM = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 LOOK_SECONDS = 1.0
 """How often the files are looked at: three questions to the file system."""
 _NAME = re.compile(r"[A-Za-z0-9_.@=:/+-]{1,200}", re.ASCII)
@@ -43,6 +45,8 @@ class Certificates:
         self._seen = self._state()
         self.context = _context(*self._files)
         """For connections that begin now."""
+        self.ends_ms = ends_ms_of(certificate)
+        """When the first of those that are shown expires, ms since 1970; None: it cannot be read."""
 
     @classmethod
     def of(cls, settings: Settings) -> Certificates | None:
@@ -77,6 +81,7 @@ class Certificates:
     async def _read(self) -> None:
         try:
             self.context = await asyncio.to_thread(_context, *self._files)
+            self.ends_ms = await asyncio.to_thread(ends_ms_of, self._files[0])
         except BadCertificate as error:
             _log.error("the certificate's files have changed and are of no use, so the old ones are used on: %s", error)
         else:
@@ -140,6 +145,45 @@ def name_in(certificate: Mapping[str, Any]) -> str:
     if not found:
         raise ValueError("it has no URI, no DNS name and no common name")
     return _only(found, "common names")
+
+
+def ends_ms_of(path: str) -> int | None:
+    """When the first of the certificates in a file (PEM) expires, in ms since 1970; None: that cannot be read."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            found = _PEM.findall(file.read())
+        return min((not_after(ssl.PEM_cert_to_DER_cert(each)) for each in found), default=None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def not_after(der: bytes) -> int:
+    """When a certificate expires, in ms since 1970. Raises ValueError, IndexError: it is none.
+
+    Python's ssl tells that of the other side's certificate only. RFC 5280, 4.1: TBSCertificate is version, serial number,
+    signature, issuer, validity, …, and validity is notBefore, notAfter.
+    """
+    certificate = _members(der)[0]
+    fields = _members(_members(certificate[1])[0][1])
+    fields = fields[1:] if fields[0][0] == 0xA0 else fields  # a certificate of version 1 does not say so
+    kind, time_of_end = _members(fields[3][1])[1]
+    text = time_of_end.decode("ascii")
+    if kind == 0x17:  # UTCTime: two digits of the year, from 1950 on
+        text = ("19" if text >= "50" else "20") + text
+    return round(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def _members(der: bytes) -> list[tuple[int, bytes]]:
+    """The values in DER that follow on each other: the tag and the contents of each."""
+    found, at = [], 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            digits = length & 0x7F
+            length, at = int.from_bytes(der[at : at + digits], "big"), at + digits
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found
 
 
 def end_of(certificate: Mapping[str, Any]) -> int:

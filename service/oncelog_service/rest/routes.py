@@ -22,6 +22,7 @@ from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, SERVICE_WIDE, 
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.forward import Forwarder
 from oncelog_service.service import Service
+from oncelog_service.watch.watch import Watch
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class Call:
     """Who asks."""
     forwarder: Forwarder
     """Asks other instances, for what several of them have to answer together."""
+    watch: Watch
+    """Knows what is wrong, and how the service is doing."""
     subject: Mapping[str, object] = field(default_factory=dict)
     """What the audit log says beside the address; a handler sets it, and puts no secret there."""
 

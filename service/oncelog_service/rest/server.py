@@ -16,6 +16,8 @@ from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.protocol import Application, HttpConnection, Shared
 from oncelog_service.rest.tls import TlsConnection
 from oncelog_service.traffic import Traffic
+from oncelog_service.watch.gather import Edge
+from oncelog_service.watch.watch import Watch
 
 _log = logging.getLogger(__name__)
 
@@ -27,15 +29,27 @@ class Server:
     """Belongs to one event loop."""
 
     def __init__(
-        self, application: Application, settings: Settings, background: Background, traffic: Traffic | None = None
+        self,
+        application: Application,
+        settings: Settings,
+        background: Background,
+        traffic: Traffic | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        """Raises BadCertificate. ``traffic``: where it counts."""
+        """Raises BadCertificate. ``traffic``: where it counts; ``watch``: samples the service while this answers."""
         self._settings = settings
         self._shared = Shared(application, settings, traffic)
         self._background = background
         self.certificates = Certificates.of(settings)
         """None: it does not speak TLS."""
         self._told = asyncio.Event()
+        self._watch = watch
+        if watch is not None:
+            watch.edge = self._edge
+
+    def _edge(self) -> Edge:
+        ends_ms = None if self.certificates is None else self.certificates.ends_ms
+        return Edge(ends_ms, descriptors.limit())
 
     @property
     def under_way(self) -> int:
@@ -55,13 +69,17 @@ class Server:
         self._make_places()
         acceptor = Acceptor(listener, self._shared, self._protocol_of)
         acceptor.start()
-        watching = None if self.certificates is None else loop.create_task(self.certificates.watch(self._background))
+        watching = [] if self.certificates is None else [loop.create_task(self.certificates.watch(self._background))]
+        if self._watch is not None:
+            watching.append(loop.create_task(self._background.keep("sampling", self._watch.run)))
         on_ready()
         await self._told.wait()
         before_stop()
+        if self._watch is not None:
+            self._watch.release()
         await acceptor.close()
-        if watching is not None:
-            watching.cancel()
+        for task in watching:
+            task.cancel()
         for connection in list(self._shared.connections):
             connection.shut_down()
         await self._drain(loop.time() + _STOP_SECONDS)

@@ -126,7 +126,13 @@ TOKEN_ROUTES = (
 STATUS_ROUTES = (
     Route("GET", "/healthz", status.healthz, "Is the store open and read back", (errors.StorageUnavailable,), right=None),
     Route("GET", "/metrics", status.metrics, "Prometheus metrics", gives={"text/plain": str}, right=Right.OPERATE),
-)
+    Route("GET", "/v1/alarms", status.alarms, "Say what is wrong, and what to do", right=Right.OPERATE),
+    Route(
+        "GET", "/v1/overview", status.overview, "Show how the service is doing, and how it did",
+        query={"after": "number of a sample: only those behind it", "wait": "ms to wait for one"},
+        reads=True, right=Right.OPERATE,
+    ),
+)  # fmt: skip
 """How the process is doing."""
 
 _EXPECTING = (errors.InvalidMessageId, errors.ExpectationsNotChecked)

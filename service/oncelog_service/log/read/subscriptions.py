@@ -281,6 +281,12 @@ class Subscriptions:
         cursors = (row.cursor for row in self._rows.values() if row.cursor is not None)
         return max((upcoming - max(cursor, earliest) for cursor in cursors), default=0)
 
+    def lagging(self, least: int) -> list[tuple[str, int, int]]:
+        """(name, lag, offset) of those that could be given at least so many messages, which begin at that offset."""
+        stable, earliest = self._ranges.stable, self._topic.begin_offset
+        at = ((name, max(row.cursor, earliest)) for name, row in self._rows.items() if row.cursor is not None)
+        return [(name, stable - offset, offset) for name, offset in at if stable - offset >= least]
+
     async def show(self, name: str) -> Subscription:
         """A subscription as it is on disk. Raises SubscriptionNotFound, TopicDamaged."""
         self._topic.check_open()

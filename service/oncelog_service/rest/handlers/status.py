@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import oncelog
+from oncelog.errors import InvalidRequest
+from oncelog.wire.overview import Alarms, Overview
 from oncelog_service.metrics import exposition
 from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.bodies import query_int
 from oncelog_service.rest.routes import Call
 
 
@@ -20,8 +23,7 @@ async def healthz(call: Call) -> dict[str, Any]:
     topics = call.service.topics
     failing = call.service.background.failing
     room = call.service.room
-    status = "damaged" if call.service.damaged else "full" if room.state == "full" else "failing" if failing else "ok"
-    found: dict[str, Any] = {"status": status, "version": oncelog.__version__, "openTopics": len(topics.opened)}
+    found: dict[str, Any] = {"status": call.service.status, "version": oncelog.__version__, "openTopics": len(topics.opened)}
     if room.state != "ok":
         found["disk"] = {"state": room.state, "freeBytes": room.free, "minFreeBytes": room.floor}
     return {**found, "failing": failing} if failing else found
@@ -31,3 +33,23 @@ async def metrics(call: Call) -> Answer:
     """Counters and gauges in Prometheus' text format."""
     body, media = exposition(call.service)
     return Answer(body, media)
+
+
+async def alarms(call: Call) -> Alarms:
+    """What is wrong, the most severe first: since when, with its figures, and the commands that end it.
+
+    It answers while the store is closed, too, and says why that is. Judged at most once in a second.
+    """
+    found = await call.watch.alarms()
+    return Alarms(now_ms=call.service.clock.now_ms(), alarms=found, topics_seen=call.watch.topics_seen)
+
+
+async def overview(call: Call) -> Overview:
+    """What a first page shows in one answer: rates, latency, disk, the busiest topics, alarms, and half an hour of samples.
+
+    With `after`, the number of a sample, only those behind it; with `wait` (ms) it is answered when there is one.
+    """
+    after, wait_ms = query_int(call, "after", 0), query_int(call, "wait", 0)
+    if after < 0 or wait_ms < 0:
+        raise InvalidRequest("after is the number of a sample, and wait is 0 ms or more")
+    return await call.watch.overview(after, min(wait_ms, call.service.settings.max_wait_ms))

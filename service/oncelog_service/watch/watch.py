@@ -1,0 +1,221 @@
+"""Looks after one process: samples it now and then, and says what is wrong when somebody asks.
+
+Alarms are judged when they are asked for, at most once in a second, however many ask. Nothing here is on the way of a request but
+one look at each refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from math import isinf
+
+import oncelog
+from oncelog.errors import NotServedHere, NotSupported, StorageUnavailable
+from oncelog.wire.overview import Alarm, Overview, Sample, TopicActivity
+from oncelog_service.log.arrivals import Arrivals
+from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.service import Service
+from oncelog_service.topics import TopicName
+from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.watch.facts import Thresholds
+from oncelog_service.watch.gather import Edge, Published, gather, open_logs
+from oncelog_service.watch.refusals import Refusals
+from oncelog_service.watch.rules import alarms
+from oncelog_service.watch.samples import EVERY_SECONDS, Samples, Totals, added, busiest, part
+
+_FRESH_SECONDS = 1.0
+"""So long what was judged is answered again."""
+_BUSIEST = 20
+_COUNTED = Totals(messages_in=0, duplicates=0)
+"""What is counted, also where there is no topic."""
+
+
+class Watch:
+    """Belongs to one event loop, and to one process over all openings of its store."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.edge: Callable[[], Edge] = Edge
+        """What the server in front knows; it says so once there is one."""
+        self.refusals = Refusals()
+        self.samples = Samples()
+        self._started_ms = service.clock.now_ms()
+        self._since: dict[tuple[str, str], int] = {}
+        """Of alarms that do not know it themselves: when they were seen first, as long as they are."""
+        self._judging = asyncio.Lock()
+        self._judged: tuple[float, list[Alarm]] | None = None
+        self._published: Published = {}
+        self._sampled = Arrivals()
+        self._counted: dict[TopicName, tuple[TopicLog, Totals]] = {}
+        self._at: tuple[float, int, float] | None = None
+        """When the newest sample was taken, the writes and the processor's seconds at that moment."""
+        self._topics: list[TopicActivity] = []
+        self._released = False
+
+    # --- alarms
+
+    async def alarms(self) -> list[Alarm]:
+        """What is wrong, the most severe first."""
+        async with self._judging:
+            now = self._service.clock.monotonic()
+            if self._judged is None or not 0 <= now - self._judged[0] < _FRESH_SECONDS:
+                self._judged = now, await self._judge()
+            return self._judged[1]
+
+    async def _judge(self) -> list[Alarm]:
+        settings = self._service.settings
+        thresholds = Thresholds(
+            settings.alarm_lag_messages, round(settings.alarm_lag_seconds * 1000), round(settings.alarm_held_seconds * 1000)
+        )
+        facts = await gather(self._service, self.edge(), self.refusals, thresholds, self._published)
+        found = alarms(facts, thresholds)
+        before, self._since = self._since, {}
+        dated = []
+        for each in found:
+            key = each.code, each.subject
+            since_ms = each.since_ms
+            if since_ms is None:
+                since_ms = self._since[key] = before.get(key, facts.now_ms)
+            dated.append(each.model_copy(update={"since_ms": since_ms}))
+        return dated
+
+    @property
+    def topics_seen(self) -> int:
+        """Topics that are open: of others nothing is known."""
+        try:
+            return len(self._service.topics.opened)
+        except StorageUnavailable:
+            return 0
+
+    # --- samples
+
+    async def run(self) -> None:
+        """Takes a sample each few seconds, until cancelled."""
+        while True:
+            await self.sample()
+            await asyncio.sleep(EVERY_SECONDS)
+
+    async def sample(self) -> None:
+        """Takes a sample now."""
+        service = self._service
+        now = service.clock.monotonic()
+        before = self._at
+        seconds = max(now - before[0], 0.001) if before is not None else 0.0
+        since: dict[TopicName, Totals] = {}
+        lags: dict[TopicName, int] = {}
+        held: set[TopicName] = set()
+        writes, syncs = 0, list[float]()
+        counted: dict[TopicName, tuple[TopicLog, Totals]] = {}
+        with suppress(StorageUnavailable):
+            async for name, log in open_logs(service):
+                totals = Totals(messages_in=log.stored, duplicates=log.refused)
+                last = self._counted.get(name)
+                counted[name] = log, totals
+                since[name] = totals.since(last[1] if last is not None and last[0] is log else Totals())
+                lags[name] = log.subscriptions.largest_lag
+                if log.ranges.held_from is not None:
+                    held.add(name)
+            writes, syncs = service.writer.groups, service.writer.take_times()
+        self._counted = counted
+        cpu = _cpu_seconds()
+        began_anew = before is None or writes < before[1]
+        rates = added([_COUNTED, *since.values()]).rates(seconds) if seconds else {}
+        self._at = now, writes, cpu
+        transactions, atomic = self._in_progress()
+        self._topics = [
+            TopicActivity(
+                namespace=name[0],
+                name=name[1],
+                lag=lags[name],
+                held=name in held,
+                **(since[name].rates(seconds) if seconds else {}),
+            )
+            for name in busiest(since, _BUSIEST)
+        ]
+        self.samples.add(
+            Sample(
+                number=self.samples.next_number,
+                at_ms=service.clock.now_ms(),
+                writes=0 if began_anew or before is None else round((writes - before[1]) / seconds, 3),
+                sync_p50_ms=_ms(part(syncs, 0.5)),
+                sync_p99_ms=_ms(part(syncs, 0.99)),
+                connections=service.traffic.connections,
+                open_topics=len(counted),
+                transactions=transactions,
+                atomic_commits=atomic,
+                held_topics=len(held),
+                largest_lag=max(lags.values(), default=0),
+                disk_free_bytes=None if isinf(service.room.free) else int(service.room.free),
+                memory_bytes=_memory_bytes(),
+                cpu=None if before is None else round((cpu - before[2]) / seconds, 3),
+                **rates,
+            )
+        )
+        self._sampled.wake()
+
+    def _in_progress(self) -> tuple[int | None, int | None]:
+        transactions = atomic = None
+        with suppress(NotServedHere, StorageUnavailable):
+            found = self._service.transactions
+            transactions = len(found.state.open) if isinstance(found, TransactionManager) else None
+        with suppress(NotServedHere, StorageUnavailable):
+            atomic = len(self._service.atomic.ledger.numbers)
+        return transactions, atomic
+
+    # --- the first page
+
+    async def overview(self, after: int, wait_ms: int) -> Overview:
+        """What a first page shows; with samples behind ``after``. Where there is none yet it waits so long for one."""
+        service = self._service
+        end = service.clock.monotonic() + wait_ms / 1000
+        while not self._released and not self.samples.behind(after):
+            left = end - service.clock.monotonic()
+            if left <= 0:
+                break
+            await Arrivals.wait([self._sampled], left)
+        return Overview(
+            url=service.url,
+            version=oncelog.__version__,
+            status=service.status,
+            now_ms=service.clock.now_ms(),
+            started_ms=self._started_ms,
+            instances=self._instances(),
+            every_ms=round(EVERY_SECONDS * 1000),
+            sample=self.samples.newest,
+            history=self.samples.behind(after),
+            disk_min_free_bytes=service.room.floor,
+            topics=self._topics,
+            alarms=await self.alarms(),
+        )
+
+    def _instances(self) -> int:
+        try:
+            return len(self._service.membership.alive[1])
+        except (NotSupported, StorageUnavailable):
+            return 1
+
+    def release(self) -> None:
+        """Tells callers that wait to go, before a stop."""
+        self._released = True
+        self._sampled.wake()
+
+
+def _cpu_seconds() -> float:
+    spent = os.times()
+    return spent.user + spent.system
+
+
+def _memory_bytes() -> int | None:
+    """Resident; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as told:
+            return int(told.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
