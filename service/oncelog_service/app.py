@@ -16,7 +16,7 @@ from oncelog_service.rest.application import Application
 from oncelog_service.rest.bounds.descriptors import raise_limit
 from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.server import Server
-from oncelog_service.rest.table import ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
+from oncelog_service.rest.table import CONSOLE_ROUTES, ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
 from oncelog_service.service import Service
 from oncelog_service.storage.files.directory import open_to_others, private
 from oncelog_service.storage.open import path_of, store_opener
@@ -115,8 +115,10 @@ def _warn_of_files(store: str) -> None:
 
 def build_server(service: Service) -> Server:
     """Builds what answers HTTP for a service. Raises BadCertificate."""
-    routes = (*TRANSACTION_ROUTES, *STATUS_ROUTES) if service.settings.only_transactions else ROUTES
-    application = Application(service, routes)
+    if service.settings.only_transactions:
+        application = Application(service, (*TRANSACTION_ROUTES, *STATUS_ROUTES))
+    else:
+        application = Application(service, ROUTES, CONSOLE_ROUTES)
     return Server(application, service.settings, service.background, service.traffic, application.watch)
 
 

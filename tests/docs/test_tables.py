@@ -42,7 +42,7 @@ from oncelog_service.properties import (
     TRANSACTIONAL,
     TTL,
 )
-from oncelog_service.rest.table import ROUTES
+from oncelog_service.rest.table import CONSOLE_ROUTES, ROUTES
 from oncelog_service.storage.port import Table
 from oncelog_service.storage.records import Record
 from tests.docs.pages import ROOT
@@ -154,7 +154,7 @@ def test_the_small_tables_are_drawn_as_they_are_written(row: type) -> None:
 
 def test_every_address_is_documented() -> None:
     documented = set(re.findall(r"^\| `([A-Z]+) (/[^`]*)`", (DOCS / "http.md").read_text("utf-8"), re.MULTILINE))
-    answered = {(route.method, route.path) for route in ROUTES} | {("GET", "/openapi.json"), ("GET", "/docs")}
+    answered = {(route.method, route.path) for route in (*ROUTES, *CONSOLE_ROUTES)} | {("GET", "/openapi.json"), ("GET", "/docs")}
     assert documented == answered
 
 

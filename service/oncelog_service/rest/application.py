@@ -20,13 +20,13 @@ from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.exchange import Admitted, Head
 from oncelog_service.rest.foreign import Names, check
 from oncelog_service.rest.forward import ON_BEHALF, PROXY, ROUTE, Forwarder
-from oncelog_service.rest.routes import Call, Handler, Route
+from oncelog_service.rest.routes import CONSOLE, Call, Handler, Route
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.service import Service
 from oncelog_service.watch.watch import Watch
 
-_OPEN_TO_ALL = ("/healthz",)
-"""Answered without a token, for whatever watches over the process."""
+_OPEN_TO_ALL = ("/healthz", CONSOLE)
+"""Answered without a token: for whatever watches over the process, and the page that asks for the token, with its files."""
 
 _BUSIEST = ("/publish", "/poll", "}/commit")
 """Looked at before all others."""
@@ -35,7 +35,8 @@ _BUSIEST = ("/publish", "/poll", "}/commit")
 class Application:
     """Answers these addresses for a service."""
 
-    def __init__(self, service: Service, routes: Sequence[Route] = ROUTES) -> None:
+    def __init__(self, service: Service, routes: Sequence[Route] = ROUTES, pages: Sequence[Route] = ()) -> None:
+        """``pages``: what /docs does not list."""
         self._service = service
         self.watch = Watch(service)
         settings = service.settings
@@ -44,9 +45,9 @@ class Application:
         self._forwarder = Forwarder(service.access, settings.max_wait_ms / 1000 + READ_SECONDS)
         self._names = Names.of(settings)
         made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
-        pages = [Route("GET", path, _made(partial(make, routes)), "", right=None) for path, make in made.items()]
+        described = [Route("GET", path, _made(partial(make, routes)), "", right=None) for path, make in made.items()]
         by_path: dict[str, dict[str, Route]] = {}
-        for route in (*routes, *pages):
+        for route in (*routes, *described, *pages):
             by_path.setdefault(route.path, {})[route.method] = route
         busiest_first = sorted(by_path, key=lambda path: not path.endswith(_BUSIEST))
         self._addresses = [(_pattern(path), by_path[path]) for path in busiest_first]
@@ -80,7 +81,8 @@ class Application:
 
     async def _answer(self, route: Route, path: dict[str, str], principal: Principal, head: Head, body: bytes) -> Answer:
         content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
-        call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder, self.watch)
+        known = head.header(b"if-none-match").decode("latin-1")
+        call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder, self.watch, known)
         try:
             if head.query:
                 call.query = _query(head.query)
@@ -126,7 +128,7 @@ class Application:
             raise head.nameless.with_traceback(None)
         if head.certificate_ends_ms <= self._service.clock.now_ms():
             raise Unauthorized("the client's certificate is nobody's: it has expired")
-        if head.path in _OPEN_TO_ALL:
+        if head.path in _OPEN_TO_ALL or head.path.startswith(CONSOLE + "/"):
             return EVERYBODY
         authorization = head.headers.get(b"authorization")
         bearer = None
@@ -138,10 +140,10 @@ class Application:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """Matches an address. A participant's name holds slashes, encoded or not."""
+    """Matches an address. A participant's name holds slashes, encoded or not, and that of a file."""
     parts = re.split(r"{(\w+)}", path)
     for at in range(1, len(parts), 2):
-        parts[at] = f"(?P<{parts[at]}>{'.*' if parts[at] == 'participant' else '[^/]+'})"
+        parts[at] = f"(?P<{parts[at]}>{'.*' if parts[at] in ('participant', 'file') else '[^/]+'})"
     parts[::2] = map(re.escape, parts[::2])
     return re.compile("".join(parts))
 

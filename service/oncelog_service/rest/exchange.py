@@ -116,7 +116,7 @@ class Exchange:
         lines = [_STATUS_LINES.get(answer.status) or f"HTTP/1.1 {answer.status} \r\n", date, f"content-type: {answer.media}\r\n"]
         lines.append(_GUARDED if CSP not in answer.headers else GUARD)
         lines += [f"{name}: {value}\r\n" for name, value in answer.headers.items()]
-        if isinstance(answer.body, bytes):
+        if isinstance(answer.body, bytes) and answer.status != HTTPStatus.NOT_MODIFIED:  # where it would be that of a 200
             lines.append(f"content-length: {len(answer.body)}\r\n")
         if not self.keep_alive:
             lines.append("connection: close\r\n")

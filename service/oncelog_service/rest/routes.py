@@ -42,6 +42,8 @@ class Call:
     """Asks other instances, for what several of them have to answer together."""
     watch: Watch
     """Knows what is wrong, and how the service is doing."""
+    known: str = ""
+    """What the If-None-Match header says: who asks has that already."""
     subject: Mapping[str, object] = field(default_factory=dict)
     """What the audit log says beside the address; a handler sets it, and puts no secret there."""
 
@@ -177,6 +179,8 @@ ATOMIC_COMMITS = "/v1/atomic"
 ATOMIC_COMMIT = ATOMIC_COMMITS + "/{transaction}"
 STAGE = TOPIC + "/stage/{transaction}/{chunk}"
 GROUP_PRODUCER = ATOMIC_COMMITS + "/groups/{group}/producers/{producer}"
+
+CONSOLE = "/console"
 
 HAND_OVER = "/v1/cluster/hand-over"
 

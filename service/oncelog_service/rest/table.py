@@ -11,6 +11,7 @@ from oncelog_service.rest.handlers import (
     atomic,
     backups,
     cluster,
+    console,
     held,
     inspection,
     messages,
@@ -26,6 +27,7 @@ from oncelog_service.rest.handlers import (
 from oncelog_service.rest.routes import (
     ATOMIC_COMMIT,
     ATOMIC_COMMITS,
+    CONSOLE,
     GROUP_PRODUCER,
     HAND_OVER,
     HELD,
@@ -134,6 +136,12 @@ STATUS_ROUTES = (
     ),
 )  # fmt: skip
 """How the process is doing."""
+
+CONSOLE_ROUTES = (
+    Route("GET", CONSOLE, console.show, "Show the console", gives={"text/html": str}, right=None),
+    Route("GET", CONSOLE + "/{file}", console.show, "Show a file of the console", gives={"text/html": str}, right=None),
+)
+"""A page for people; no part of what /openapi.json describes."""
 
 _EXPECTING = (errors.InvalidMessageId, errors.ExpectationsNotChecked)
 _NUMBERED = (errors.ProducerFenced, errors.ProducerEnded, errors.SequenceGap, errors.SequenceReused, errors.ProducerInTransaction)
@@ -374,4 +382,4 @@ ROUTES = (
     *TOKEN_ROUTES,
     *STATUS_ROUTES,
 )  # fmt: skip
-"""Everything the service answers, but for /openapi.json and /docs, which are made from this."""
+"""Everything the service answers, but for pages: /openapi.json and /docs, which are made from this, and the console."""

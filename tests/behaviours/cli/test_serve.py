@@ -129,7 +129,8 @@ def test_the_transaction_service_alone_answers_for_transactions_and_nothing_else
         assert set(paths) == {route.path for route in TRANSACTION_ROUTES} | {"/healthz", "/metrics"}
         for path in ("/healthz", "/metrics", "/docs", "/v1/transactions"):
             assert requests.get(url + path, timeout=PATIENCE).status_code == 200
-        assert requests.get(url + "/v1/namespaces", timeout=PATIENCE).status_code == 404
+        for path in ("/v1/namespaces", "/console", "/console/app.js"):
+            assert requests.get(url + path, timeout=PATIENCE).status_code == 404
         with Client(url) as client:
             pointer = client.start_transaction().write_pointer
             status = client.transaction_status(pointer)
