@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.console.browsing import CHROMIUM, FLAGS, Watched
 from tests.rest.talk import Calls
 from tests.world.service import RunningService, running_service
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+if find_spec("playwright") is None:  # an environment from before `make` was last asked for one
+    collect_ignore_glob = ["test_*.py"]
 
 SETTINGS = {"max_wait_ms": 1_000, "check_expected_offsets": True}
 
@@ -27,8 +33,12 @@ def calls(service: RunningService) -> Calls:
     return Calls(service.url, "")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    from tests.console.browsing import CHROMIUM, FLAGS
+
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield browser
@@ -46,14 +56,16 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
     """A page that says nothing on its console, asks no other origin and breaks no policy; a test that means to says so."""
+    from tests.console.browsing import Watched
+
     watched = Watched(context.new_page())
     yield watched.page
     watched.check()
 
 
 @pytest.fixture
-def show(page: Page, service: RunningService) -> Callable[[str], Page]:
-    """Shows the page of the console at this address (behind the #)."""
+def show(page: Page, service: RunningService) -> Callable[..., Page]:
+    """Shows the page of the console at this address (behind the #), of this service or another one."""
 
     def shows(address: str = "overview", url: str = "") -> Page:
         page.goto(f"{url or service.url}/console#/{address}")
