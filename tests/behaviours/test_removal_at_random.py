@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from oncelog.wire.models import EraseMessage, TopicAsked, TrimTopic
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.log.read.pages import AS_ONCELOG
-from oncelog_service.log.scan import expired_rows
+from oncelog_service.log.scan import expired_rows, runs_from, stored_in
 from oncelog_service.log.verify import verify_log
+from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.memory import Disk
+from oncelog_service.storage.runs import GROUP
 from tests.service.house import PREFIX, House, crashed, opened
 from tests.service.undecided import Undecided
 from tests.world.clock import ManualClock
@@ -80,6 +83,7 @@ class Run:
 
     async def _compare(self, limit: int) -> None:
         log, model = self._house.log, self.model
+        assert log.topic.size.bytes == self._bytes(model.begin)
         left = [(offset, each) for offset, each in enumerate(model.log) if offset >= model.begin]
         found, position = list[Any](), None
         while True:
@@ -114,6 +118,17 @@ class Run:
                 await log.poll(refused, AS_ONCELOG)
             assert (raised.value.earliest, raised.value.upcoming) == (model.begin, len(model.log))
         await log.poll(ConsumeRequest(start_offset=model.begin, refuse_expired=True), AS_ONCELOG)
+
+    def _bytes(self, begin: int) -> int:
+        """What messages take whose runs do not end before this offset."""
+        found = 0
+        with closing(runs_from(self._house.store, PREFIX, FIRST_ROW_ID)) as runs:
+            for run in runs:
+                if run.end > begin:
+                    group = run.flags & GROUP
+                    there = [*stored_in(self._house.store, PREFIX, run)] if group else [run]
+                    found += sum(len(body) for each in there for body in each.bodies())
+        return found
 
     async def _resend(self) -> None:
         """All that the producer has sent, from the first to the last: duplicates."""

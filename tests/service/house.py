@@ -26,7 +26,7 @@ from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import TopicRow
 from oncelog_service.storage.rows import chain_of, encode_messages, message_id_of
-from oncelog_service.storage.runs import Laying
+from oncelog_service.storage.runs import Laying, StoredRun
 from oncelog_service.transactions.manager import TransactionManager
 from tests.world.clock import ManualClock
 from tests.world.disk import crashed as crashed
@@ -122,22 +122,23 @@ def numbered(payloads: Iterable[bytes], producer: str, first: int) -> PublishReq
 
 def fill(disk: Disk, requests: Sequence[Columns], prefix: bytes = PREFIX, step_ms: int = 1) -> list[bytes]:
     """Write the requests as a log would, a run for each, ``step_ms`` apart; returns the row ids of the messages."""
-    store, offset, ids = MemoryStore(disk), 0, []
+    store, offset, ids, upto = MemoryStore(disk), 0, [], 0
     for number, columns in enumerate(requests):
         run = [row_id(BEGIN + number * step_ms, each) for each in range(len(columns.payloads))]
         batch = Batch()
-        laying = Laying(Table.MESSAGE, prefix, offset, columns.write_pointer)
+        laying = Laying(Table.MESSAGE, prefix, offset, columns.write_pointer, upto)
         laying.add(run, encode_messages(columns, run, offset), chain_of(columns))
         batch.put_laid(laying)
         store.write([batch])
+        upto = laying.upto_bytes
         offset += len(run)
         ids += run
     return ids
 
 
-def single_rows(row_ids: Iterable[bytes], first_offset: int = 0) -> list[Expired]:
-    """What retention is told of rows that hold one message each."""
-    return [Expired(each, first_offset + number + 1, message_id_of(each)) for number, each in enumerate(row_ids)]
+def told_of(runs: Iterable[StoredRun]) -> list[Expired]:
+    """What retention is told of these rows, which stand for no groups."""
+    return [Expired(run.id, run.end, message_id_of(run.id), run.upto_bytes) for run in runs]
 
 
 def oldest(disk: Disk, count: int = 10_000) -> list[Expired]:

@@ -30,7 +30,7 @@ from oncelog_service.log.read.pages import (
     sight,
 )
 from oncelog_service.log.scan import after, find_offset
-from oncelog_service.log.verify import verify
+from oncelog_service.log.verify import Live, LiveSize, verify
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_ROW_ID, split_row_id, timestamp_prefix
 from oncelog_service.storage.memory import Disk, MemoryStore
@@ -356,5 +356,7 @@ def test_a_group_that_retention_deletes_while_it_is_read_is_left_out_and_no_dama
     columns = read_columns(Trimming(three_and_a_group(1).disk), PREFIX, whole)
     assert (unpack(columns.values), columns.next) == ([b"a", b"b", b"c", b"z"], 9)
     assert find_offset(Trimming(three_and_a_group(1).disk, 5), PREFIX, 5) == three_and_a_group(1).row_ids[-1]
-    *_, findings = verify(Trimming(three_and_a_group(1).disk), PREFIX, Position(9, None), SequenceMap(), lambda _: 0, True)
+    log = three_and_a_group(1)
+    live = Live(Position(9, None), SequenceMap(), LiveSize(log.runs[-1].upto_bytes, 0, {}, 0, 0, set()))
+    *_, findings = verify(Trimming(log.disk), PREFIX, live, lambda _: 0, True)
     assert findings.problems == []

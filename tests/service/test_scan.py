@@ -33,7 +33,7 @@ from oncelog_service.storage.payload_rows import encode_payloads
 from oncelog_service.storage.port import Rows, Table
 from oncelog_service.storage.rows import encode_messages
 from oncelog_service.storage.runs import RUN_BYTES, Bodies, Laying, StoredRun
-from tests.service.house import BEGIN, OTHER, PREFIX, fill, flip, single_rows
+from tests.service.house import BEGIN, OTHER, PREFIX, fill, flip, told_of
 from tests.service.written import Message, Request, WrittenLog, bounds, requests, written
 
 
@@ -391,10 +391,10 @@ def test_a_message_expires_with_the_first_millisecond_of_its_age_and_its_own_ttl
 
 def test_only_the_beginning_of_a_log_is_given_to_retention() -> None:
     log = WrittenLog()
-    ids = fill(log.disk, [Columns([b"x"], ttls=[ttl]) for ttl in (1, 1, 1, None, 1)])
+    fill(log.disk, [Columns([b"x"], ttls=[ttl]) for ttl in (1, 1, 1, None, 1)])
     store, later = MemoryStore(log.disk), BEGIN + 500_000
     for live_from, now_ms, limit, count in ((0, later, 100, 3), (0, later, 2, 2), (0, BEGIN + 999, 100, 0), (later, later, 9, 5)):
-        assert expired_rows(store, PREFIX, live_from, now_ms, limit) == single_rows(ids[:count])
+        assert expired_rows(store, PREFIX, live_from, now_ms, limit) == told_of(log.runs[:count])
 
 
 @pytest.mark.parametrize("ttls", [[1, 3, 2], [3, 1, 2], [1, None, 1], [None, 1, 1], [1, 1, None]])
@@ -404,8 +404,8 @@ def test_a_run_is_given_to_retention_with_the_last_of_its_messages(ttls: list[in
     last = max(2**40 if each is None else each for each in ttls) * 1_000
     (run,) = log.runs
     assert expired_rows(log.store, PREFIX, 0, BEGIN + last - 1, 9) == []
-    assert expired_rows(log.store, PREFIX, 0, BEGIN + last, 9) == ([] if None in ttls else single_rows([run.id], 2))
-    assert expired_rows(log.store, PREFIX, BEGIN + 1, 0, 9) == single_rows([run.id], 2)
+    assert expired_rows(log.store, PREFIX, 0, BEGIN + last, 9) == ([] if None in ttls else told_of([run]))
+    assert expired_rows(log.store, PREFIX, BEGIN + 1, 0, 9) == told_of([run])
 
 
 @pytest.mark.parametrize("rolled", [False, True])
@@ -414,8 +414,10 @@ def test_a_group_is_given_to_retention_as_a_whole_and_lives_as_long_as_the_topic
     live_from = split_row_id(log.row_ids[2])[0] + 1
     _, second, third, _ = log.row_ids
     last = [message.message_id for message in log.messages if message.row_id == third][-1]
-    plain = [Expired(second, 2, second + bytes(10))]
-    assert expired_rows(log.store, PREFIX, live_from, live_from, 100) == [*plain, Expired(third, 9, last)]
+    plain = told_of(log.runs[:1])
+    assert (plain[0].row_id, plain[0].end) == (second, 2)
+    upto_bytes = plain[0].upto_bytes + sum(run.size for run in log.stored_runs(100))
+    assert expired_rows(log.store, PREFIX, live_from, live_from, 100) == [*plain, Expired(third, 9, last, upto_bytes)]
     assert expired_rows(log.store, PREFIX, live_from - 1, live_from, 100) == plain
     log = WrittenLog()
     log.put(100, Columns([b"x"], ttls=[1]))

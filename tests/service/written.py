@@ -85,7 +85,9 @@ class WrittenLog:
         gone = self.runs[:count]
         for run in gone:
             del self.disk.tables[Table.MESSAGE][self.prefix + run.id]
-        self.disk.tables[Table.TRIM][self.prefix] = encode_record(TrimRow(gone[-1].end if gone else 0))
+        self.disk.tables[Table.TRIM][self.prefix] = encode_record(
+            TrimRow(gone[-1].end, bytes_below=gone[-1].upto_bytes) if gone else TrimRow(0)
+        )
 
     @property
     def runs(self) -> list[StoredRun]:
@@ -100,7 +102,7 @@ class WrittenLog:
         """A request, or plain ones that wait for the same write; returns the row ids."""
         self.now_ms += step_ms
         pointer = requests[0].write_pointer
-        laying = Laying(Table.MESSAGE, self.prefix, self._stamps.upcoming_offset, pointer)
+        laying = Laying(Table.MESSAGE, self.prefix, self._stamps.upcoming_offset, pointer, self._upto_bytes())
         marked = -pointer if rolled and pointer is not None else pointer
         row_ids: list[bytes] = []
         for columns in requests:
@@ -127,11 +129,18 @@ class WrittenLog:
         """Store under a write pointer; returns the payload ids."""
         stamps = self._places.setdefault(pointer, Stamps(0))
         payload_ids, place = stamps.take(len(columns.payloads), self.now_ms if now_ms is None else now_ms)
-        laying = Laying(Table.PAYLOAD, pointer_key(self.prefix, pointer), place)
+        laying = Laying(Table.PAYLOAD, pointer_key(self.prefix, pointer), place, before_bytes=self._stored_bytes(pointer))
         laying.add(payload_ids, encode_payloads(columns))
         for run in self._laid(laying):
             self.disk.tables[Table.PAYLOAD][laying.prefix + run.id] = run.data
         return payload_ids
+
+    def _upto_bytes(self) -> int:
+        return self.runs[-1].upto_bytes if self.runs else 0
+
+    def _stored_bytes(self, pointer: int) -> int:
+        runs = self.stored_runs(pointer)
+        return runs[-1].upto_bytes if runs else 0
 
     def publish_stored(
         self, pointer: int, *, rolled: bool = False, producer: str | None = None, step_ms: int = 1, noted: bool = True
@@ -141,10 +150,11 @@ class WrittenLog:
         payloads = self.stored(pointer)
         row_id, offset = self._stamps.take_row(len(payloads), self.now_ms)
         summary = self._summary(payloads)
+        upto = self._upto_bytes() + self._stored_bytes(pointer)
         if pointer < 0:
-            self._put([encode_group(self.prefix, row_id, offset, None, summary._replace(branch=-pointer))])
+            self._put([encode_group(self.prefix, row_id, offset, None, summary._replace(branch=-pointer), upto)])
         else:
-            run = encode_group(self.prefix, row_id, offset, pointer, summary)
+            run = encode_group(self.prefix, row_id, offset, pointer, summary, upto)
             self._put([rolled_back(self.prefix, run) if rolled else run])
         marked = None if pointer < 0 else -pointer if rolled else pointer
         self.row_ids.append(row_id)

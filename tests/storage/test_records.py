@@ -37,7 +37,9 @@ RECORDS = {
     "producer_never_opened_v1": ProducerRow(forgotten_below=9),
     "group_v1": GroupRow(row_id(1_790_000_000_000, 7).hex(), "flights"),
     "group_expired_v1": GroupRow(None),
-    "trim_v1": TrimRow(336_776, "0000019d7a1f4e00000500000000000000000000", 400_000, "0000019d7a1f4f000007"),
+    "trim_v1": TrimRow(
+        *(336_776, "0000019d7a1f4e00000500000000000000000000", 400_000, "0000019d7a1f4f000007"), 67_355_200, [[400_100, 512]]
+    ),
     "expiry_v1": ExpiryRow([[1_790_003_600_000, "0000019d7a1f4e000006"], [1_790_000_000_000, "0000019d7a1f4e000009"]]),
     "chunk_v1": ChunkRow(
         first_index=3,

@@ -271,7 +271,7 @@ def test_requests_that_fill_a_run_are_laid_as_they_come_and_those_that_are_alike
         found = laying.runs
     assert [len(run) for run in found] == [242, 8] * 4, "at most 32 KiB"
     assert [row.sequence_id for run in found for row in decode_rows(run)] == [*range(1_000, 2_000)]
-    assert sum(len(run.data) - run.size for run in found) == 8 * 30 + 4 * 14, "a head and a checksum, and where a request begins"
+    assert sum(len(run.data) - run.size for run in found) == 8 * 38 + 4 * 14, "a head and a checksum, and where a request begins"
 
 
 @pytest.mark.parametrize(("id_step", "offset_step"), [(1, 0), (0, 1)])
@@ -294,6 +294,26 @@ def test_what_is_laid_takes_nothing_more() -> None:
     assert len(laying) == 1
 
 
+@settings(max_examples=100)
+@given(st.lists(columns(), min_size=1, max_size=3), st.none() | pointers, st.integers(0, 2**62))
+def test_every_run_says_how_many_bytes_were_laid_up_to_it(requests: list[Columns], pointer: int | None, before: int) -> None:
+    requests = requests if pointer is None else requests[:1]
+    laying, ids = (
+        Laying(Table.MESSAGE, PREFIX, 62, pointer, before),
+        numbered(sum(len(each.payloads) for each in requests), 65_530),
+    )
+    for columns in requests:
+        own, ids = ids[: len(columns.payloads)], ids[len(columns.payloads) :]
+        messages = encode_messages(columns, own, 62)
+        laying.add(own, messages, chain_of(columns))
+        assert messages.total == sum(map(len, messages.bodies))
+    upto = before
+    for run in laying.runs:
+        upto += sum(map(len, run.bodies()))
+        assert run.upto_bytes == upto
+    assert laying.upto_bytes == upto
+
+
 # --- erased
 
 
@@ -313,7 +333,7 @@ def test_a_message_that_is_erased_keeps_its_place_and_changes_no_other(
             assert since_ms == BEGIN + gone.index(index), "erased twice is erased once"
             made = decode_run(PREFIX, made.id, made.data)
         assert (made.id, made.first, made.count, made.flags, made.begins) == (run.id, run.first, run.count, run.flags, run.begins)
-        assert made.write_pointer == run.write_pointer
+        assert (made.write_pointer, made.upto_bytes) == (run.write_pointer, run.upto_bytes)
         expected = [row._replace(payload=b"", erased=True) if at in gone else row for at, row in enumerate(before)]
         assert [*decode_rows(made)] == expected
         for index, body in enumerate(made.bodies()):
@@ -373,7 +393,7 @@ EMPTY = GroupSummary(0, FIRST_PAYLOAD_ID, ())
 
 def group(pointer: int | None, summary: GroupSummary = SUMMARY) -> StoredRun:
     branch = P if pointer is None else None
-    return encode_group(PREFIX, numbered(1)[0], 1_000_000, pointer, summary._replace(branch=branch))
+    return encode_group(PREFIX, numbered(1)[0], 1_000_000, pointer, summary._replace(branch=branch), 2**40)
 
 
 RUNS = {

@@ -77,6 +77,8 @@ class TopicStats(Resource):
     replayed: int
     """How many messages were replayed when the topic was opened."""
     cached_messages: int
+    bytes: int = 0
+    """Of the messages in the log, as a poll answers them: payload, key, properties, producer, ids and offset."""
     held_messages: int = 0
     """Messages of transactions that are not decided; consumers, Spark, snapshots and retention stop before the first of them."""
     held_write_pointers: int = 0

@@ -33,11 +33,13 @@ class Memory:
         """Note that the messages of a publish are on disk, as ``laid``; ``keyed`` is their run for the index of keys."""
         self._persist(run, keyed)
         self._cache.append(laid.runs)
+        self._topic.size.written = laid.upto_bytes
         self._count(run)
 
-    def group_written(self, run: Run, keyed: Run | None) -> None:
-        """Note that the row which stands for a stored group is on disk."""
+    def group_written(self, run: Run, keyed: Run | None, upto_bytes: int) -> None:
+        """Note that the row which stands for a stored group, and says ``upto_bytes``, is on disk."""
         self._persist(run, keyed)
+        self._topic.size.written = upto_bytes
         self._cache.clear()  # the group's payloads are not in memory, and what is must reach up to the end of the log
         self._count(run)
 

@@ -13,6 +13,7 @@ from oncelog.errors import StaleMessageId, StorageUnavailable
 from oncelog_dedup import Deduplicator, Fold
 from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import UNLIMITED, Quota, Rates
+from oncelog_service.bounds.size import Size
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
 from oncelog_service.group_commit import Writer
@@ -52,6 +53,7 @@ class Recovered:
     hidden_below: int = 0
     hidden_before: bytes = b""
     judgements: Judgements = ()
+    size: Size = field(default_factory=Size)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -91,6 +93,7 @@ class OpenTopic:
     """Messages with offsets below this one were trimmed, deleted or not."""
     hidden_before: bytes = field(init=False)
     """The place that this is; empty for none."""
+    size: Size = field(init=False)
     stamps: Stamps = field(init=False)
     """They know the highest id and offset that were handed out."""
     quota: Quota = field(default_factory=lambda: Quota("the topic"))
@@ -115,6 +118,7 @@ class OpenTopic:
         self.earliest_offset = recovered.earliest_offset
         self.trimmed_id = recovered.trimmed_id
         self.hidden_below, self.hidden_before = recovered.hidden_below, recovered.hidden_before
+        self.size = recovered.size
         floor = max(self.row.created, self.row.expired_before, first_ms(self.incarnation))
         self.stamps = Stamps(floor, recovered.fold.upcoming_offset, self.last_row_id or None)
         self.pointers = WritePointers(

@@ -234,6 +234,28 @@ def _first_run(store: Store, table: Table, prefix: bytes, start: bytes) -> Store
     return None
 
 
+# --- how large they are -------------------------------------------------------------------------------------------------
+
+
+def bytes_in(store: Store, prefix: bytes, run: StoredRun) -> int | None:
+    """The bytes of a run's bodies, or of those of the group that it stands for. None: retention has deleted that meanwhile.
+
+    Raises TopicDamaged.
+    """
+    if not run.flags & GROUP:
+        return run.size
+    with closing(stored_in(store, prefix, run)) as stored:
+        found = sum(each.size for each in stored)
+    return None if is_trimmed(store, prefix, run.id) else found
+
+
+def bytes_before(store: Store, prefix: bytes, place: bytes) -> tuple[int, int] | None:
+    """What the last run says that lies before this place as a whole: the offset behind it, and its ``upto_bytes``. None: none
+    does. Raises TopicDamaged."""
+    run = run_before(store, prefix, place[:ROW_ID_SIZE])
+    return None if run is None else (run.end, run.upto_bytes)
+
+
 # --- by offset ----------------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +345,8 @@ class Expired(NamedTuple):
     """The offset behind it."""
     last_id: bytes
     """Id of the last message in it."""
+    upto_bytes: int
+    """As the row says it."""
 
 
 def next_keys(rows: Iterable[tuple[bytes, bytes]], limit: int) -> Iterator[bytes]:
@@ -353,7 +377,7 @@ def expired_rows(store: Store, prefix: bytes, live_from: int, now_ms: int, limit
                     break
             size += len(run.data)
             within = summary_of(run).last_payload_id if run.flags & GROUP else FIRST_PAYLOAD_ID
-            found.append(Expired(run.id, run.end, run.id + within))
+            found.append(Expired(run.id, run.end, run.id + within, run.upto_bytes))
     return found
 
 

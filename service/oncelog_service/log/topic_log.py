@@ -251,9 +251,11 @@ class TopicLog:
         if pointer is None and queued is not None:
             done = self._writer.join(queued.batch, partial(queued.add, row_ids, messages, previous, last_entries, keys))
             if done is not None:
+                self.topic.size.handed_over = queued.laying.upto_bytes
                 return done
-        addition = Addition(self.prefix, first_offset, pointer)
+        addition = Addition(self.prefix, first_offset, pointer, self.topic.size.handed_over)
         addition.add(row_ids, messages, previous, last_entries, keys)
+        self.topic.size.handed_over = addition.laying.upto_bytes
         self._queued = addition if pointer is None else None
         return self._writer.submit(addition.batch, partial(self._written, addition))
 

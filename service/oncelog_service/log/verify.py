@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.models import Verification
 from oncelog_dedup import LastEntry, Position, SequenceMap
-from oncelog_service.log.keep.recovery import key_entries_of, read_snapshots, rows
+from oncelog_service.log.keep.recovery import key_entries_of, read_snapshots, rows_of
 from oncelog_service.log.names.assigned import counted_from
-from oncelog_service.log.scan import after, earliest_offset, stored_payloads
+from oncelog_service.log.scan import after, bytes_in, earliest_offset, runs_from, stored_payloads
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.rows import Row
+from oncelog_service.storage.runs import StoredRun
 
 _SLICE_ROWS = 2_000
 """Read in one go: no scan is open while a client takes its time or has gone, or while the store is to be closed."""
@@ -29,7 +29,21 @@ _MAX_PROBLEMS = 100
 
 
 class _Watching(Protocol):
-    watchers: list[set[str]]
+    watchers: list[set[Any]]
+
+
+class LiveSize(NamedTuple):
+    """What a log takes, as memory has it (bounds/size.py)."""
+
+    written: int
+    below: int
+    missing: dict[int, int]
+    earliest: int
+    """Offset of the first run that was there."""
+    begin: int
+    """Runs that end at or below this offset are counted no more."""
+    changed: set[int]
+    """Grows while the log is read: the ends of runs that got fewer bytes meanwhile. They are not compared."""
 
 
 class LiveKeys(NamedTuple):
@@ -38,6 +52,21 @@ class LiveKeys(NamedTuple):
     last_entries: SequenceMap
     stepped_back: set[str]
     """Grows while the log is read; keys of which something was rolled back meanwhile. They are not compared."""
+
+
+class Live(NamedTuple):
+    """A topic as it was in memory at one moment."""
+
+    upto: Position
+    """What was persisted by then."""
+    last_entries: SequenceMap
+    """The persisted map of its producers, copied."""
+    size: LiveSize
+    keys: LiveKeys | None = None
+    """The index of keys, where there is one."""
+    stepped_back: Collection[str] = ()
+    """Grows while the log is read: producers of whom something was rolled back meanwhile, or who were forgotten or have ended.
+    They are not compared."""
 
 
 @dataclass(slots=True)
@@ -50,6 +79,12 @@ class Findings:
     last_entries: SequenceMap = field(default_factory=SequenceMap)
     keys: SequenceMap = field(default_factory=SequenceMap)
     """The newest message of each key, where the topic keeps an index of them."""
+    upto_bytes: int | None = None
+    """As the newest run says it. None: none was read."""
+    end: int = 0
+    """The offset behind that."""
+    bytes_differ: list[tuple[int, str]] = field(default_factory=list)
+    """(the offset behind a run, what is wrong) of those whose bytes are not what the log and memory say."""
     filled: list[range] = field(default_factory=list)
     """Offsets at which a salvage found no message: what snapshots say of those is all that is known."""
 
@@ -72,7 +107,9 @@ def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
     """Verify an open topic against its live maps as they are at this call. The iterator may run on another thread."""
     live = log.dedup.fold.copy()
     stepped_back: set[str] = set()
-    watchers: list[tuple[_Watching, set[str]]] = [(log.topic, stepped_back)]
+    size = log.topic.size
+    sized = LiveSize(size.written, size.below, size.missing, log.earliest_offset, log.begin_offset, set(size.shrinking))
+    watchers: list[tuple[_Watching, set[Any]]] = [(log.topic, stepped_back), (size, sized.changed)]
     keys = None
     if log.topic.keys is not None:
         keys = LiveKeys(log.topic.keys.copy(), set[str]())
@@ -80,13 +117,14 @@ def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
     for watching, watcher in watchers:
         watching.watchers.append(watcher)
     counts_from = partial(counted_from, dict(log.topic.producers))
-    found = verify(store, log.prefix, log.position, live, counts_from, log.topic.deduplicates, stepped_back, keys)
+    there = Live(log.position, live, sized, keys, stepped_back)
+    found = verify(store, log.prefix, there, counts_from, log.topic.deduplicates)
     steps = _watched(found, watchers)
     next(steps)  # of a generator that has not begun, which a client that hangs up at once leaves, nothing ends the watching
     return steps
 
 
-def _watched(found: Iterator[Findings], watchers: Sequence[tuple[_Watching, set[str]]]) -> Generator[Findings]:
+def _watched(found: Iterator[Findings], watchers: Sequence[tuple[_Watching, set[Any]]]) -> Generator[Findings]:
     try:
         yield Findings()
         yield from found
@@ -112,32 +150,27 @@ def verification(namespace: str, topic: str, generation: int, findings: Findings
 def verify(
     store: Store,
     prefix: bytes,
-    upto: Position,
-    live: SequenceMap,
+    live: Live,
     counts_from: Callable[[str], int],
     judged: bool,
-    stepped_back: Collection[str] = (),
-    keys: LiveKeys | None = None,
 ) -> Iterator[Findings]:
     """Yields the same findings again and again while it reads, and a last time when they are complete.
 
     Args:
-        upto: read no further; ``live`` is a copy of the persisted map as it was there.
+        live: what the log is compared with; no further is read than that was persisted.
         counts_from: producer → offset below which nothing of it counts.
         judged: deduplication is on, so that a sequence id which does not rise is a fault.
-        stepped_back: grows while this reads; producers of whom something was rolled back meanwhile, or who were forgotten or have
-            ended. They are not compared.
-        keys: the live index of keys, copied when ``live`` was, where there is one.
     """
-    findings = Findings()
+    findings, keys, upto = Findings(), live.keys, live.upto
     try:
         start: bytes | None = FIRST_ROW_ID
         while start is not None:
-            start = _fold_slice(findings, store, prefix, start, upto, counts_from, judged, keys)
+            start = _fold_slice(findings, store, prefix, start, live, counts_from, judged)
             yield findings
         earliest = earliest_offset(store, prefix)
         findings.last_entries = _with_gone(store, prefix, findings, findings.last_entries, earliest, counts_from)
-        _compare(findings, "producer", findings.last_entries, live, stepped_back)
+        _compare(findings, "producer", findings.last_entries, live.last_entries, live.stepped_back)
+        _compare_size(findings, live.size, upto.upcoming_offset)
         if keys is not None:
             findings.keys = _with_gone(store, prefix, findings, findings.keys, earliest, _all_count, Table.KEY_SNAPSHOT)
             _compare(findings, "key", findings.keys, keys.last_entries, keys.stepped_back)
@@ -152,28 +185,73 @@ def _fold_slice(
     store: Store,
     prefix: bytes,
     start: bytes,
-    upto: Position,
+    live: Live,
     counts_from: Callable[[str], int],
     judged: bool,
-    keys: LiveKeys | None,
 ) -> bytes | None:
-    """Fold the next rows from the key ``start`` on; where to go on, None: they were the last. Raises TopicDamaged."""
-    last: Row | None = None
-    with closing(rows(store, prefix, start)) as found:
-        for row in islice(found, _SLICE_ROWS):
-            if row.offset + row.messages > upto.upcoming_offset:
+    """Fold the next runs from the key ``start`` on; where to go on, None: they were the last. Raises TopicDamaged."""
+    read = 0
+    with closing(runs_from(store, prefix, start)) as runs:
+        for run in runs:
+            if run.end > live.upto.upcoming_offset:
                 return None
-            if row.fills_a_hole:
-                findings.fill(row.offset)
-            for producer, last_entry in _last_entries(store, prefix, row):
-                if last_entry.offset >= counts_from(producer):
-                    _fold(findings, producer, last_entry, judged)
-            if keys is not None:
-                for name, last_entry in key_entries_of(store, prefix, row):
-                    findings.keys.raise_to(name, last_entry)
-            findings.messages += row.messages
-            last = row
-    return None if last is None else after(last.row_id)
+            if read and read + len(run) > _SLICE_ROWS:
+                return start
+            for row in rows_of(run):
+                _fold_row(findings, store, prefix, row, counts_from, judged, live.keys is not None)
+            _count_bytes(findings, store, prefix, run, live.size)
+            read += len(run)
+            start = after(run.id)
+    return None
+
+
+def _fold_row(
+    findings: Findings,
+    store: Store,
+    prefix: bytes,
+    row: Row,
+    counts_from: Callable[[str], int],
+    judged: bool,
+    keyed: bool,
+) -> None:
+    if row.fills_a_hole:
+        findings.fill(row.offset)
+    for producer, last_entry in _last_entries(store, prefix, row):
+        if last_entry.offset >= counts_from(producer):
+            _fold(findings, producer, last_entry, judged)
+    if keyed:
+        for name, last_entry in key_entries_of(store, prefix, row):
+            findings.keys.raise_to(name, last_entry)
+    findings.messages += row.messages
+
+
+def _count_bytes(findings: Findings, store: Store, prefix: bytes, run: StoredRun, live: LiveSize) -> None:
+    """Count the bytes of a run, and hold them against what it says, and the one before it."""
+    if not run.count:
+        return  # what stands for an empty group says what the one before it does
+    if findings.upto_bytes is None:
+        # What lies before the first one is known where the log begins there.
+        before = live.below if run.first == live.earliest and run.end > live.begin else None
+    else:
+        before = findings.upto_bytes if run.first == findings.end else None  # else some were deleted meanwhile
+    findings.upto_bytes, findings.end = run.upto_bytes, run.end
+    if before is None or run.end <= live.begin:
+        return
+    there = bytes_in(store, prefix, run)
+    if there is None:
+        return
+    missing = live.missing.get(run.end, 0)
+    if run.upto_bytes - before - there != missing:
+        text = f"the run up to offset {run.end} says {run.upto_bytes} bytes: {before} are before it"
+        findings.bytes_differ.append((run.end, f"{text}, {there} in it, and {missing} noted as missing"))
+
+
+def _compare_size(findings: Findings, live: LiveSize, upto: int) -> None:
+    for end, text in findings.bytes_differ:
+        if end not in live.changed:
+            findings.problem(text)
+    if findings.upto_bytes is not None and findings.end == upto and findings.upto_bytes != live.written:
+        findings.problem(f"the last run says that the log took {findings.upto_bytes} bytes, memory {live.written}")
 
 
 def _last_entries(store: Store, prefix: bytes, row: Row) -> Iterator[tuple[str, LastEntry]]:

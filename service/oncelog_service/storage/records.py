@@ -7,7 +7,8 @@
     NAMESPACE  {"version": 1, "policies": {str: bool | int | null}}
     PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
                 "forgotten_below": offset, "assigned_ms": ms | null}
-    TRIM       {"version": 1, "earliest_offset": int, "last_id": hex | null, "hidden_below": int, "hidden_before": hex | null}
+    TRIM       {"version": 1, "earliest_offset": int, "last_id": hex | null, "hidden_below": int, "hidden_before": hex | null,
+                "bytes_below": int, "missing": [[offset, bytes], ...]}
     EXPIRY     {"version": 1, "judgements": [[ms, hex of a row id or more], ...]}
     GROUP      {"version": 1, "row_id": hex | null, "producer": str | null}
     CHUNK      {"version": 1, "first_index": int, "messages": int, "digest": hex, "producer": str | null, "epoch": int | null,
@@ -79,6 +80,10 @@ class TrimRow:
     """What an operator trimmed: messages with offsets below this one are gone for every reader, whether deleted or not."""
     hidden_before: str | None = None
     """Hex of the place that this is: a row id, or in a stored group a message id. None: nobody has trimmed the topic."""
+    bytes_below: int = 0
+    """``upto_bytes`` of the last run all of which is deleted or trimmed (bounds/size.py)."""
+    missing: list[list[int]] = field(default_factory=list)
+    """(offset behind a run, bytes), rising, of those runs behind that which have fewer bytes than their ``upto_bytes`` say."""
 
 
 @dataclass(frozen=True, slots=True)

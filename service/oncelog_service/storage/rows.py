@@ -186,15 +186,20 @@ def tms_messages_of(run: StoredRun, begin: int, end: int) -> list[bytes]:
 # --- stored groups
 
 
-def encode_group(prefix: bytes, row_id: bytes, offset: int, write_pointer: int | None, summary: GroupSummary) -> StoredRun:
-    """Encodes the row that makes a stored group appear; without a write pointer, the summary names a branch."""
+def encode_group(
+    prefix: bytes, row_id: bytes, offset: int, write_pointer: int | None, summary: GroupSummary, upto_bytes: int = 0
+) -> StoredRun:
+    """Encodes the row that makes a stored group appear; without a write pointer, the summary names a branch.
+
+    ``upto_bytes``: of the log, with the group's payloads (runs.py).
+    """
     parts = [] if summary.branch is None else [_POINTER.pack(summary.branch)]
     parts.append(_SUMMARY.pack(summary.last_payload_id, len(summary.producers)))
     for each in summary.producers:
         name = each.name.encode()
         parts += (_NAME.pack(len(name)), name, _PART.pack(*each[1:]))
     body = encode_messages(Columns([b"".join(parts)]), [row_id], offset)
-    return lay_group(prefix, row_id, offset, summary.messages, body, write_pointer)
+    return lay_group(prefix, row_id, offset, summary.messages, body, write_pointer, upto_bytes)
 
 
 def payloads_under(run: StoredRun) -> int:

@@ -14,7 +14,9 @@ A row of either table, version 1, big-endian::
     14      4     payload_at u32: from the beginning of a body to its payload, where that is the same in all; else 0
     18      4     body_size u32: bytes of a body, where all bodies are as large and have their payloads at the same place; else 0
     22      4     begins u32: how many requests that can be found again begin in the run
-    26      8     only with T: write pointer of the transaction, i64; negative once rolled back
+    26      8     upto_bytes i64: bytes of all bodies that were ever laid in this log, up to this run and with it; of payloads,
+                  within their write pointer
+    34      8     only with T: write pointer of the transaction, i64; negative once rolled back
     ..      14 b  of each of these requests: index u32 of its first message · row id of the same producer's message before it,
                   zeros where there is none
     ..      4 n   only where body_size is 0: end u32 of each body, counted from the beginning of the first
@@ -32,6 +34,10 @@ What holds of every run:
 
 The requests of a named producer form a chain from the newest to the oldest, which finds the original of a repeated message
 without a row per message. Requests of a transaction are noted too, named or not, so that they can be told apart.
+
+``upto_bytes`` never changes, whatever becomes of this run and of those before it: so what a log takes between two runs is a
+difference, and nobody has to read them (bounds/size.py). A run that stands for a group has in it what its payloads had when they
+appeared, and not its own body.
 
 TTL says that some message has a time to live of its own. GROUP: the one body stands for all messages that were stored in the
 Payload Table, ``count`` of them.
@@ -55,7 +61,7 @@ VERSION = 1
 T, TTL, GROUP = 1, 4, 8
 """The flags of a run."""
 _FLAGS = frozenset((0, T, TTL, T | TTL, GROUP, T | GROUP))
-_HEAD = struct.Struct(">BBIqIII")
+_HEAD = struct.Struct(">BBIqIIIq")
 _POINTER = struct.Struct(">q")
 _BEGIN = struct.Struct(f">I{ROW_ID_SIZE}s")
 _NUMBER = struct.Struct(">I")
@@ -70,6 +76,11 @@ class Bodies(NamedTuple):
     all."""
     size: int = 0
     """Bytes of each, where all have one size and one shape; else 0."""
+
+    @property
+    def total(self) -> int:
+        """Bytes of all."""
+        return self.size * len(self.bodies) or sum(map(len, self.bodies))
 
 
 class StoredRun:
@@ -88,6 +99,7 @@ class StoredRun:
         "flags",
         "id",
         "payload_at",
+        "upto_bytes",
         "write_pointer",
     )
 
@@ -95,12 +107,14 @@ class StoredRun:
     count: int
     payload_at: int
     base: int
+    upto_bytes: int
 
     def __init__(self, id: bytes, data: bytes) -> None:  # noqa: A002
         """``id``: how the key ends. ``data``: checked, or just laid."""
         self.id = id
         self.data = data
-        _, self.flags, self.count, self.first, self.payload_at, self._body_size, self._begins = _HEAD.unpack_from(data)
+        head = _HEAD.unpack_from(data)
+        _, self.flags, self.count, self.first, self.payload_at, self._body_size, self._begins, self.upto_bytes = head
         self.write_pointer: int | None = None
         """Negative once rolled back."""
         at = _HEAD.size
@@ -235,7 +249,8 @@ def rolled_back(prefix: bytes, run: StoredRun) -> StoredRun:
 
 
 def with_body(prefix: bytes, run: StoredRun, index: int, body: bytes, payload_at: int) -> StoredRun:
-    """Lays a run anew with another body in the place of one: its key, its numbers and what is noted of requests stay.
+    """Lays a run anew with another body in the place of one: its key, its numbers, ``upto_bytes`` and what is noted of
+    requests stay.
 
     ``payload_at``: from the beginning of the body to its payload. Not for a run that stands for a group.
     """
@@ -249,7 +264,7 @@ def with_body(prefix: bytes, run: StoredRun, index: int, body: bytes, payload_at
     return _encoded(
         prefix,
         run.id,
-        _HEAD.pack(VERSION, run.flags, run.count, run.first, place, size, len(run.begins)),
+        _HEAD.pack(VERSION, run.flags, run.count, run.first, place, size, len(run.begins), run.upto_bytes),
         run.data[_HEAD.size : run._ends_at],
         struct.pack(f">{len(numbers)}I", *numbers),
         *bodies,
@@ -270,14 +285,18 @@ class Laying:
         "_ids",
         "_is_whole",
         "_laid",
+        "_laid_bytes",
         "_parts",
         "_upto",
         "_write_pointer",
         "prefix",
         "table",
+        "upto_bytes",
     )
 
-    def __init__(self, table: Table, prefix: bytes, first: int, write_pointer: int | None = None) -> None:
+    def __init__(self, table: Table, prefix: bytes, first: int, write_pointer: int | None = None, before_bytes: int = 0) -> None:
+        """``before_bytes``: :attr:`StoredRun.upto_bytes` of what lies before."""
+        self.upto_bytes = self._laid_bytes = before_bytes
         self.table = table
         self.prefix = prefix
         self._first = first
@@ -304,7 +323,9 @@ class Laying:
             self._begins.append((len(self._ids), previous))
         self._ids += ids
         self._parts.append(messages)
-        self._bytes += messages.size * len(ids) or sum(map(len, messages.bodies))
+        size = messages.total
+        self._bytes += size
+        self.upto_bytes += size
         if self._bytes >= RUN_BYTES:
             # Here, on the event loop: the writer's thread waits for the interpreter wherever it has let go of it, and while it
             # lays runs for several requests everybody waits for it.
@@ -367,10 +388,11 @@ class Laying:
         begin, end = self._upto + at, self._upto + upto
         begins = [(at - begin, previous) for at, previous in self._begins if begin <= at < end]
         flags = self._flags | (TTL if own_ttl else 0)
+        self._laid_bytes += size * (end - begin) or numbers[end - begin - 1]
         return _encoded(
             self.prefix,
             self._ids[end - 1],
-            _HEAD.pack(VERSION, flags, end - begin, self._first + begin, payload_at, size, len(begins)),
+            _HEAD.pack(VERSION, flags, end - begin, self._first + begin, payload_at, size, len(begins), self._laid_bytes),
             b"" if self._write_pointer is None else _POINTER.pack(self._write_pointer),
             *(_BEGIN.pack(*each) for each in begins),
             struct.pack(f">{len(numbers)}I", *numbers),
@@ -382,10 +404,18 @@ def _of_each(part: Bodies) -> Sequence[int]:
     return [*part.shapes] * len(part.bodies) if len(part.shapes) == 1 else part.shapes
 
 
-def lay_group(prefix: bytes, id: bytes, first: int, messages: int, body: Bodies, write_pointer: int | None) -> StoredRun:  # noqa: A002
+def lay_group(
+    prefix: bytes,
+    id: bytes,  # noqa: A002
+    first: int,
+    messages: int,
+    body: Bodies,
+    write_pointer: int | None,
+    upto_bytes: int,
+) -> StoredRun:
     """Encodes the row that stands for ``messages`` messages of the Payload Table."""
     flags, begins = (GROUP, b"") if write_pointer is None else (GROUP | T, _POINTER.pack(write_pointer))
-    head = _HEAD.pack(VERSION, flags, messages, first, body.shapes[0] >> 1, len(body.bodies[0]), 0)
+    head = _HEAD.pack(VERSION, flags, messages, first, body.shapes[0] >> 1, len(body.bodies[0]), 0, upto_bytes)
     return _encoded(prefix, id, head, begins, body.bodies[0])
 
 

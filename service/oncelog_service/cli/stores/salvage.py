@@ -18,6 +18,7 @@ from oncelog_service.cli.session import FAILED
 from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, show
 from oncelog_service.cli.stores.rows import ON_DISK, shown_key
 from oncelog_service.log.keep.losses import (
+    count_bytes,
     drop_trimmed,
     fill,
     holes,
@@ -177,6 +178,7 @@ def _accept(store: Store) -> None:
         restore_topic(store, key, row)
     for hole in list(holes(store)):
         fill(store, hole)
+    count_bytes(store)
     for _, restart in list(_broken(store)):
         restart(store)
     mark = copy_row_of(store)

@@ -20,12 +20,13 @@ class Addition:
 
     __slots__ = ("_first_offset", "_keys", "_last_entries", "_write_pointer", "batch", "laying")
 
-    def __init__(self, prefix: bytes, first_offset: int, write_pointer: int | None) -> None:
+    def __init__(self, prefix: bytes, first_offset: int, write_pointer: int | None, before_bytes: int = 0) -> None:
+        """``before_bytes``: of all that was handed over before (bounds/size.py)."""
         self._first_offset = first_offset
         self._write_pointer = write_pointer
         self._last_entries: dict[str, LastEntry] = {}
         self._keys: dict[str, LastEntry] = {}
-        self.laying = Laying(Table.MESSAGE, prefix, first_offset, write_pointer)
+        self.laying = Laying(Table.MESSAGE, prefix, first_offset, write_pointer, before_bytes)
         self.batch = Batch()
         self.batch.put_laid(self.laying)
 

@@ -19,7 +19,7 @@ from oncelog_service.storage.runs import Laying
 class Appearances:
     """The caller hands the batch to the writer in the same step, and tells memory of both runs when it is written."""
 
-    __slots__ = ("_clock", "_dedup", "_keys", "_prefix", "_stamps")
+    __slots__ = ("_clock", "_dedup", "_keys", "_prefix", "_size", "_stamps")
 
     def __init__(self, topic: OpenTopic) -> None:
         self._prefix = topic.prefix
@@ -27,11 +27,13 @@ class Appearances:
         self._dedup = topic.dedup
         self._stamps = topic.stamps
         self._keys = topic.keys
+        self._size = topic.size
 
-    def put(self, batch: Batch, group: StoredGroup, producer: str | None = None) -> tuple[Run, Run | None]:
+    def put(self, batch: Batch, group: StoredGroup, producer: str | None = None) -> tuple[Run, Run | None, int]:
         """Add to ``batch`` the group's row and the note that it is published, by ``producer``.
 
-        Returns the run for the producers, whose first id begins with the id of the row, and the one for the keys.
+        Returns the run for the producers, whose first id begins with the id of the row, the one for the keys, and the row's
+        ``upto_bytes``.
         """
         summary = group.summary(self._dedup)
         pointer = group.pointer if summary.branch is None else None
@@ -39,13 +41,15 @@ class Appearances:
         last_entries = last_entries_of(summary, at, offset)
         run = Run(offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, last_entries, pointer)
         group.row = GroupRow(at.hex(), producer)
-        batch.put_rows(Table.MESSAGE, self._prefix, [(at, encode_group(self._prefix, at, offset, pointer, summary).data)])
+        upto = self._size.handed_over = self._size.handed_over + group.bytes
+        row = encode_group(self._prefix, at, offset, pointer, summary, upto)
+        batch.put_rows(Table.MESSAGE, self._prefix, [(at, row.data)])
         batch.put(Table.GROUP, group.key, encode_record(group.row))
         for name, last_entry in last_entries:
             self._dedup.push(name, last_entry)
         if self._keys is None:
-            return run, None
-        return run, self._keys.push(run._replace(last_entries=group_key_entries(group.keys, at, offset)))
+            return run, None, upto
+        return run, self._keys.push(run._replace(last_entries=group_key_entries(group.keys, at, offset))), upto
 
     def put_messages(self, batch: Batch, columns: Columns) -> tuple[Run, Run | None, Laying]:
         """Add to ``batch`` messages that are all new and in no transaction; ``columns.previous`` is found here.
@@ -56,8 +60,9 @@ class Appearances:
         newest = None if producer is None else self._dedup.last_pushed(producer)
         columns.previous = None if newest is None else newest.message_id[:ROW_ID_SIZE]
         row_ids, offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
-        laying = Laying(Table.MESSAGE, self._prefix, offset)
+        laying = Laying(Table.MESSAGE, self._prefix, offset, before_bytes=self._size.handed_over)
         laying.add(row_ids, encode_messages(columns, row_ids, offset), chain_of(columns))
+        self._size.handed_over = laying.upto_bytes
         batch.put_laid(laying)
         first_id, last_id = message_id_of(row_ids[0]), message_id_of(row_ids[-1])
         last_entries: tuple[tuple[str, LastEntry], ...] = ()

@@ -178,8 +178,9 @@ class AtomicOnTopic:
         self._topic.writer.fence(batch)
         row, columns = _chunk_row(staged.group, request, _digest(request)), columns_of(request, 0, None)
         payload_ids, first = self._note(staged, chunk, row, columns)
-        laying = Laying(Table.PAYLOAD, staged.group.key, first)
+        laying = Laying(Table.PAYLOAD, staged.group.key, first, before_bytes=staged.group.bytes)
         laying.add(payload_ids, encode_payloads(columns))
+        staged.group.bytes = laying.upto_bytes
         batch.put_laid(laying)
         batch.put(Table.CHUNK, chunk_key(self._topic.prefix, staged.number, chunk), encode_record(row))
         self._staged[staged.number] = staged
@@ -352,10 +353,10 @@ class AtomicOnTopic:
                 begin = run.first_id
             else:
                 assert group.row is None  # what is copied is let go of in the same step
-                run, keyed = self._appearances.put(batch, group)
+                run, keyed, upto_bytes = self._appearances.put(batch, group)
                 for chunk in each.chunks:
                     batch.delete(Table.CHUNK, chunk_key(self._topic.prefix, each.number, chunk))
-                written.append(partial(self._memory.group_written, run, keyed))
+                written.append(partial(self._memory.group_written, run, keyed, upto_bytes))
                 begin = run.first_id[:ROW_ID_SIZE] + (group.first_payload_id or FIRST_PAYLOAD_ID)
             total += run.count
             if first_id is None:

@@ -61,10 +61,11 @@ class Transactional:
         batch = Batch()
         with group.stamps.given_back():
             payload_ids, first = group.stamps.take(len(columns.payloads), self._topic.clock.now_ms())
-            laying = Laying(Table.PAYLOAD, group.key, first)
+            laying = Laying(Table.PAYLOAD, group.key, first, before_bytes=group.bytes)
             laying.add(payload_ids, encode_payloads(columns))
             batch.put_laid(laying)
         with self._topic.writer.moving():
+            group.bytes = laying.upto_bytes
             group.push(producer, columns.sequence_ids, payload_ids, first)
             group.push_keys(columns.keys, payload_ids, first)
             done = self._topic.writer.submit(batch, partial(group.persist, producer, columns.sequence_ids, payload_ids, first))
@@ -139,8 +140,8 @@ class Transactional:
         """From the checks to the hand-over nothing awaits, and nothing raises."""
         batch = Batch()
         with self._topic.writer.moving():
-            run, keyed = self._appearances.put(batch, group, producer)
-            done = self._topic.writer.submit(batch, partial(self._memory.group_written, run, keyed))
+            run, keyed, upto_bytes = self._appearances.put(batch, group, producer)
+            done = self._topic.writer.submit(batch, partial(self._memory.group_written, run, keyed, upto_bytes))
         await done
         at = run.first_id[:ROW_ID_SIZE]
         return response(_group_receipt(STORED, group, at, run.count, run.first_offset), [at], group.pointer)

@@ -15,7 +15,7 @@ from oncelog.errors import StoredGroupPublished, TopicDamaged
 from oncelog_dedup import Deduplicator, Fold, LastEntry, Run, Verdict
 from oncelog_service.log.key_index import key_name
 from oncelog_service.log.numbers import Numbers, Taken, partly_taken
-from oncelog_service.log.scan import Runs, payload_runs, read_back
+from oncelog_service.log.scan import Runs, last_payloads, payload_runs, read_back
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.reading import read
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, pointer_key
@@ -29,9 +29,16 @@ from oncelog_service.storage.runs import decode_run
 class StoredGroup:
     """What is stored under one write pointer. Not thread-safe."""
 
-    def __init__(self, pointer: int, key: bytes, row: GroupRow | None, payloads: Iterator[Payload], keyed: bool = False) -> None:
-        """``payloads``: what is on disk already, in order. ``keyed``: the topic checks expectations. Raises TopicDamaged."""
+    def __init__(
+        self, pointer: int, key: bytes, row: GroupRow | None, payloads: Iterator[Payload], keyed: bool = False, size: int = 0
+    ) -> None:
+        """``payloads``: what is on disk already, in order, and its ``size``. ``keyed``: the topic checks expectations.
+
+        Raises TopicDamaged.
+        """
         self.pointer = pointer
+        self.bytes = size
+        """Of the bodies that are stored, or on their way."""
         self.key = key
         """Begins the keys of its payloads."""
         self.row = row
@@ -198,7 +205,8 @@ def load_group(store: Store, prefix: bytes, pointer: int, keyed: bool = False) -
     row = read_group_row(store, prefix, pointer)
     key = pointer_key(prefix, pointer)
     with closing(payloads(store, prefix, pointer)) as found:
-        group = StoredGroup(pointer, key, row, found if row is None else iter(()), keyed)
+        last = last_payloads(store, prefix, pointer) if row is None else None
+        group = StoredGroup(pointer, key, row, found if row is None else iter(()), keyed, 0 if last is None else last.upto_bytes)
         if row is not None:
             group.first_payload_id = next((each.payload_id for each in found), None)
     return group

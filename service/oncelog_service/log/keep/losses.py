@@ -10,16 +10,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog_service.log.keep.recovery import read_snapshots
-from oncelog_service.log.scan import earliest_offset, stored_in, trim_of
+from oncelog_service.log.scan import after, bytes_in, earliest_offset, run_before, runs_from, stored_in, trim_of
 from oncelog_service.storage.events import EventDamaged
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import (
     AFTER_ANY,
     AFTER_NUMBERS,
+    FIRST_ROW_ID,
     GENERATION_SIZE,
     ROW_ID_SIZE,
     SNAPSHOT_SLOTS,
@@ -89,11 +91,17 @@ def lost_topics(store: Store) -> Iterator[tuple[bytes, TopicRow]]:
 
 def holes(store: Store) -> Iterator[Hole]:
     """Finds the holes of every topic that is not deleted, in the order of keys. Rows must be intact. Raises StoreError."""
+    for prefix in _present(store):
+        yield from _holes_in(store, prefix)
+
+
+def _present(store: Store) -> Iterator[bytes]:
+    """:func:`prefixes`, of topics that are not deleted and of their newest generations."""
     for prefix in prefixes(store):
         data = store.get(Table.TOPIC, prefix[:-GENERATION_SIZE])
         row = None if data is None else decode_record(TopicRow, data)
         if row is None or (not row.deleted and row.generation == int.from_bytes(prefix[-GENERATION_SIZE:], "big")):
-            yield from _holes_in(store, prefix)
+            yield prefix
 
 
 def _holes_in(store: Store, prefix: bytes) -> Iterator[Hole]:
@@ -129,6 +137,8 @@ def _whole(store: Store, prefix: bytes, run: StoredRun) -> bool:
 def fill(store: Store, hole: Hole) -> None:
     """Have fillers stand where messages were. Raises TopicDamaged: there is no room for them. StoreError."""
     count, first = hole.end - hole.first, int.from_bytes(hole.after, "big") + 1
+    before = run_before(store, hole.prefix, after(hole.after))
+    upto = trim_of(store, hole.prefix).bytes_below if before is None else before.upto_bytes
     behind = 2**79 if hole.before is None else int.from_bytes(hole.before, "big") + (hole.instead_of is not None)
     if count > behind - first:
         raise TopicDamaged(f"{hole.name}: there are more of them than ids; delete the topic, or leave it out")
@@ -138,10 +148,40 @@ def fill(store: Store, hole: Hole) -> None:
         if at == 0 and hole.instead_of is not None:
             instead.delete(Table.MESSAGE, hole.prefix + hole.instead_of)
         columns = Columns([b""] * len(some), ttls=[FILLER_TTL] * len(some))
-        laying = Laying(Table.MESSAGE, hole.prefix, hole.first + at)
+        laying = Laying(Table.MESSAGE, hole.prefix, hole.first + at, before_bytes=upto)
         laying.add(some, encode_messages(columns, some, hole.first + at))
+        upto = laying.upto_bytes
         batch.put_laid(laying)
         store.write([instead, batch])
+
+
+def count_bytes(store: Store) -> None:
+    """Have TRIM say of every log that is not deleted what its messages take, as they are now. Raises TopicDamaged, StoreError."""
+    for prefix in list(_present(store)):
+        trim = trim_of(store, prefix)
+        below, missing = _counted(store, prefix, max(trim.earliest_offset, trim.hidden_below))
+        if (below, missing) != (trim.bytes_below, trim.missing):
+            batch = Batch()
+            batch.put(Table.TRIM, prefix, encode_record(replace(trim, bytes_below=below, missing=missing)))
+            store.write([batch])
+
+
+def _counted(store: Store, prefix: bytes, begin: int) -> tuple[int, list[list[int]]]:
+    """What TRIM says of bytes, of a log that begins at this offset for readers (bounds/size.py)."""
+    below: int | None = None
+    before, missing = 0, list[list[int]]()
+    with closing(runs_from(store, prefix, FIRST_ROW_ID)) as runs:
+        for run in runs:
+            if run.end <= begin:
+                below = run.upto_bytes
+            elif run.count:
+                there = bytes_in(store, prefix, run) or 0
+                if below is None:
+                    below = before = run.upto_bytes - there
+                if run.upto_bytes - before - there:
+                    missing.append([run.end, run.upto_bytes - before - there])
+            before = run.upto_bytes
+    return below or 0, missing
 
 
 def restore_topic(store: Store, key: bytes, row: TopicRow) -> None:

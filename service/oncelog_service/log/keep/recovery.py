@@ -15,6 +15,7 @@ from typing import TypeVar
 from oncelog.errors import TopicDamaged
 from oncelog.wire.avro_parts import decode_long, encode_long_run
 from oncelog_dedup import Entry, LastEntry, Position, ReplayError, SequenceMap, Snapshot, SnapshotDamaged, replay
+from oncelog_service.bounds.size import Size
 from oncelog_service.log.groups.stored import last_entries_of
 from oncelog_service.log.judgements import Judgements, judgements_of
 from oncelog_service.log.key_index import KeyEntries, KeyIndex, group_key_entries, key_entries, key_name
@@ -58,7 +59,7 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
             f"messages below offset {earliest} are deleted and no valid snapshot covers them, so the producers' sequence ids "
             "are not known; restore the topic from a backup, or delete it"
         )
-    _check_end(store, prefix, earliest, begin)
+    last = _check_end(store, prefix, earliest, begin)
     try:
         with closing(_entries(store, prefix, _behind(snapshot))) as found:
             replayed = replay(snapshot, found, partial(counted_from, producers))
@@ -78,6 +79,7 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         hidden_below=trim.hidden_below,
         hidden_before=bytes.fromhex(trim.hidden_before or ""),
         judgements=read_judgements(store, prefix),
+        size=Size(trim.bytes_below if last is None else last.upto_bytes, trim.bytes_below, trim.missing),
     )
 
 
@@ -119,10 +121,15 @@ def rows(store: Store, prefix: bytes, start: bytes) -> Generator[Row]:
     """Every message, and what stands for a group, from the key ``start`` on, decoded; to be closed. Raises TopicDamaged."""
     with closing(runs_from(store, prefix, start)) as runs:
         for run in runs:
-            try:
-                yield from decode_rows(run, run.index_from(start))
-            except _UNREADABLE as error:
-                raise _unreadable(run, error) from error
+            yield from rows_of(run, start)
+
+
+def rows_of(run: StoredRun, start: bytes = FIRST_ROW_ID) -> Iterator[Row]:
+    """The same of one run. Raises TopicDamaged."""
+    try:
+        yield from decode_rows(run, run.index_from(start))
+    except _UNREADABLE as error:
+        raise _unreadable(run, error) from error
 
 
 _UNREADABLE = IndexError, ValueError, struct.error
@@ -264,8 +271,9 @@ def last_timestamp(store: Store, prefix: bytes) -> int:
     return max(int.from_bytes(row_id[:8], "big") for row_id in ids)
 
 
-def _check_end(store: Store, prefix: bytes, earliest: int, snapshot_offset: int) -> None:
+def _check_end(store: Store, prefix: bytes, earliest: int, snapshot_offset: int) -> StoredRun | None:
     last = run_before(store, prefix)
     end = earliest if last is None else last.end
     if end < snapshot_offset:
         raise TopicDamaged(f"the log ends before offset {end}, but a snapshot knows of messages up to offset {snapshot_offset}")
+    return last

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -30,7 +31,17 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import ErasedMessage, EraseMessage, Trimmed, TrimTopic
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.scan import Expired, find_offset, following, offset_behind, offset_from, read_back, run_from, stored_in
+from oncelog_service.log.scan import (
+    Expired,
+    bytes_before,
+    find_offset,
+    following,
+    offset_behind,
+    offset_from,
+    read_back,
+    run_from,
+    stored_in,
+)
 from oncelog_service.reading import Scans, read
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, pointer_key, timestamp_prefix
 from oncelog_service.storage.payload_rows import erased_payloads
@@ -57,6 +68,10 @@ class _Erased(NamedTuple):
     pointer: int | None
     """Under which the message is in the log; negative: it was rolled back."""
     since_ms: int
+    end: int
+    """The offset behind the run of the log that it is in, or that stands for it."""
+    gone: int
+    """Bytes that the row has less than before."""
 
 
 class Removal:
@@ -112,14 +127,36 @@ class Removal:
         if topic.keys is None:
             for slot in SNAPSHOT_SLOTS:  # from when expectations were checked: from now on they would miss messages
                 batch.delete(Table.KEY_SNAPSHOT, self._prefix + slot)
-        last_id = rows[-1].last_id
-        self._put_trim(batch, TrimRow(upto, last_id.hex(), topic.hidden_below, topic.hidden_before.hex() or None))
-        await self._writer.submit(batch, partial(self._deleted, upto, last_id))
+        trim = replace(self._trim_row(), earliest_offset=upto, last_id=rows[-1].last_id.hex())
+        if upto > topic.hidden_below:  # else they are counted no more since they were trimmed
+            trim = self._counted_from(trim, upto, rows[-1].upto_bytes)
+        await self._put_trim(batch, trim)
         return len(rows)
 
-    def _deleted(self, earliest_offset: int, last_id: bytes) -> None:
-        self._topic.earliest_offset = earliest_offset
-        self._topic.trimmed_id = last_id
+    def _trim_row(self) -> TrimRow:
+        topic = self._topic
+        return TrimRow(
+            *(topic.earliest_offset, topic.trimmed_id.hex() or None, topic.hidden_below, topic.hidden_before.hex() or None),
+            bytes_below=topic.size.below,
+            missing=topic.size.missing_from(0),
+        )
+
+    def _counted_from(self, row: TrimRow, end: int, upto_bytes: int) -> TrimRow:
+        """The log's bytes are those behind the run that ends at this offset and says so much."""
+        return replace(row, bytes_below=upto_bytes, missing=self._topic.size.missing_from(end))
+
+    async def _put_trim(self, batch: Batch, row: TrimRow, *, erased: bool = False) -> None:
+        """Write where the log begins, and note it. Nothing else writes it meanwhile: all of it happens alone."""
+        batch.put(Table.TRIM, self._prefix, encode_record(row))
+        await self._writer.submit(batch, partial(self._noted, row, erased))
+
+    def _noted(self, row: TrimRow, erased: bool) -> None:
+        topic = self._topic
+        if erased:
+            topic.cache.clear()
+        topic.earliest_offset, topic.trimmed_id = row.earliest_offset, bytes.fromhex(row.last_id or "")
+        topic.hidden_below, topic.hidden_before = row.hidden_below, bytes.fromhex(row.hidden_before or "")
+        topic.size.noted(row.bytes_below, row.missing)
 
     # --- trim
 
@@ -166,16 +203,10 @@ class Removal:
         return asked.before_offset
 
     async def _hide(self, offset: int, place: bytes) -> None:
-        topic, batch = self._topic, Batch()
-        topic.check_open()
-        self._put_trim(batch, TrimRow(topic.earliest_offset, topic.trimmed_id.hex() or None, offset, place.hex()))
-        await self._writer.submit(batch, partial(self._hidden, offset, place))
-
-    def _hidden(self, offset: int, place: bytes) -> None:
-        self._topic.hidden_below, self._topic.hidden_before = offset, place
-
-    def _put_trim(self, batch: Batch, row: TrimRow) -> None:
-        batch.put(Table.TRIM, self._prefix, encode_record(row))
+        before = await read(bytes_before, self._store, self._prefix, place)
+        self._topic.check_open()
+        row = replace(self._trim_row(), hidden_below=offset, hidden_before=place.hex())
+        await self._put_trim(Batch(), row if before is None else self._counted_from(row, *before))
 
     # --- erase
 
@@ -199,7 +230,11 @@ class Removal:
             self._topic.check_open()
             batch = Batch()
             batch.put(row.table, row.key, row.data)
-            await self._writer.submit(batch, self._topic.cache.clear)
+            missing = self._topic.size.missing_from(0)
+            if row.end > self._topic.hidden_below:  # else it is counted no more since it was trimmed
+                missing = self._topic.size.missing_with(row.end, row.gone)
+            self._topic.size.shrinks(row.end)
+            await self._put_trim(batch, replace(self._trim_row(), missing=missing), erased=True)
             await self._scrub(row)
         return ErasedMessage(
             generation=self._topic.generation,
@@ -267,11 +302,13 @@ def _erased(store: Store, prefix: bytes, offset: int, now_ms: int) -> _Erased:
     if not run.flags & GROUP:
         made, since_ms = read_back(erased_run, prefix, run, index, now_ms)
         message_id = run.id_at(index) + FIRST_PAYLOAD_ID
-        return _Erased(Table.MESSAGE, prefix + run.id, made.data, message_id, run.write_pointer, since_ms)
+        gone = run.size - made.size
+        return _Erased(Table.MESSAGE, prefix + run.id, made.data, message_id, run.write_pointer, since_ms, run.end, gone)
     base = pointer_key(prefix, payloads_under(run))
     for each in stored_in(store, prefix, run, place[ROW_ID_SIZE:]):
         if each.first <= index < each.end:
             made, since_ms = read_back(erased_payloads, base, each, index - each.first, now_ms)
             message_id = run.id + each.id_at(index - each.first)
-            return _Erased(Table.PAYLOAD, base + each.id, made.data, message_id, run.write_pointer, since_ms)
+            gone = each.size - made.size
+            return _Erased(Table.PAYLOAD, base + each.id, made.data, message_id, run.write_pointer, since_ms, run.end, gone)
     raise TopicDamaged(f"payload {index} of the group at {run.id.hex()} is missing")

@@ -74,6 +74,7 @@ async def stats(call: Call) -> TopicStats:
         snapshot_offset=log.snapshots.newest,
         replayed=log.replayed,
         cached_messages=log.topic.cache.messages,
+        bytes=log.topic.size.bytes,
         held_messages=sum(each.messages for each in held),
         held_write_pointers=len(held),
     )
