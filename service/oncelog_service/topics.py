@@ -44,7 +44,15 @@ from oncelog_service.properties import (
 )
 from oncelog_service.reading import Scans, read
 from oncelog_service.storage.backup.incarnation import find_incarnation, raised
-from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, prefix_end, split_topic_key, topic_key
+from oncelog_service.storage.keys import (
+    FIRST_GENERATION,
+    GENERATION_SIZE,
+    generation_key,
+    generation_of,
+    prefix_end,
+    split_topic_key,
+    topic_key,
+)
 from oncelog_service.storage.port import Batch, RowDamaged, Store, StoreDamaged, Table
 from oncelog_service.storage.records import NamespaceRow, TopicRow, decode_record, encode_record
 from oncelog_service.transactions.port import Transactions
@@ -375,6 +383,23 @@ class Topics:
         # Under a lease, so that one who was stopped before it was written does not undo what was set elsewhere meanwhile.
         async with held_briefly(self._leases, SETUP) as lease:
             await self._writer.under(lease).submit(batch, apply)
+
+    async def subscribed(self, behind: TopicName | None, limit: int, *, including: bool = False) -> list[TopicName]:
+        """The first ``limit`` topics behind this one, or from it on, that have or had a subscription, as their keys sort."""
+        return await read(self._subscribed, behind, limit, including)
+
+    def _subscribed(self, behind: TopicName | None, limit: int, including: bool) -> list[TopicName]:
+        found: list[TopicName] = []
+        start = b"" if behind is None else topic_key(*behind) if including else prefix_end(topic_key(*behind))
+        while len(found) < limit:
+            with closing(self._store.scan(Table.SUBSCRIPTION, start, b"\xff")) as rows:
+                key = next((key for key, _ in rows), None)
+            if key is None:
+                break
+            topic = generation_of(key)[:-GENERATION_SIZE]
+            found.append(split_topic_key(topic))
+            start = prefix_end(topic)
+        return found
 
     async def namespaces(self) -> list[str]:
         """Every namespace that has a topic or a policy, sorted."""

@@ -159,3 +159,16 @@ def test_an_operator_ends_a_foreign_pointer_and_nothing_comes_under_it_any_more(
     with pytest.raises(TransactionNotInProgress) as refusal:  # one of our own is not ended topic by topic
         client.end_held("t", ours, committed=True)
     assert refusal.value.state == "in_progress"
+
+
+def test_of_a_producer_it_is_said_when_it_last_published_and_who_gave_its_name(house: House) -> None:
+    house.topic.open_producer("mine", "a")
+    assert [(each.last_published_ms, each.assigned) for each in house.client.producers("t")] == [(None, False)]
+    house.clock.advance(10)
+    house.topic.send("mine", 1)
+    published = house.clock.now_ms()
+    house.clock.advance(10)
+    given = house.topic.open_producer(None, "b")["name"]
+    for _ in house.lives():
+        found = {each.name: (each.last_published_ms, each.assigned) for each in house.client.producers("t")}
+        assert found == {"mine": (published, False), given: (None, True)}

@@ -22,9 +22,10 @@ from oncelog.errors import (
     TopicNotFound,
 )
 from oncelog.wire.models import Acknowledge
+from oncelog_service.rest.routes import SUBSCRIPTIONS
 from oncelog_service.storage.port import Table
 from tests.patience import until
-from tests.rest.talk import TIMEOUT
+from tests.rest.talk import TIMEOUT, Calls
 from tests.world.house import House
 
 
@@ -100,6 +101,75 @@ def test_a_start_that_is_not_there_is_refused_and_leaves_no_subscription(house: 
         Consumer("missing", "s", client=house.client)
     with pytest.raises(InvalidRequest):
         Consumer("t", "a name", client=house.client)
+
+
+# --- what is known of it
+
+
+def test_it_is_said_how_old_what_is_not_acknowledged_is_and_when_the_consumer_was_heard(house: House) -> None:
+    def shown(name: str = "s") -> tuple[int | None, int | None]:
+        (alone,) = [each for each in house.client.subscriptions("t") if each.name == name]
+        assert alone == house.client.subscription("t", name)
+        return alone.oldest_ms, alone.heard_ms
+
+    published = []
+    for number in range(3):
+        publish(house, 1, number)
+        published.append(house.clock.now_ms())
+        house.clock.advance(10)
+    with consumer(house) as opened:
+        assert shown() == (published[0], house.clock.now_ms())
+        house.clock.advance(10)
+        messages = opened.receive(timeout=0)
+        heard = house.clock.now_ms()
+        assert shown() == (published[0], heard)
+        house.clock.advance(10)
+        assert shown() == (published[0], heard)
+        opened.ack(messages[1])
+        assert shown() == (published[2], heard + 10)
+        house.clock.advance(10)
+        opened.seek(1)
+        assert shown() == (published[1], heard + 20)
+        opened.ack(messages[2])
+        assert shown() == (None, heard + 20)
+        house.client.seek_subscription("t", "s", 0)
+        assert shown() == (published[0], None)  # that consumer is fenced: the next one has not been heard
+        with pytest.raises(ConsumerFenced):
+            opened.receive(timeout=0)
+        assert shown() == (published[0], None)
+    for _ in house.lives():
+        assert shown() == (published[0], None)
+    house.client.trim_topic("t", 1)
+    assert shown() == (published[1], None)
+    with consumer(house):
+        assert shown()[1] is not None
+    house.client.delete_subscription("t", "s")
+    with Consumer("t", "s", client=house.client, start="latest"):
+        assert shown() == (None, house.clock.now_ms())
+
+
+def test_all_subscriptions_are_listed_also_of_topics_that_nobody_has_used_since(house: House) -> None:
+    expected = []
+    for namespace in ("default", "other"):
+        for topic in ("a", "a-b", "a.b", "ab"):
+            house.client.create_topic(topic, namespace=namespace)
+            for name in ("s", "s2", "t"):
+                house.client.open_subscription(topic, name, namespace=namespace)
+                expected.append((namespace, topic, name))
+    house.client.delete_subscription("ab", "s2")
+    house.client.delete_topic("a.b")
+    house.client.create_topic("a.b")
+    expected = [each for each in expected if each != ("default", "ab", "s2") and each[:2] != ("default", "a.b")]
+    for _ in house.lives():
+        found = list(house.client.all_subscriptions())
+        assert sorted((each.namespace, each.topic, each.name) for each in found) == expected
+        for limit in (1, 2, 5):
+            paged, after = list[str](), dict[str, str]()
+            while page := Calls(house.service.url, SUBSCRIPTIONS).good("GET", params={"limit": limit, **after}):
+                assert len(page) <= limit
+                paged += [f"{each['namespace']}/{each['topic']}/{each['name']}" for each in page]
+                after = {"after": paged[-1]}
+            assert paged == [f"{each.namespace}/{each.topic}/{each.name}" for each in found]
 
 
 # --- the cursor

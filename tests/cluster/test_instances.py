@@ -117,6 +117,17 @@ def test_asked_to_any_instance_answers_by_itself(cluster: Instances, client: Cli
     assert_problem(others[0].ask("GET", address("nowhere") + "/stats", proxy=True), 404, "topic_not_found")
 
 
+def test_each_instance_lists_the_subscriptions_of_all_topics(cluster: Instances, client: Client) -> None:
+    topics = [cluster.topic_at(each, client) for each in cluster.all]
+    for topic in topics:
+        client.open_subscription(topic, "s")
+        client.open_subscription(topic, "t")
+    for each in cluster.all:
+        with Client(each.url) as asked:
+            found = [(one.topic, one.name, one.heard_ms is None) for one in asked.all_subscriptions() if one.topic in topics]
+        assert sorted(found) == sorted((topic, name, False) for topic in topics for name in "st")
+
+
 def test_polls_that_wait_at_another_instance_hold_up_nothing_there_and_end_with_their_clients(
     cluster: Instances, client: Client
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ NEEDS = {
     f"DELETE {TOPIC}/producers/{{producer}}": "manage",  # without an epoch
     f"GET {TOPIC}/producers/{{producer}}/why": "describe",
     f"POST {TOPIC}/subscriptions": "read",
-    f"GET {TOPIC}/subscriptions": "read",
-    f"GET {TOPIC}/subscriptions/{{subscription}}": "read",
+    "GET /v1/subscriptions": "nothing",  # but for topics that one has a right on
+    f"GET {TOPIC}/subscriptions": "describe",
+    f"GET {TOPIC}/subscriptions/{{subscription}}": "describe",
     f"POST {TOPIC}/subscriptions/{{subscription}}/receive": "read",
     f"POST {TOPIC}/subscriptions/{{subscription}}/ack": "read",
     f"POST {TOPIC}/subscriptions/{{subscription}}/seek": "read",
@@ -69,7 +71,7 @@ NEEDS = {
     f"POST {ONE}/can-commit": "nothing",
     f"POST {ONE}/commit": "nothing",
     f"POST {ONE}/abort": "nothing",
-    f"POST {ONE}/invalidate": "nothing",
+    f"POST {ONE}/invalidate": "nothing",  # unless it is another's
     f"POST {ONE}/checkpoint": "nothing",
     f"POST {ONE}/participants": "operate",
     f"DELETE {ONE}/participants/{{participant}}": "operate",
@@ -101,6 +103,7 @@ AUDITED = {
     f"POST {TOPIC}/trim",
     f"POST {TOPIC}/erase",
     f"DELETE {TOPIC}/producers/{{producer}}",
+    f"POST {TOPIC}/subscriptions/{{subscription}}/seek",
     f"DELETE {TOPIC}/subscriptions/{{subscription}}",
     f"POST {TOPIC}/held/{{writePointer}}",
     f"POST {TX}/prune",
@@ -255,6 +258,29 @@ def test_lists_have_what_one_may_see(house: House) -> None:
     operator = house.holders["operate"]
     assert {"a1", "a2", "b1", "own"} <= set(operator.good("GET", "/v1/namespaces/default/topics"))
     assert {"default", "hidden", "seen"} <= set(operator.good("GET", "/v1/namespaces"))
+
+
+def test_the_list_of_all_subscriptions_has_those_of_topics_that_one_may_see(house: House) -> None:
+    for namespace, topic in (("default", "s1"), ("default", "s2"), ("others", "s1")):
+        path = f"/v1/namespaces/{namespace}/topics/{topic}"
+        house.admin.request("PUT", path, json={})
+        for name in "ab":
+            house.admin.good("POST", path + "/subscriptions", json={"name": name, "nonce": "n"})
+
+    def listed(who: Carrying, **query: Any) -> list[str]:
+        found = who.good("GET", "/v1/subscriptions", params=query)
+        return [f"{each['namespace']}/{each['topic']}/{each['name']}" for each in found if each["topic"].startswith("s")]
+
+    everything = [f"{topic}/{name}" for topic in ("default/s1", "default/s2", "others/s1") for name in "ab"]
+    assert listed(house.admin) == listed(house.holders["operate"]) == everything
+    second = house.admin.holding("second", "write:default/s2")
+    assert listed(second) == everything[2:4]
+    assert listed(second, limit=1) == everything[2:3]
+    assert listed(second, limit=1, after=everything[2]) == everything[3:4]
+    assert listed(second, after=everything[3]) == listed(house.admin, after=everything[-1]) == []
+    assert listed(house.admin, limit=3, after=everything[1]) == everything[2:5]
+    for after in ("default", "default/s1", "default/s1/", "a b/c/d", "default/../a", "default/s1/a/b"):
+        assert_problem(second.request("GET", "/v1/subscriptions", params={"after": after}), 400, "invalid_request")
 
 
 # --- topics and producers that a body names
@@ -469,3 +495,45 @@ def test_a_failure_that_nobody_foresaw_leaves_a_line_too(tmp_path: Path, monkeyp
         assert_problem(ada.revoke("ab12"), 500, "internal_error", definite=False)
         until(lambda: lines.path.read_text().count("\n") == 2)
         assert [(line["status"], line["code"]) for line in lines.new()] == [(500, "internal_error")]
+
+
+def test_ending_what_another_one_began_leaves_a_line_and_ending_ones_own_does_not(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "audit.jsonl")
+    with running_service(audit_log=lines.path) as service:
+        ada = Carrying(service.url).holding("ada", "admin")
+        owner, other = ada.holding("owner", "write:default/t"), ada.holding("other", "write:default/t")
+        operator = ada.holding("operator", "operate")
+        begun = count()
+
+        def transaction() -> str:
+            return f"/v1/transactions/{owner.good('POST', '/v1/transactions')['writePointer']}"
+
+        def atomic() -> str:
+            return f"/v1/atomic/{owner.good('POST', '/v1/atomic', json={'id': f'a{next(begun)}', 'group': 'g'})['id']}"
+
+        for make, ends in ((transaction, "abort"), (transaction, "invalidate"), (atomic, "abort")):
+            lines.new()
+            owner.good("POST", f"{make()}/{ends}")
+            assert lines.new() == [], (make, ends)
+            path = f"{make()}/{ends}"
+            assert_problem(other.request("POST", path), 403, "not_allowed")
+            operator.good("POST", path)
+            noted = [(line["principal"], line["path"], line["status"], line.get("subject")) for line in lines.new()]
+            assert noted == [("other", path, 403, None), ("operator", path, 200, {"owner": "owner"})]
+
+
+def test_what_a_client_does_with_its_own_subscription_and_producer_leaves_no_line(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "audit.jsonl")
+    topic = "/v1/namespaces/default/topics/t"
+    with running_service(audit_log=lines.path) as service:
+        ada = Carrying(service.url).holding("ada", "admin")
+        ada.good("PUT", topic)
+        epoch = ada.good("POST", topic + "/subscriptions", json={"name": "s", "nonce": "a"})["epoch"]
+        producer = ada.good("POST", topic + "/producers", json={"nonce": "b"})
+        lines.new()
+        ada.good("POST", topic + "/subscriptions/s/seek", json={"to": {"at": "latest"}, "nonce": "c", "epoch": epoch})
+        assert ada.request("DELETE", f"{topic}/producers/{producer['name']}", params={"epoch": producer["epoch"]}).ok
+        assert lines.new() == []
+        ada.good("POST", topic + "/subscriptions/s/seek", json={"to": {"offset": 0}, "nonce": "d"})
+        (line,) = lines.new()
+        assert (line["path"], line["subject"]) == (topic + "/subscriptions/s/seek", {"to": {"offset": 0}})

@@ -37,8 +37,11 @@ def test_the_calls_of_a_subscription(topic: Topic) -> None:
     shown = {"name": "s", "generation": 1, "epoch": 1, "cursor": 1, "lag": 2, "lost": 0}
     shown |= {"upcomingOffset": 3, "stableOffset": 3, "heldBy": None, "heldSinceMs": None}
     for _ in range(2):
-        assert answered(post(topic, name="s", nonce="n", start={"offset": 1})) == shown
-    assert answered(topic.request("GET", "/subscriptions/s")) == shown
+        opened = answered(post(topic, name="s", nonce="n", start={"offset": 1}))
+        times = {"oldestMs": opened["oldestMs"], "heardMs": opened["heardMs"]}
+        assert opened == shown | times
+        assert None not in times.values()
+    assert answered(topic.request("GET", "/subscriptions/s")) == shown | times
     assert answered(post(topic, name="s", nonce="m"))["epoch"] == 2
     fenced = assert_problem(post(topic, "/s/receive", epoch=1), 403, "consumer_fenced")
     assert (fenced["subscription"], fenced["epoch"], fenced["current_epoch"]) == ("s", 1, 2)

@@ -94,6 +94,7 @@ class Api:
 
     open_subscription = _waits(AsyncApi.open_subscription)
     subscriptions = _each(AsyncApi.subscriptions)
+    all_subscriptions = _each(AsyncApi.all_subscriptions)
     subscription = _waits(AsyncApi.subscription)
     receive = _waits(AsyncApi.receive)
     acknowledge = _waits(AsyncApi.acknowledge)

@@ -18,6 +18,7 @@ from oncelog.wire.models import (
     ReceiveMessages,
     SeekSubscription,
     Subscription,
+    SubscriptionOnTopic,
 )
 from oncelog.wire.requests import Polled
 
@@ -47,6 +48,15 @@ class SubscriptionCalls(RangeCalls):
     def subscriptions(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[Subscription]:
         """Every subscription of a topic, by name, fetched page by page."""
         return self._listed(list[Subscription], topic_path(namespace, topic) + "/subscriptions", lambda each: each.name)
+
+    def all_subscriptions(self) -> AsyncIterator[SubscriptionOnTopic]:
+        """The subscriptions of every topic on which this client has a right, topic by topic, fetched page by page."""
+        return self._listed(
+            list[SubscriptionOnTopic],
+            "/v1/subscriptions",
+            lambda each: f"{each.namespace}/{each.topic}/{each.name}",
+            rising=False,
+        )
 
     async def subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> Subscription:
         """Show one subscription: its cursor, its lag, its epoch. Raises SubscriptionNotFound."""

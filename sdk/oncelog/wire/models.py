@@ -114,6 +114,10 @@ class Producer(Resource):
     last_persisted: int | None
     last_message_id: MessageIdText | None
     last_offset: int | None
+    last_published_ms: int | None = None
+    """When the message of ``last_persisted`` was published."""
+    assigned: bool = False
+    """Whether the service gave the name, which ends with its producer."""
 
 
 class StartPosition(Request):
@@ -203,6 +207,17 @@ class Subscription(Resource):
     """The write pointer whose message stands at ``stable_offset`` undecided; None: nothing is held back."""
     held_since_ms: int | None = None
     """Since when."""
+    oldest_ms: int | None = None
+    """When the oldest message that is not acknowledged, and still there, was published; None: the ``lag`` is 0."""
+    heard_ms: int | None = None
+    """When the newest consumer last asked for messages or acknowledged some; None: not since the topic was opened here."""
+
+
+class SubscriptionOnTopic(Subscription):
+    """A subscription, with its topic."""
+
+    namespace: str
+    topic: str
 
 
 class Why(Resource):

@@ -83,6 +83,7 @@ class Application:
         content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
         known = head.header(b"if-none-match").decode("latin-1")
         call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder, self.watch, known)
+        call.audited = route.audited
         try:
             if head.query:
                 call.query = _query(head.query)
@@ -95,26 +96,31 @@ class Application:
             try:
                 return await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
             except BaseException as failure:  # whoever answers notes that
-                self._note(route, principal, head, failure)
+                if call.audited:
+                    self._noted(principal, head, failure)
                 raise
         except BaseException as failure:  # also that the service stops, and waits no longer for what came of it
             self.watch.refusals.note(failure, self._service.clock.now_ms(), path, principal.name)
-            self._note(route, principal, head, failure, call.subject)
+            if call.audited:
+                self._noted(principal, head, failure, call.subject)
             raise
-        self._note(route, principal, head, None, call.subject)
+        if call.audited:
+            self._noted(principal, head, None, call.subject)
         return found if isinstance(found, Answer) else json_answer(found)
 
-    def _note(
+    def _note(self, route: Route, principal: Principal | None, head: Head, failure: BaseException) -> None:
+        """Keeps that something administrative was refused before its handler was asked."""
+        if route.audited:
+            self._noted(principal, head, failure)
+
+    def _noted(
         self,
-        route: Route,
         principal: Principal | None,
         head: Head,
         failure: BaseException | None = None,
         subject: Mapping[str, object] = NOTHING,
     ) -> None:
-        """Keeps who asked for what, if it is administrative. ``principal``: None, where nobody's credential was shown."""
-        if not route.audited:
-            return
+        """Keeps who asked for what, and what came of it. ``principal``: None, where nobody's credential was shown."""
         status, code = 200, None
         if failure is not None:
             status, code = (

@@ -46,6 +46,8 @@ class Call:
     """What the If-None-Match header says: who asks has that already."""
     subject: Mapping[str, object] = field(default_factory=dict)
     """What the audit log says beside the address; a handler sets it, and puts no secret there."""
+    audited: bool = False
+    """As the address is (:attr:`Route.audited`); a handler that knows whose it is that is asked for says so again."""
 
     async def log(self) -> TopicLog:
         """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere."""
@@ -167,6 +169,7 @@ TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 
 NAMESPACE = "/v1/namespaces/{namespace}"
 PRODUCER = TOPIC + "/producers/{producer}"
+SUBSCRIPTIONS = "/v1/subscriptions"
 HELD = "/v1/held"
 HELD_ON_TOPIC = TOPIC + "/held"
 SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"

@@ -37,6 +37,7 @@ from oncelog_service.rest.routes import (
     PRODUCER,
     STAGE,
     SUBSCRIPTION,
+    SUBSCRIPTIONS,
     TOKEN,
     TOKENS,
     TOPIC,
@@ -209,8 +210,12 @@ _SUBSCRIPTION_ROUTES = (
         "POST", TOPIC + "/subscriptions", subscriptions.open_, "Open a subscription for a consumer", (*_PLACED, errors.DiskFull),
         right=Right.READ,
     ),
-    Route("GET", TOPIC + "/subscriptions", subscriptions.list_, "List subscriptions", query=_NAMED, right=Right.READ),
-    Route("GET", SUBSCRIPTION, subscriptions.get, "Show a subscription", (errors.SubscriptionNotFound,), right=Right.READ),
+    Route(
+        "GET", SUBSCRIPTIONS, subscriptions.everywhere, "List the subscriptions of all topics",
+        query={"after": "those behind this one: namespace/topic/name", **_LIMIT}, reads=True, right=None,
+    ),
+    Route("GET", TOPIC + "/subscriptions", subscriptions.list_, "List subscriptions", query=_NAMED, right=Right.DESCRIBE),
+    Route("GET", SUBSCRIPTION, subscriptions.get, "Show a subscription", (errors.SubscriptionNotFound,), right=Right.DESCRIBE),
     Route(
         "POST", SUBSCRIPTION + "/receive", subscriptions.receive, "Receive the next messages of a subscription",
         (errors.StaleMessageId, *_CONSUMING),
@@ -224,7 +229,7 @@ _SUBSCRIPTION_ROUTES = (
     ),
     Route(
         "POST", SUBSCRIPTION + "/seek", subscriptions.seek, "Move a subscription anywhere", (*_PLACED, *_CONSUMING),
-        right=Right.READ,
+        right=Right.READ, audited=True,
     ),
     Route(
         "DELETE", SUBSCRIPTION, subscriptions.delete, "Delete a subscription", (errors.SubscriptionNotFound,),

@@ -201,6 +201,8 @@ def test_subscriptions(client: Client) -> None:
         ("read t --subscription s --limit 2", "0\n1\n"),
         ("subscription list t", [{"name": "s", "epoch": 1, "cursor": 2, "lag": 3, "lost": 0}]),
         ("subscription list t", "s\t1\t2\t3\t0"),
+        ("subscription list", [{"namespace": "default", "topic": "t", "name": "s", "lag": 3}]),
+        ("subscription list", "default\tt\ts\t1\t2\t3\t0"),
         ("read t --subscription s", "2\n3\n4\n"),
         ("subscription show t s", {"cursor": 5}),
         *((f"subscription seek t s {to} --yes", 2) for to in ("--to somewhere", "--to 1 --inclusive", "")),

@@ -17,7 +17,8 @@ Name = Annotated[str, typer.Argument(help="Name of the producer.", show_default=
 def list_(session: Session, topic: Topic) -> None:
     """List the producers of a topic with how far each has come."""
     found = list(session.client.producers(topic, session.namespace))
-    session.out.rows(found, ("name", "epoch", "gaps", "last_pushed", "last_persisted", "last_offset"))
+    columns = ("name", "epoch", "gaps", "last_pushed", "last_persisted", "last_offset", "last_published_ms", "assigned")
+    session.out.rows(found, columns)
 
 
 @command(group, "show")

@@ -11,14 +11,21 @@ from oncelog_service.cli.values import parse_start
 
 group = typer.Typer(help="List, show, move and delete the subscriptions of a topic: cursors of consumers.", no_args_is_help=True)
 
+_COLUMNS = ("name", "epoch", "cursor", "lag", "lost", "oldest_ms", "heard_ms", "held_by", "held_since_ms")
+
 Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
 
 
 @command(group, "list")
-def list_(session: Session, topic: Topic) -> None:
-    """List the subscriptions of a topic with how far each has come."""
-    found = list(session.client.subscriptions(topic, session.namespace))
-    session.out.rows(found, ("name", "epoch", "cursor", "lag", "lost", "held_by", "held_since_ms"))
+def list_(
+    session: Session,
+    topic: Annotated[str | None, typer.Argument(help="Name of the topic; without one, all topics.", show_default=False)] = None,
+) -> None:
+    """List the subscriptions of a topic, or of all topics of all namespaces, with how far each has come."""
+    if topic is None:
+        session.out.rows(list(session.client.all_subscriptions()), ("namespace", "topic", *_COLUMNS))
+    else:
+        session.out.rows(list(session.client.subscriptions(topic, session.namespace)), _COLUMNS)
 
 
 @command(group, "show")

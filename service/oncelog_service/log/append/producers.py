@@ -269,6 +269,8 @@ class Producers:
             last_persisted=None if last_entry is None else last_entry.sequence_id,
             last_message_id=None if last_entry is None else MessageId.from_bytes(last_entry.message_id),
             last_offset=None if last_entry is None else last_entry.offset,
+            last_published_ms=None if last_entry is None else split_row_id(last_entry.message_id)[0],
+            assigned=is_assigned(name),
         )
 
     async def shown(self, name: str) -> Producer:

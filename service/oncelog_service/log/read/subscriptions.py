@@ -34,9 +34,7 @@ from oncelog.wire.models import (
     StartPosition,
     Subscription,
     TopicAsked,
-    TopicOffsets,
 )
-from oncelog_dedup import Run
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_start, check_subscription_name
 from oncelog_service.log.names.epochs import begun_by, remembering
@@ -44,12 +42,15 @@ from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.pages import SETTLED, Encoding, Page
 from oncelog_service.log.read.polls import Polls
 from oncelog_service.log.read.ranges import Ranges
-from oncelog_service.log.scan import after, offset_behind
+from oncelog_service.log.scan import after, find_offset, offset_behind
 from oncelog_service.log.settling import Settling
 from oncelog_service.reading import Place, read
 from oncelog_service.storage.keys import split_row_id
-from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import SubscriptionRow, encode_record
+
+_FOUND_AT_ONCE = 100
+"""Offsets by bisection, about 30 seeks each, before others have a turn on the thread."""
 
 
 class Subscriptions:
@@ -60,6 +61,7 @@ class Subscriptions:
         "_clock",
         "_fold",
         "_generations",
+        "_heard",
         "_limits",
         "_polls",
         "_prefix",
@@ -86,6 +88,8 @@ class Subscriptions:
         self._ranges = ranges
         self._polls = polls
         self._settling = settling
+        self._heard: dict[str, int] = {}
+        """When the newest consumer of each last asked for something, ms; of those that did."""
         self._changes = Arrivals()
         """Woken when a consumer is fenced: one that waits is to hear of it."""
 
@@ -118,6 +122,7 @@ class Subscriptions:
                 self._writer.admit()
             epoch = await self._begin(asked.name, asked.nonce, cursor)
             break
+        self._hear(asked.name, epoch)
         return await self._shown(asked.name, epoch)
 
     async def seek(self, name: str, asked: SeekSubscription) -> Subscription:
@@ -135,12 +140,15 @@ class Subscriptions:
         epoch = begun_by(row.opens, asked.nonce)
         if epoch is None:
             epoch = await self._begin(name, asked.nonce, cursor)
+        if asked.epoch is not None:
+            self._hear(name, epoch)
         return await self._shown(name, epoch)
 
     async def delete(self, name: str) -> None:
         """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""
         self._topic.check_open()
         row = await self._existing(name)
+        self._heard.pop(name, None)
         await self._write(name, SubscriptionRow(row.epoch + 1))
 
     async def _held(self, name: str, asked: SeekSubscription) -> SubscriptionRow:
@@ -154,8 +162,15 @@ class Subscriptions:
         """A new epoch with the cursor there. It counts from the call on; on disk when this returns."""
         row = self._rows.get(name, SubscriptionRow(0))
         epoch = self._generations.next_epoch(row.epoch)
+        self._heard.pop(name, None)  # the consumer that was heard is fenced
         await self._write(name, SubscriptionRow(epoch, remembering(row.opens, nonce, epoch), cursor))
         return epoch
+
+    def _hear(self, name: str, epoch: int) -> None:
+        """Notes that the consumer of this epoch has asked for something, if it is the newest."""
+        row = self._rows.get(name)
+        if row is not None and row.epoch == epoch and row.cursor is not None:
+            self._heard[name] = self._clock.now_ms()
 
     async def _existing(self, name: str) -> SubscriptionRow:
         """The row; where there is one nothing was awaited. Raises SubscriptionNotFound."""
@@ -170,6 +185,7 @@ class Subscriptions:
         InvalidRequest."""
         refusal = self._refusal(name, epoch)
         if refusal is None:
+            self._heard[name] = self._clock.now_ms()
             return self._rows[name]
         await self._writer.drained()  # the newer epoch may still be on its way to disk
         raise refusal
@@ -295,21 +311,39 @@ class Subscriptions:
     async def show_all(self, names: Sequence[str]) -> list[Subscription]:
         """Show many subscriptions as they are on disk; those that are deleted are left out."""
         self._topic.check_open()
-        rows = {name: self._rows[name] for name in names if name in self._rows}
-        await self._writer.drained()
-        offsets, upcoming = await self._ranges.offsets(TopicAsked()), self._fold.position.upcoming_offset
-        held = self._ranges.held_from
-        return [
-            _as_shown(name, row.epoch, row.cursor, offsets, upcoming, held)
-            for name, row in rows.items()
-            if row.cursor is not None
-        ]
+        rows = [(name, row.epoch, row.cursor) for name in names if (row := self._rows.get(name)) and row.cursor is not None]
+        return await self._as_shown(rows)
 
     async def _shown(self, name: str, epoch: int) -> Subscription:
-        cursor = (await self._existing(name)).cursor or 0
+        return (await self._as_shown([(name, epoch, (await self._existing(name)).cursor or 0)]))[0]
+
+    async def _as_shown(self, rows: Sequence[tuple[str, int, int]]) -> list[Subscription]:
+        """Names, epochs and cursors, with what is before them, once all of it is on disk."""
         await self._writer.drained()
-        offsets = await self._ranges.offsets(TopicAsked())
-        return _as_shown(name, epoch, cursor, offsets, self._fold.position.upcoming_offset, self._ranges.held_from)
+        offsets, upcoming = await self._ranges.offsets(TopicAsked()), self._fold.position.upcoming_offset
+        held, heard = self._ranges.held_from, dict(self._heard)
+        first = {max(cursor, offsets.earliest) for _, _, cursor in rows}
+        published: dict[int, int] = {}
+        behind = sorted(offset for offset in first if offset < upcoming)
+        for at in range(0, len(behind), _FOUND_AT_ONCE):
+            published |= await read(_published, self._store, self._prefix, behind[at : at + _FOUND_AT_ONCE])
+        return [
+            Subscription(
+                name=name,
+                generation=offsets.generation,
+                epoch=epoch,
+                cursor=cursor,
+                lag=upcoming - max(cursor, offsets.earliest),
+                lost=max(0, offsets.earliest - cursor),
+                upcoming_offset=upcoming,
+                stable_offset=offsets.stable,
+                held_by=None if held is None else held.write_pointer,
+                held_since_ms=None if held is None else split_row_id(held.first_id)[0],
+                oldest_ms=published.get(max(cursor, offsets.earliest)),
+                heard_ms=heard.get(name),
+            )
+            for name, epoch, cursor in rows
+        ]
 
     # --- places
 
@@ -368,16 +402,7 @@ class Subscriptions:
         await written
 
 
-def _as_shown(name: str, epoch: int, cursor: int, offsets: TopicOffsets, upcoming: int, held: Run | None) -> Subscription:
-    return Subscription(
-        name=name,
-        generation=offsets.generation,
-        epoch=epoch,
-        cursor=cursor,
-        lag=upcoming - max(cursor, offsets.earliest),
-        lost=max(0, offsets.earliest - cursor),
-        upcoming_offset=upcoming,
-        stable_offset=offsets.stable,
-        held_by=None if held is None else held.write_pointer,
-        held_since_ms=None if held is None else split_row_id(held.first_id)[0],
-    )
+def _published(store: Store, prefix: bytes, offsets: Sequence[int]) -> dict[int, int]:
+    """When the first message at or behind each of these offsets was published, ms; those with none behind them are left out."""
+    found = ((offset, find_offset(store, prefix, offset)) for offset in offsets)
+    return {offset: split_row_id(key)[0] for offset, key in found if key is not None}

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import decode_commit_request, decode_publish_request
 from oncelog.wire.models import AtomicOutcome, BeginAtomic, GroupProducer
+from oncelog_service.access.owners import may_touch
 from oncelog_service.atomic.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
 from oncelog_service.rest.bodies import decoded, query_limit
+from oncelog_service.rest.handlers.transactions import of_another
 from oncelog_service.rest.routes import Call
 from oncelog_service.storage.backup.incarnation import raised
 
@@ -52,7 +54,11 @@ async def commit(call: Call) -> AtomicOutcome:
 
 async def abort(call: Call) -> AtomicOutcome:
     """Drop everything that is staged; none of it will ever be seen. Idempotent."""
-    return _told(call, await call.service.atomic.abort(_id(call), call.principal))
+    with of_another(call):
+        outcome = await call.service.atomic.abort(_id(call), call.principal)
+    call.audited = not may_touch(outcome.owner, call.principal.name)
+    call.subject = {"owner": outcome.owner}
+    return _told(call, outcome)
 
 
 async def show(call: Call) -> AtomicOutcome:

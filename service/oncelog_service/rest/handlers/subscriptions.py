@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
+from oncelog.errors import NotServedHere, TopicDamaged, TopicNotFound
 from oncelog.wire.media import JSON, ONCELOG_AVRO, essence
-from oncelog.wire.models import Acknowledge, Acknowledged, OpenSubscription, ReceiveMessages, SeekSubscription, Subscription
+from oncelog.wire.models import (
+    Acknowledge,
+    Acknowledged,
+    OpenSubscription,
+    ReceiveMessages,
+    SeekSubscription,
+    Subscription,
+    SubscriptionOnTopic,
+)
+from oncelog_service.access.grants import Right
+from oncelog_service.log.checks import check_subscription_name
 from oncelog_service.log.read.subscriptions import Subscriptions
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import query_limit
 from oncelog_service.rest.handlers.messages import ENCODINGS, page_answer
 from oncelog_service.rest.routes import Call
+from oncelog_service.topics import TopicName, check_topic_name
+
+_TOPICS_AT_ONCE = 8
+"""Asked together for their subscriptions: those that nobody has used yet are recovered for it."""
 
 
 async def _subscriptions(call: Call) -> Subscriptions:
@@ -30,6 +48,47 @@ async def list_(call: Call) -> list[Subscription]:
     subscriptions = await _subscriptions(call)
     names = subscriptions.names(call.query.get("after", ""), limit)
     return await subscriptions.show_all(names)
+
+
+async def everywhere(call: Call) -> list[SubscriptionOnTopic]:
+    """The subscriptions of all topics on which who asks has a right, topic by topic, behind `after`, at most `limit`.
+
+    Also those of topics that other instances serve; topics that are damaged are left out. An empty page is the last.
+    """
+    limit = query_limit(call)
+    behind, name = _behind(call.query["after"]) if "after" in call.query else (None, "")
+    found: list[SubscriptionOnTopic] = []
+    while len(found) < limit:
+        topics = await call.service.topics.subscribed(behind, _TOPICS_AT_ONCE, including=bool(name))
+        if not topics:
+            break
+        seen = [each for each in topics if call.principal.may(Right.DESCRIBE, *each)]
+        asked = (_of_topic(call, each, name if each == behind else "", limit) for each in seen)
+        found += [each for part in await asyncio.gather(*asked) for each in part]
+        behind, name = topics[-1], ""
+    return found[:limit]
+
+
+def _behind(after: str) -> tuple[TopicName, str]:
+    namespace, _, rest = after.partition("/")
+    topic, _, name = rest.partition("/")
+    check_topic_name(namespace, topic)
+    check_subscription_name(name)
+    return (namespace, topic), name
+
+
+async def _of_topic(call: Call, topic: TopicName, after: str, limit: int) -> Sequence[SubscriptionOnTopic]:
+    """Those of one topic, wherever it is served; none if it is gone by now, or damaged."""
+    namespace, name = topic
+    try:
+        subscriptions = (await call.service.topics.open(namespace, name)).subscriptions
+        shown = [each.to_wire() for each in await subscriptions.show_all(subscriptions.names(after, limit))]
+    except NotServedHere as elsewhere:
+        query = f"?limit={limit}" + (f"&after={after}" if after else "")
+        shown = await call.ask(elsewhere.url, "GET", f"/v1/namespaces/{namespace}/topics/{name}/subscriptions{query}")
+    except (TopicNotFound, TopicDamaged):
+        return []
+    return [SubscriptionOnTopic.model_validate({**each, "namespace": namespace, "topic": name}) for each in shown]
 
 
 async def get(call: Call) -> Subscription:
@@ -61,6 +120,8 @@ async def acknowledge(call: Call, asked: Acknowledge) -> Acknowledged:
 async def seek(call: Call, asked: SeekSubscription) -> Subscription:
     """Put the cursor anywhere, backwards too, and begin a new epoch: with `epoch`, that of the consumer that asks; without,
     the consumer is fenced. Repeated with the same `nonce` it moves nothing again."""
+    call.audited = asked.epoch is None  # a consumer's own is no administration
+    call.subject = {"to": asked.to.model_dump(by_alias=True, mode="json", exclude_defaults=True)}
     return await (await _subscriptions(call)).seek(call.path["subscription"], asked)
 
 

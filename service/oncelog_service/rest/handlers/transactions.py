@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from pydantic import ConfigDict, Field
 
-from oncelog.errors import InvalidRequest, RequestTooLarge
+from oncelog.errors import InvalidRequest, NotAllowed, RequestTooLarge
 from oncelog.wire.media import THRIFT, essence
 from oncelog.wire.models import (
     AbortTransaction,
@@ -24,7 +25,7 @@ from oncelog.wire.models import (
 )
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.access.grants import Right
-from oncelog_service.access.owners import EVERYBODYS
+from oncelog_service.access.owners import EVERYBODYS, may_touch
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, query_limit
 from oncelog_service.rest.routes import Call
@@ -121,15 +122,17 @@ async def abort(call: Call, asked: AbortTransaction) -> TransactionStatus:
     others than its client.
     """
     pointer, by = pointer_of(call), _by(call, Right.OPERATE)
-    await call.service.transactions.abort(pointer, asked.unless_prepared, by)
-    return await call.service.transactions.show(pointer)
+    with of_another(call):
+        await call.service.transactions.abort(pointer, asked.unless_prepared, by)
+    return _ended(call, await call.service.transactions.show(pointer))
 
 
 async def invalidate(call: Call) -> TransactionStatus:
     """Give the transaction up: as abort, and it stays in the list of invalid ones until it is pruned. Idempotent."""
     pointer, by = pointer_of(call), _by(call, Right.OPERATE)
-    await call.service.transactions.invalidate(pointer, by)
-    return await call.service.transactions.show(pointer)
+    with of_another(call):
+        await call.service.transactions.invalidate(pointer, by)
+    return _ended(call, await call.service.transactions.show(pointer))
 
 
 async def checkpoint(call: Call) -> Answer:
@@ -249,6 +252,24 @@ def _named(call: Call) -> str | None:
     if len(owner) > _LONGEST_NAME:
         raise InvalidRequest(f"a principal's name has at most {_LONGEST_NAME} characters, not {len(owner)}")
     return None if owner == EVERYBODYS else owner
+
+
+@contextmanager
+def of_another(call: Call) -> Iterator[None]:
+    """While somebody ends what another principal began: that this was refused is kept. A service that asks for a client of its
+    own keeps that itself."""
+    try:
+        yield
+    except NotAllowed:
+        call.audited = OWNER not in call.query
+        raise
+
+
+def _ended(call: Call, status: TransactionStatus) -> TransactionStatus:
+    """That somebody has ended what another principal began is kept; as above."""
+    call.audited = OWNER not in call.query and not may_touch(status.owner, call.principal.name)
+    call.subject = {"owner": status.owner}
+    return status
 
 
 def _checked(pointers: list[int]) -> list[int]:
