@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,6 +24,8 @@ from oncelog.wire.codec import decode_polled
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import Resource
 from oncelog.wire.requests import Polled
+
+_log = logging.getLogger("oncelog.client")
 
 T = TypeVar("T")
 K = TypeVar("K", str, int)
@@ -95,6 +98,7 @@ class Calls:
                 wait = tries.wait_after(error, time.monotonic(), random.random())
                 if wait is None:
                     raise
+                _log.info("a call failed and is tried again in %.2f s: %s: %s", wait, error.code, error)
             await self._transport.pause(wait)
 
     async def _call(

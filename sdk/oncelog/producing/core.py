@@ -362,21 +362,25 @@ class Core:
         self._results.append(Complete(part, runs, None))
         self._replace([])
 
-    def failed(self, error: OncelogError, now: float, fraction: float) -> None:
-        """The request failed. ``fraction``: 0 to 1, which spreads the pauses of many producers."""
+    def failed(self, error: OncelogError, now: float, fraction: float) -> float | None:
+        """The request failed. ``fraction``: 0 to 1, which spreads the pauses of many producers.
+
+        Return the seconds until it is sent again; None: it is not.
+        """
         tried = self._try
         if not self._parts or tried is None:
-            return
+            return None
         # Under another name nothing is known of the tries before: a message that one of them stored would be stored twice.
         may_renew = self.policy.is_assigned and not tried.tries.perhaps_done and not tried.has_renewed
         if isinstance(error, ProducerEnded) and may_renew:
             tried.is_renewing = tried.has_renewed = True
-            return
+            return 0.0
         wait = tried.tries.wait_after(error, inf if self.is_abandoned else now, fraction)
         if wait is None:
             self._judge(error)
         else:
             tried.until = now + wait
+        return wait
 
     def opened(self, opened: Opened) -> None:
         """It has another name, under which the request is sent again: nothing of it can have been stored."""

@@ -5,6 +5,7 @@ What awaits is a procedure (:mod:`oncelog.process.procedures`): its hands are th
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Awaitable
@@ -21,6 +22,8 @@ from oncelog.producing.cutting import Bounds
 from oncelog.producing.outcome import Outcome, Outcomes
 from oncelog.values.receipt import Receipt, Receipts
 from oncelog.wire.models import Gaps
+
+_log = logging.getLogger("oncelog.producer")
 
 END_SECONDS = 5.0
 """Until the service has answered that an assigned name ends. If it does not, the name ends by itself."""
@@ -127,7 +130,8 @@ class Shell:
                 runs = await got(client.publish(topic, action.request, namespace))
             except OncelogError as error:
                 with self._lock:
-                    self.core.failed(error, time.monotonic(), random.random())
+                    wait = self.core.failed(error, time.monotonic(), random.random())
+                self._say(error, wait)
             else:
                 with self._lock:
                     self.core.answered(runs, time.monotonic())
@@ -140,8 +144,18 @@ class Shell:
             except OncelogError as error:
                 with self._lock:
                     self.core.not_opened(error)
+                self._say(error, None)
             else:
                 self._rename(opened)
+
+    def _say(self, error: OncelogError, wait: float | None) -> None:
+        """Log that a request failed. Never under the lock: a handler may be a producer, too."""
+        if wait is not None:
+            _log.info("%s: a request failed and is sent again in %.2f s: %s: %s", self, wait, error.code, error)
+        elif self.core.stopped is error:
+            _log.warning("%s has stopped, nothing more is sent: %s: %s", self, error.code, error)
+        else:
+            _log.info("%s: messages are refused: %s: %s", self, error.code, error)
 
     def _rename(self, opened: Opened) -> None:
         with self._lock:

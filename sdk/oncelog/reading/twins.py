@@ -38,6 +38,8 @@ from oncelog.wire.models import Subscription
 from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 
+_log_of_readers, _log_of_consumers = logging.getLogger("oncelog.reader"), logging.getLogger("oncelog.consumer")
+
 T = TypeVar("T")
 
 PAGE = 5_000
@@ -211,8 +213,7 @@ class ReaderTwin(StreamTwin[T, C]):
                 if self._has_moved(asked):
                     return Found.MORE
                 lost, place = self._at.expired(error), f"{self._namespace}/{self._topic}"
-                log = logging.getLogger(type(self).__module__)
-                log.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
+                _log_of_readers.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
             else:
                 return Found.MORE if self._has_moved(asked) else self._at.answered(asked, polled, time.monotonic())
 
@@ -414,6 +415,10 @@ class ConsumerTwin(StreamTwin[T, C]):
         """This consumer has ended, if it has."""
         if isinstance(error, FOR_EVER):
             self._failure, self._interrupted = error, True
+            place = f"{self._namespace}/{self._topic}"
+            _log_of_consumers.warning(
+                "a consumer of subscription %r of %s has ended: %s: %s", self._subscription, place, error.code, error
+            )
 
     def _raise_failure(self) -> None:
         failure = self._failure

@@ -1,0 +1,109 @@
+"""What the SDK says through logging, where nobody is raised an error for it, or not at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from uuid import uuid4
+
+import pytest
+
+from oncelog import Client, Consumer, Producer, errors
+from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
+from tests.world.service import RunningService
+
+pytestmark = pytest.mark.usefixtures("twin")
+
+
+@pytest.fixture(autouse=True)
+def all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "oncelog")
+
+
+def said(caplog: pytest.LogCaptureFixture, name: str, level: int) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == f"oncelog.{name}" and each.levelno == level]
+
+
+def refusing(
+    house: RunningService, path: str, code: str, status: int, times: int, **values: object
+) -> Callable[[Request], Answer]:
+    """Refuses what goes to this address so many times; all else goes on to the service."""
+    left = [times]
+
+    def handle(request: Request) -> Answer:
+        if request.path.endswith(path) and left[0]:
+            left[0] -= 1
+            return problem(status, code, **values)
+        return forward(house.url, request)
+
+    return handle
+
+
+def test_a_call_that_is_tried_again_says_so(house: RunningService, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        fake_server(refusing(house, "/stats", "storage_unavailable", 503, 2)) as fake,
+        Client(fake.url) as client,
+    ):
+        client.stats(topic)
+    lines = said(caplog, "client", logging.INFO)
+    assert len(lines) == 2
+    assert all("is tried again in 0." in line and "storage_unavailable: a planted" in line for line in lines)
+
+
+def test_a_request_of_a_producer_that_is_sent_again_says_so(
+    house: RunningService, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        fake_server(refusing(house, "/publish", "storage_failed", 503, 2, definite=False)) as fake,
+        Client(fake.url) as client,
+        Producer[bytes](topic, name="p", client=client) as producer,
+    ):
+        producer.send(b"x")
+    lines = said(caplog, "producer", logging.INFO)
+    assert len(lines) == 2
+    assert all(line.startswith("producer 'p' of ") and "is sent again in 0." in line for line in lines)
+    assert said(caplog, "producer", logging.WARNING) == []
+
+
+def test_a_producer_that_is_fenced_says_so_once(client: Client, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Producer[bytes](topic, name="twin", client=client) as old, Producer[bytes](topic, name="twin", client=client):
+        for _ in range(2):
+            with suppress(errors.ProducerFenced, errors.ProducerStopped):
+                old.send(b"too late")
+        with suppress(errors.OncelogError):
+            old.flush()
+    (line,) = said(caplog, "producer", logging.WARNING)
+    assert line.startswith("producer 'twin' of ")
+    assert "has stopped, nothing more is sent: producer_fenced: " in line
+
+
+def test_a_message_that_is_refused_stops_nobody(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"t-{uuid4().hex}"
+    client.create_topic(name, {"check.expected.offsets": True})
+    with Producer[bytes](name, name="p", client=client) as producer:
+        with pytest.raises(errors.OffsetMismatch):
+            producer.send(b"x", expected_offset=7)
+        producer.send(b"y")
+    (line,) = said(caplog, "producer", logging.INFO)
+    assert "messages are refused: offset_mismatch: " in line
+    assert said(caplog, "producer", logging.WARNING) == []
+
+
+def test_a_consumer_that_is_fenced_says_so(client: Client, filled: str, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        Consumer(filled, "s", client=client, timeout=5) as old,
+        Consumer(filled, "s", client=client),
+        pytest.raises(errors.ConsumerFenced),
+    ):
+        old.receive()
+    (line,) = said(caplog, "consumer", logging.WARNING)
+    assert line.startswith(f"a consumer of subscription 's' of default/{filled} has ended: consumer_fenced: ")
+
+
+def test_nothing_is_said_where_nothing_happens(client: Client, filled: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Consumer(filled, "s", client=client, timeout=5) as consumer, Producer[bytes](filled, client=client) as producer:
+        producer.send(b"x")
+        consumer.ack(consumer.receive()[-1])
+    names = [f"oncelog.{each}" for each in ("client", "producer", "reader", "consumer", "exit")]
+    assert [record.getMessage() for record in caplog.records if record.name in names] == []
