@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from weakref import WeakValueDictionary
 
 from oncelog.errors import (
     InvalidRequest,
     StorageUnavailable,
+    TopicDamaged,
     TopicExists,
     TopicNotFound,
     TransactionsUnavailable,
 )
-from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, NamespacePolicies, Topic, TransactionState
+from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, ListedTopic, NamespacePolicies, Topic, TransactionState
 from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import Rates
 from oncelog_service.clock import Clock
@@ -32,7 +35,7 @@ from oncelog_service.log.keep.recovery import last_timestamp, read_judgements, r
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.names.generations import floor_of, highest_epoch
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.scan import read_back
+from oncelog_service.log.scan import read_back, run_before, trim_of
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import (
     check_properties,
@@ -195,6 +198,62 @@ class Topics:
         """The names of the topics in a namespace, sorted. Raises InvalidRequest."""
         check_namespace(namespace)
         return sorted(topic for _, topic in await read(self._present, f"{namespace}:".encode()))
+
+    async def listed(self, namespace: str, after: str, limit: int) -> list[ListedTopic]:
+        """What is known of the first ``limit`` topics behind ``after`` without opening them, by name. Raises InvalidRequest."""
+        check_namespace(namespace)
+        rows = await self.scans.read(self._rows_behind, namespace, after, limit)
+        ends = {}
+        if self._leases.alive is None:  # a look at a database is a way there and back, for each topic
+            unopened = [(name, row) for name, row in rows if (namespace, name) not in self._open]
+            ends = await self.scans.read(self._ends, namespace, unopened)
+        return [self._listed(namespace, name, row, ends.get(name)) for name, row in rows]
+
+    def _rows_behind(self, namespace: str, after: str, limit: int) -> list[tuple[str, TopicRow]]:
+        begin = f"{namespace}:".encode()
+        with closing(self._store.scan(Table.TOPIC, begin, prefix_end(begin))) as found:
+            stored = {split_topic_key(key)[1]: data for key, data in found}
+        # Keys are in another order than names. Only what is on the page is decoded.
+        names = sorted(stored)
+        behind = islice(names, bisect_right(names, after), None)
+        rows = ((name, read_back(decode_record, TopicRow, stored[name])) for name in behind)
+        return list(islice(((name, row) for name, row in rows if not row.deleted), limit))
+
+    def _ends(self, namespace: str, rows: Sequence[tuple[str, TopicRow]]) -> dict[str, tuple[int, int] | str]:
+        """Where each log begins and ends, or why that cannot be said; two looks into the store each."""
+        found: dict[str, tuple[int, int] | str] = {}
+        for name, row in rows:
+            prefix = generation_key(topic_key(namespace, name), row.generation)
+            try:
+                last = run_before(self._store, prefix)
+                trim = trim_of(self._store, prefix)
+                end = trim.earliest_offset if last is None else last.end
+                found[name] = max(trim.earliest_offset, trim.hidden_below), end
+            except (TopicDamaged, StoreDamaged) as damage:
+                found[name] = str(damage)
+        return found
+
+    def _listed(self, namespace: str, name: str, row: TopicRow, ends: tuple[int, int] | str | None) -> ListedTopic:
+        generation, deduplication = raised(row.generation, self.incarnation), self._deduplicates(namespace, row)
+        log = self._open.get((namespace, name))
+        if log is not None:
+            unsettled = log.dedup.fold.unsettled
+            return ListedTopic(
+                name=name,
+                generation=generation,
+                open=True,
+                deduplication=deduplication,
+                earliest_offset=log.begin_offset,
+                upcoming_offset=log.position.upcoming_offset,
+                producers=len(log.dedup.fold),
+                subscriptions=len(log.subscriptions),
+                held_messages=sum(run.count for pointer in unsettled for run in unsettled[pointer]),
+                largest_lag=log.subscriptions.largest_lag,
+            )
+        known = ListedTopic(name=name, generation=generation, open=False, deduplication=deduplication)
+        if isinstance(ends, str):
+            return known.model_copy(update={"damage": ends})
+        return known if ends is None else known.model_copy(update={"earliest_offset": ends[0], "upcoming_offset": ends[1]})
 
     async def delete(self, namespace: str, topic: str) -> None:
         """The topic and its messages are gone at once; their rows leave by and by. What its generations must not use again – ids,

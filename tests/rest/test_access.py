@@ -90,6 +90,7 @@ NEEDS = {
     "DELETE /v1/tokens/{token}": "admin",
     "GET /healthz": "nothing",
     "GET /metrics": "operate",
+    "GET /v1/namespaces/{namespace}/stats": "nothing",
     "GET /v1/alarms": "operate",
     "GET /v1/overview": "operate",
 }

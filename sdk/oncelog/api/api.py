@@ -75,6 +75,7 @@ class Api:
     trim_topic = _waits(AsyncApi.trim_topic)
     erase_message = _waits(AsyncApi.erase_message)
     stats = _waits(AsyncApi.stats)
+    all_stats = _each(AsyncApi.all_stats)
     verify = _each(AsyncApi.verify)
     backup = _each(AsyncApi.backup)
     cluster = _waits(AsyncApi.cluster)
@@ -89,6 +90,8 @@ class Api:
     why = _waits(AsyncApi.why)
     publish = _waits(AsyncApi.publish)
     poll = _waits(AsyncApi.poll)
+    alarms = _waits(AsyncApi.alarms)
+    overview = _waits(AsyncApi.overview)
     healthy = _waits(AsyncApi.healthy)
     close = _waits(AsyncApi.close)
 

@@ -14,6 +14,7 @@ from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.plausible import MAX_LONG, check_page
 from oncelog.api.tokens import TokenCalls
 from oncelog.errors import InvalidResponse, OncelogError, TopicExists, from_problem
+from oncelog.http.transport import READ_SECONDS
 from oncelog.message_id import MessageId
 from oncelog.wire.codec import (
     encode_consume_request,
@@ -25,6 +26,7 @@ from oncelog.wire.models import (
     ErasedMessage,
     EraseMessage,
     Gaps,
+    ListedTopic,
     NamespacePolicies,
     OpenedProducer,
     OpenProducer,
@@ -37,6 +39,7 @@ from oncelog.wire.models import (
     Verification,
     Why,
 )
+from oncelog.wire.overview import Alarms, Overview
 from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
 
 
@@ -133,6 +136,11 @@ class AsyncApi(TokenCalls):
     async def stats(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> TopicStats:
         """The ends of the log, and what is in hand. Raises TopicNotFound."""
         return parse(TopicStats, await self._get(topic_path(namespace, topic) + "/stats"))
+
+    def all_stats(self, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[ListedTopic]:
+        """What is known of each topic of a namespace without opening it, by name, fetched page by page."""
+        path, large = f"/v1/namespaces/{quoted(namespace)}/stats", {"limit": "2000"}
+        return self._listed(list[ListedTopic], path, lambda each: each.name, large)
 
     async def verify(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[tuple[int, int] | Verification]:
         """Refold the log and compare it with the live maps: (messages, of) while it goes on, the Verification last.
@@ -257,6 +265,20 @@ class AsyncApi(TokenCalls):
         return polled
 
     # --- status
+
+    async def alarms(self) -> Alarms:
+        """What is wrong with the service, the most severe first: since when, with its figures, and the commands that end it."""
+        return parse(Alarms, await self._get("/v1/alarms"))
+
+    async def overview(self, *, after: int = 0, wait: float = 0) -> Overview:
+        """How the service is doing, and how it did: rates, latency, disk, the busiest topics, alarms, half an hour of samples.
+
+        ``after``: the number of a sample; only those behind it, and for ``wait`` seconds it waits until there is one.
+        """
+        params = {"after": str(after), "wait": str(round(wait * 1000))}
+        return parse(
+            Overview, await self._call("GET", "/v1/overview", params=params, idempotent=True, timeout=READ_SECONDS + wait)
+        )
 
     async def healthy(self) -> bool:
         """Whether the service is up and its store open. Never raises an OncelogError."""

@@ -85,6 +85,28 @@ class TopicStats(Resource):
     """How many write pointers these are under."""
 
 
+class ListedTopic(Resource):
+    """Tells what is known of a topic without opening it."""
+
+    name: str
+    generation: int
+    open: bool
+    """Whether the instance that was asked has it open: then all of it is known."""
+    deduplication: bool
+    earliest_offset: int | None = None
+    """None: not known without opening it."""
+    upcoming_offset: int | None = None
+    """The same."""
+    producers: int | None = None
+    subscriptions: int | None = None
+    held_messages: int | None = None
+    """As in :class:`TopicStats`."""
+    largest_lag: int | None = None
+    """Of its subscriptions."""
+    damage: str | None = None
+    """Why nothing can be said of it."""
+
+
 class OpenProducer(Request):
     """A request that opens a producer. ``name`` null: the service assigns one."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel
@@ -20,6 +21,9 @@ from rich.text import Text
 
 from oncelog.errors import ConnectionFailed, OncelogError
 from oncelog.wire.models import HeldMessages
+
+_PAGE = 1_000
+"""Rows of a table on a terminal, whose columns are as wide as they need: the first ones are seen before the last ones come."""
 
 Members: TypeAlias = BaseModel | Mapping[str, object]
 
@@ -55,8 +59,23 @@ class Output:
                 table.add_row(*(Text(_shown(field)) for field in row))
             Console().print(table)
         else:
-            for row in [columns, *rows]:
+            for row in chain([columns], rows):
                 print("\t".join(_shown(field) for field in row))
+
+    def stream(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """The same, as they come: on a terminal some at a time, each with its head, else line by line."""
+        if not sys.stdout.isatty():
+            self.table(None, columns, rows)
+            return
+        left = iter(rows)
+        page = list(islice(left, _PAGE))
+        while True:
+            self.table(None, columns, page)
+            if len(page) < _PAGE:
+                return
+            page = list(islice(left, _PAGE))
+            if not page:
+                return
 
     def error(self, error: OncelogError, facts: Mapping[str, object]) -> None:
         """Why it did not happen, and whether that is certain."""

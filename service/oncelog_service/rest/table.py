@@ -326,6 +326,10 @@ ROUTES = (
     ),
     Route("GET", NAMESPACE + "/topics", topics.list_, "List topics", right=None),
     Route(
+        "GET", NAMESPACE + "/stats", topics.list_stats, "Show what is known of topics without opening them", query=_NAMED,
+        right=None,
+    ),
+    Route(
         "PUT", TOPIC, topics.create, "Create a topic",
         (errors.TopicExists, errors.TopicDamaged, errors.QuotaExceeded, errors.DiskFull),
         takes=_PROPERTIES,

@@ -25,7 +25,7 @@ from oncelog_service.watch.facts import Expiring, Facts, Held, Lagging, Replay, 
 from oncelog_service.watch.refusals import Refusals
 from oncelog_service.watch.rules import MOST_OF_A_KIND
 
-_AT_ONCE = 500
+_AT_ONCE = 200
 """Topics that are looked at in one turn of the event loop: about a millisecond."""
 _PATIENCE_SECONDS = 1.0
 """How long others are asked: what they do not say is left out."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from oncelog.message_id import MessageId
-from oncelog.wire.models import ErasedMessage, EraseMessage, NamespacePolicies, Topic, TopicStats, Trimmed, TrimTopic
+from oncelog.wire.models import ErasedMessage, EraseMessage, ListedTopic, NamespacePolicies, Topic, TopicStats, Trimmed, TrimTopic
 from oncelog_service.access.grants import Right
 from oncelog_service.log.groups.held import held_messages
-from oncelog_service.rest.bodies import read_json
+from oncelog_service.rest.bodies import query_limit, read_json
 from oncelog_service.rest.routes import Call
 
 
@@ -78,6 +78,23 @@ async def stats(call: Call) -> TopicStats:
         held_messages=sum(each.messages for each in held),
         held_write_pointers=len(held),
     )
+
+
+async def list_stats(call: Call) -> list[ListedTopic]:
+    """What is known of each topic without opening it, sorted by name: of those that who asks has a right on.
+
+    Of one that is open everything; of another where its log begins and ends, if the store lies in files. A page has fewer
+    than `limit` entries only if it is the last.
+    """
+    namespace = call.path["namespace"]
+    found, after, limit = list[ListedTopic](), call.query.get("after", ""), query_limit(call)
+    while len(found) < limit:
+        page = await call.service.topics.listed(namespace, after, limit)
+        if not page:
+            break
+        found += [each for each in page if call.principal.may(Right.DESCRIBE, namespace, each.name)]
+        after = page[-1].name
+    return found[:limit]
 
 
 async def namespaces(call: Call) -> list[str]:

@@ -1,0 +1,92 @@
+"""What is known of many topics without opening them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import requests
+
+from oncelog import Client, Consumer, Producer
+from oncelog_service.storage.port import Batch, Table
+from tests.rest.talk import TIMEOUT
+from tests.world.service import RunningService, running_service
+
+
+def listed(service: RunningService, **query: object) -> list[dict[str, object]]:
+    answer = requests.get(service.url + "/v1/namespaces/default/stats", params=query, timeout=TIMEOUT)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, object]] = answer.json()
+    return found
+
+
+def test_topics_are_told_of_without_being_opened(tmp_path: Path) -> None:
+    store = f"leveldb://{tmp_path}/data"
+    with running_service(store) as service, Client(service.url) as client:
+        client.create_topic("read")
+        client.create_topic("empty")
+        client.create_topic("gone")
+        client.delete_topic("gone")
+        with Producer("read", name="p", client=client) as producer:
+            producer.send_batch([b"a", b"b", b"c"])
+        client.trim_topic("read", 1)
+        with Consumer("read", "s", client=client) as consumer:
+            consumer.receive()
+        [empty, read] = listed(service)
+        live = {"producers": 1, "subscriptions": 1, "heldMessages": 0, "largestLag": 2, "open": True}
+        assert live.items() <= read.items()
+        assert (empty["name"], empty["open"], empty["earliestOffset"], empty["upcomingOffset"]) == ("empty", False, 0, 0)
+    with running_service(store) as service, Client(service.url) as client:
+        told = listed(service)
+        assert [(each["name"], each["open"]) for each in told] == [("empty", False), ("read", False)]
+        assert {"earliestOffset": 1, "upcomingOffset": 3, "producers": None, "damage": None, "generation": 1}.items() <= told[
+            1
+        ].items()
+        assert service.service.topics.opened == {}
+        assert [each.name for each in client.all_stats()] == ["empty", "read"]
+
+
+def test_pages_go_on_in_the_order_of_names() -> None:
+    names = ["a", "a-b", "a.b", "a_b", "aB", "ab", "b"]
+    with running_service() as service, Client(service.url) as client:
+        for name in names:
+            client.create_topic(name)
+        client.delete_topic("aB")
+        expected, found, after = sorted({*names} - {"aB"}), list[object](), ""
+        while page := listed(service, after=after, limit=2):
+            assert len(page) <= 2
+            found += [each["name"] for each in page]
+            after = str(found[-1])
+        assert found == expected
+        assert [each.name for each in client.all_stats()] == expected
+
+
+def test_only_topics_that_one_has_a_right_on_are_told_of() -> None:
+    with running_service(token="root") as service, Client(service.url, token="root") as client:
+        for name in ("a", "b", "c", "d"):
+            client.create_topic(name)
+        secret = client.create_token("reader", ["read:default/b", "read:default/d"]).secret
+        headers = {"Authorization": f"Bearer {secret}"}
+        answer = requests.get(service.url + "/v1/namespaces/default/stats?limit=2", headers=headers, timeout=TIMEOUT)
+        assert [each["name"] for each in answer.json()] == ["b", "d"]
+
+
+def test_a_topic_whose_end_is_damaged_says_so_and_the_others_are_told_of(tmp_path: Path) -> None:
+    with running_service(f"leveldb://{tmp_path}/data") as service, Client(service.url) as client:
+        for name in ("bad", "good"):
+            client.create_topic(name)
+            with Producer(name, client=client) as producer:
+                producer.send(b"x")
+        topics = service.service.topics
+        log = topics.opened["default", "bad"]
+        batch = Batch()
+        batch.put(Table.MESSAGE, log.prefix + b"\x7f" * 10, b"no row")
+
+        async def spoil(_: object) -> None:
+            await service.service.writer.submit(batch)
+            topics.drop(("default", "bad"))
+
+        service.on_loop(spoil)
+        [bad, good] = listed(service)
+        assert bad["damage"]
+        assert bad["upcomingOffset"] is None
+        assert (good["damage"], good["upcomingOffset"]) == (None, 1)
