@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from oncelog.http.credentials import secret_in, shown
 from oncelog_service.atomic.limits import AtomicLimits
+from oncelog_service.counting.counts import MOST_TOPICS
 from oncelog_service.log.limits import Limits
 from oncelog_service.sources import Origin, Sources
 from oncelog_service.storage.open import shown as shown_store
@@ -171,6 +172,8 @@ class Settings(BaseSettings):
     """A subscription with so many messages before it …"""
     alarm_lag_seconds: float = Field(default=300.0, gt=0)
     """… whose oldest is so old is an alarm."""
+    metrics_topics: int = Field(default=MOST_TOPICS, ge=0, le=10_000)
+    """Topics that the metrics show each by itself, those with most traffic; and as many subscriptions, those farthest behind."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """A connection must have sent a whole request head in this time."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)

@@ -22,17 +22,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from queue import SimpleQueue
+from time import perf_counter
 from typing import NamedTuple
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.bounds.room import Room
 from oncelog_service.cluster.leases import LOST, Lease
+from oncelog_service.counting.counts import Counts
 from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, StoreError, StoreFenced
 
 _log = logging.getLogger(__name__)
@@ -67,15 +68,13 @@ class _State:
         self.last: asyncio.Future[None] | None = None
         self.failure: Exception | None = None
         self.closed = False
-        self.groups = 0
-        self.submissions = 0
         self.times: deque[float] = deque(maxlen=_TIMES)
 
 
 class Writer:
     """Belongs to one event loop and one opening of the store."""
 
-    __slots__ = ("_lease", "_loop", "_on_failure", "_on_fenced", "_room", "_state", "_store", "_thread")
+    __slots__ = ("_lease", "_loop", "_on_failure", "_on_fenced", "_room", "_state", "_store", "_thread", "counts")
 
     def __init__(
         self,
@@ -83,15 +82,18 @@ class Writer:
         on_failure: Callable[[Exception], None],
         on_fenced: Callable[[frozenset[Fence]], None] = lambda lost: None,
         room: Room | None = None,
+        counts: Counts | None = None,
     ) -> None:
         """``on_failure`` is called once, on the event loop, before any waiting caller hears of the failure.
 
         ``on_fenced``: likewise, with all fences so far under which nothing is written any more.
 
-        ``room``: on the disk; None: there is no end of it.
+        ``room``: on the disk; None: there is no end of it. ``counts``: of the process, over all openings.
         """
         self._store = store
         self._room = room or Room(0)
+        self.counts = counts or Counts()
+        """What all that write through it count."""
         self._on_failure = on_failure
         self._on_fenced = on_fenced
         self._loop = asyncio.get_running_loop()
@@ -122,15 +124,11 @@ class Writer:
         """Whether others may write to the store too: it is a database then, and to read a row takes a while."""
         return self._lease is not None and self._lease.fence is not None
 
-    @property
-    def groups(self) -> int:
-        """Synced writes so far."""
-        return self._state.groups
-
-    @property
-    def submissions(self) -> int:
-        """What those writes carried: submissions, and what joined them."""
-        return self._state.submissions
+    def queued(self) -> tuple[int, int]:
+        """Returns how many submissions wait for the thread, what joined them too, and of how many bytes they are."""
+        with self._state.lock:
+            waiting = [*self._state.queue]
+        return sum(len(each.done) for each in waiting), sum(each.batch.size for each in waiting)
 
     def take_times(self) -> list[float]:
         """Seconds that each synced write took, of the newest since this was called last."""
@@ -289,18 +287,20 @@ class Writer:
         All of it is reported at once: a caller that waits for the last submission must find those before it written.
         """
         failure: Exception | None = None
+        seconds = 0.0
         while standing := _standing(group, lost):
-            began = time.perf_counter()
+            began = perf_counter()
             try:
                 self._store.write([submission.batch for submission in standing])
-                self._state.times.append(time.perf_counter() - began)
+                seconds = perf_counter() - began
+                self._state.times.append(seconds)
             except StoreFenced as error:
                 lost |= error.lost
                 continue
             except Exception as error:
                 failure = error
             break
-        self._report(self._decided, group, standing, frozenset(lost), failure)
+        self._report(self._decided, group, standing, frozenset(lost), failure, seconds)
         return failure is None
 
     def _report(self, call: Callable[..., None], *args: object) -> None:
@@ -312,9 +312,14 @@ class Writer:
     # --- back on the event loop
 
     def _decided(
-        self, group: list[_Submission], standing: list[_Submission], lost: frozenset[Fence], failure: Exception | None
+        self,
+        group: list[_Submission],
+        standing: list[_Submission],
+        lost: frozenset[Fence],
+        failure: Exception | None,
+        seconds: float,
     ) -> None:
-        """``standing``: what of the group was written, or failed to be; the rest stands on what is lost.
+        """``standing``: what of the group was written, or failed to be, in so many seconds; the rest stands on what is lost.
 
         Everybody gets an answer, whatever happens to the others.
         """
@@ -324,8 +329,8 @@ class Writer:
             with suppress(Exception), self.moving():
                 self._on_fenced(lost)
         if failure is None and standing:
-            self._state.groups += 1
-            self._state.submissions += sum(len(submission.done) for submission in standing)
+            self.counts.sync.observe(seconds)
+            self.counts.group.observe(sum(len(submission.done) for submission in standing))
         stand = set(map(id, standing))
         for submission in group:
             if id(submission) in stand:

@@ -314,6 +314,7 @@ class Topics:
             row = await self._existing(*name)  # as the process that served it before has left it
             prefix = generation_key(topic_key(*name), row.generation)
             recovered = await self.scans.read(recover, self._store, prefix, self._checks_expectations(row))
+            self._writer.counts.replayed += recovered.replayed
             topic = OpenTopic(
                 prefix=prefix,
                 row=row,
@@ -327,6 +328,7 @@ class Topics:
                 deduplication=partial(self._deduplicates, name[0]),
                 rates=partial(self._rates, name[0]),
                 cache=self._cache.topic(),
+                counts=self._writer.counts.topics.of(name),
                 recovered=recovered,
             )
             log = self._open[name] = TopicLog(topic, recovered, self.scans)

@@ -1,12 +1,34 @@
-"""What is counted of connections, for the metrics: whoever bounds them counts, whoever is asked reads."""
+"""What is counted of connections and requests, for the metrics: whoever bounds or answers them counts, whoever is asked reads."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from oncelog_service.counting.histogram import REQUEST_SECONDS, Histogram
+
 REASONS = ("connections", "address", "idle", "descriptors", "requests", "bodies", "slow_body", "unread", "slow_reader")
 """Why somebody was refused, or ended for others' sake."""
+
+
+UNROUTED = ("", "(none)")
+"""Of requests that no address has taken: nothing is there, or who asks was refused before that was looked at."""
+
+
+class Times:
+    """How long requests to one address took, by the status of their answers."""
+
+    __slots__ = ("by_status",)
+
+    def __init__(self) -> None:
+        self.by_status: dict[int, Histogram] = {}
+
+    def took(self, status: int, seconds: float) -> None:
+        """Counts an answer."""
+        found = self.by_status.get(status)
+        if found is None:
+            found = self.by_status[status] = Histogram(REQUEST_SECONDS)
+        found.observe(seconds)
 
 
 @dataclass(slots=True)
@@ -21,3 +43,13 @@ class Traffic:
     """Of request bodies in hand."""
     unread_bytes: int = 0
     """Of answers that were written and not read yet, as it was when last looked at."""
+    problems: Counter[str] = field(default_factory=Counter)
+    """Answers that refuse, by the code of their problem."""
+    unrouted: Times = field(default_factory=Times)
+    """Of requests that no address has taken."""
+    routes: dict[tuple[str, str], Times] = field(default_factory=dict)
+    """Of the others, by method and address, as it stands in the table."""
+
+    def times_of(self, method: str, path: str) -> Times:
+        """Returns where an address of the table counts."""
+        return self.routes.setdefault((method, path), Times())

@@ -110,7 +110,8 @@ async def test_requests_that_come_during_a_sync_share_the_next_one_in_their_orde
     await asyncio.gather(*futures)
     await turns()
     assert gate.groups == [[b"first"], [name.encode() for name in names]]
-    assert (gate.writer.groups, gate.writer.submissions) == (2, 101)
+    assert (gate.writer.counts.group.count, gate.writer.counts.group.sum) == (2, 101)
+    assert gate.writer.counts.sync.count == 2
     assert gate.events[:2] == ["first", "first answered"]
     assert gate.events[2:102] == names, "all of a group is noted before anyone of it is answered"
     assert gate.events[102:] == [f"{name} answered" for name in names]
@@ -243,7 +244,7 @@ async def test_what_joins_is_in_the_same_write_and_noted_once_and_whoever_gives_
     answers = await asyncio.gather(*growing.futures, return_exceptions=True)
     assert [type(each) for each in answers].count(type(None)) == 8
     assert (growing.noted, gate.groups[1]) == ([10], [b"%d" % each for each in range(10)])
-    assert gate.writer.submissions == 11
+    assert gate.writer.counts.group.sum == 11
 
 
 async def test_nothing_joins_what_is_being_written_or_is_not_the_newest_of_its_view(gate: Gate) -> None:

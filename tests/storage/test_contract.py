@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Batch, Store, StoreClosed, Table
+from oncelog_service.storage.seals import raw
 from tests.patience import PATIENCE, until
 from tests.storage.stores import END, KINDS, M, Place, S, everything, place_of, put, run, write
 
@@ -84,6 +87,14 @@ def test_any_history_of_writes_reads_like_a_dict(place: Place, history: list[tup
         assert list(store.scan(table, prefix, prefix + END, reverse=True)) == rows[::-1]
         for key in KEYS:
             assert store.get(table, prefix + key) == model.get((table, prefix + key))
+
+
+def test_what_it_takes_on_disk_grows_with_what_is_written(store: Store) -> None:
+    before = store.size_bytes()
+    for number in range(4):
+        store.write([put((M, b"%d" % number, os.urandom(2**20)))])
+    grown = store.size_bytes() - before
+    assert grown == 0 if isinstance(raw(store), MemoryStore) else 4 * 2**20 <= grown < 40 * 2**20
 
 
 def test_a_scan_has_its_start_and_not_its_stop_in_the_order_of_bytes_both_ways(store: Store) -> None:

@@ -103,10 +103,6 @@ class Endings:
         self._writer = writer
         self._topics = topics
         self._dropping: set[asyncio.Task[None]] = set()
-        self.committed = 0
-        """Atomic commits since the store was opened, duplicates not counted."""
-        self.aborted = 0
-        """Transactions aborted since then, duplicates included."""
 
     async def close(self) -> None:
         """Waits for what is being deleted."""
@@ -313,7 +309,7 @@ class Endings:
                 self._ledger.end(batch, branch, Ended(outcome(branch, "committed", of=transaction.id)))
             self._note_producer(batch, transaction.group, became)
             self._let_go((transaction, *branches), work)
-            self.committed += 1
+            self._writer.counts.atomic_committed += 1
             done = self._writer.submit(batch, partial(_all_written, tuple(copied.values())))
         await done
         return became
@@ -386,7 +382,7 @@ class Endings:
             self._ledger.append(batch, Abort(transaction.number))
             self._ledger.end(batch, transaction, ended)
             self._drop_soon(transaction.number, list(transaction.topics))
-            self.aborted += 1
+            self._writer.counts.atomic_aborted += 1
             done = self._writer.submit(batch)
         await done
 

@@ -18,7 +18,7 @@ from oncelog_service.storage.runs import Laying, StoredRun
 class Memory:
     """The memory of one open topic. The writer calls it in the order of the log, on the event loop that owns the topic."""
 
-    __slots__ = ("_cache", "_dedup", "_keys", "_snapshots", "_topic", "stored")
+    __slots__ = ("_cache", "_counts", "_dedup", "_keys", "_snapshots", "_topic")
 
     def __init__(self, topic: OpenTopic, snapshots: Snapshots) -> None:
         self._topic = topic
@@ -26,8 +26,7 @@ class Memory:
         self._keys = topic.keys
         self._cache = topic.cache
         self._snapshots = snapshots
-        self.stored = 0
-        """Messages stored since the topic was opened."""
+        self._counts = topic.counts
 
     def written(self, run: Run, keyed: Run | None, laid: Laying) -> None:
         """Note that the messages of a publish are on disk, as ``laid``; ``keyed`` is their run for the index of keys."""
@@ -52,7 +51,7 @@ class Memory:
             self._keys.persist(keyed)
 
     def _count(self, run: Run) -> None:
-        self.stored += run.count
+        self._counts.stored(run.count)
         self._snapshots.count(run.count)
         self._topic.arrivals.wake()
         self._topic.stable_arrivals.wake()

@@ -16,6 +16,7 @@ from oncelog_service.bounds.quotas import UNLIMITED, Quota, Rates
 from oncelog_service.bounds.size import Size
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
+from oncelog_service.counting.topics import Tally, TopicCounts
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.cache import TopicCache
@@ -76,6 +77,8 @@ class OpenTopic:
     deduplication: Callable[[TopicRow], bool]
     """Whether deduplication is on for a topic with this row, as topic, namespace and service say at this moment."""
     cache: TopicCache
+    counts: TopicCounts = field(default_factory=lambda: TopicCounts(Tally()))
+    """What happens on it, as long as it has a name."""
     rates: Callable[[TopicRow], Rates] = lambda row: UNLIMITED
     """What a topic with this row takes in a second, as topic and namespace say at this moment."""
     recovered: InitVar[Recovered]
@@ -185,6 +188,7 @@ class OpenTopic:
 
     def take_quota(self, messages: int, size: int) -> None:
         """Count what :meth:`check_quota` has admitted in this very step."""
+        self.counts.taken_in(size)
         self.quota.take(messages, size, self.clock.monotonic())
 
     def admit(self, messages: int, size: int) -> None:

@@ -11,6 +11,7 @@ a new one is recovered; it is never repaired in memory.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -55,6 +56,7 @@ class TopicLog:
 
     # A service may have thousands open, and beyond 30 attributes an object without slots has a dict of 1.6 kB.
     __slots__ = (
+        "_before",
         "_clock",
         "_expectations",
         "_judge",
@@ -78,7 +80,6 @@ class TopicLog:
         "prefix",
         "producers",
         "ranges",
-        "refused",
         "removal",
         "replayed",
         "roll_back",
@@ -124,13 +125,13 @@ class TopicLog:
         self._steady = SteadyClock(topic.clock)
         self._limits = topic.limits
         self._writer = topic.writer
+        self._before = replace(topic.counts.own)
+        """What had been counted of it when it was opened."""
         self.dedup = topic.dedup
         """The maps of its producers, pushed and persisted."""
         self._keys = topic.keys
         self._stamps = topic.stamps
         self._pointers = topic.pointers
-        self.refused = 0
-        """Messages answered as duplicates since the topic was opened."""
         self._queued: Addition | None = None
         """The newest that was handed over without a write pointer; the writer may have taken it."""
 
@@ -144,7 +145,12 @@ class TopicLog:
     @property
     def stored(self) -> int:
         """Messages stored since the topic was opened."""
-        return self._memory.stored
+        return self.topic.counts.own.messages - self._before.messages
+
+    @property
+    def refused(self) -> int:
+        """Messages answered as duplicates since the topic was opened."""
+        return self.topic.counts.own.duplicates - self._before.duplicates
 
     @property
     def earliest_offset(self) -> int:
@@ -203,7 +209,7 @@ class TopicLog:
         while True:
             known = await self._known(request)
             if known.messages == len(request.payloads):
-                self.refused += known.messages
+                self.topic.counts.repeated(known.messages)
                 return response(known.receipts, self._rows_again(known, pointer), pointer)
             self.topic.check_open()
             self._writer.check()  # what is stamped and pushed below must be submitted
@@ -216,7 +222,7 @@ class TopicLog:
         self.topic.check_producers([request.producer] if request.producer else [])
         self.topic.admit(len(request.payloads) - known.messages, request.size)
         # Nothing awaits from the last verdict to the hand-over: another request would take these sequence ids, or these offsets.
-        self.refused += known.messages
+        self.topic.counts.repeated(known.messages)
         columns = columns_of(request, known.messages, self._newest_row(request.producer), pointer)
         with self._stamps.given_back():
             row_ids, first_offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())

@@ -7,9 +7,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from oncelog.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, NotServedHere, OncelogError, Unauthorized
+from oncelog.errors import (
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    NotServedHere,
+    OncelogError,
+    ProducerFenced,
+    SequenceGap,
+    Unauthorized,
+)
 from oncelog.http.transport import READ_SECONDS
 from oncelog_service.access.audit import NOTHING, Asked
 from oncelog_service.access.grants import EVERYBODY, Principal
@@ -23,6 +34,7 @@ from oncelog_service.rest.forward import ON_BEHALF, PROXY, ROUTE, Forwarder
 from oncelog_service.rest.routes import CONSOLE, Call, Handler, Route
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.service import Service
+from oncelog_service.traffic import Times
 from oncelog_service.watch.watch import Watch
 
 _OPEN_TO_ALL = ("/healthz", CONSOLE)
@@ -30,6 +42,13 @@ _OPEN_TO_ALL = ("/healthz", CONSOLE)
 
 _BUSIEST = ("/publish", "/poll", "}/commit")
 """Looked at before all others."""
+
+
+class _Address(NamedTuple):
+    """One method on one address, and where it counts how long it takes."""
+
+    route: Route
+    times: Times
 
 
 class Application:
@@ -46,9 +65,10 @@ class Application:
         self._names = Names.of(settings)
         made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
         described = [Route("GET", path, _made(partial(make, routes)), "", right=None) for path, make in made.items()]
-        by_path: dict[str, dict[str, Route]] = {}
+        by_path: dict[str, dict[str, _Address]] = {}
         for route in (*routes, *described, *pages):
-            by_path.setdefault(route.path, {})[route.method] = route
+            times = service.traffic.times_of(route.method, route.path)
+            by_path.setdefault(route.path, {})[route.method] = _Address(route, times)
         busiest_first = sorted(by_path, key=lambda path: not path.endswith(_BUSIEST))
         self._addresses = [(_pattern(path), by_path[path]) for path in busiest_first]
 
@@ -58,25 +78,25 @@ class Application:
         try:
             check(head.method, head.headers, self._names)
             principal = self._principal_of(head)
-            route, path = self._route_of(head)
+            (route, times), path = self._address_of(head)
             route.check(principal, path)
         except OncelogError as refused:
             with suppress(NotFound, MethodNotAllowed):
-                self._note(self._route_of(head)[0], principal, head, refused)
+                self._note(self._address_of(head)[0].route, principal, head, refused)
             raise
         # One token for all says nothing of who asks.
         who = None if principal is EVERYBODY or principal.is_instance else principal.name
         answer = partial(self._answer, route, path, principal, head)
-        return Admitted(answer, route.reads, who, partial(self._note, route, principal, head))
+        return Admitted(answer, route.reads, who, partial(self._note, route, principal, head), times)
 
-    def _route_of(self, head: Head) -> tuple[Route, dict[str, str]]:
+    def _address_of(self, head: Head) -> tuple[_Address, dict[str, str]]:
         """The address that a head names, and the names in it. Raises NotFound, MethodNotAllowed."""
-        for pattern, routes in self._addresses:
+        for pattern, methods in self._addresses:
             if found := pattern.fullmatch(head.path):
-                route = routes.get("GET" if head.method == "HEAD" else head.method)
-                if route is None:
-                    raise MethodNotAllowed(f"{head.path} takes {', '.join(routes)}, not {head.method}", allowed=list(routes))
-                return route, found.groupdict()
+                address = methods.get("GET" if head.method == "HEAD" else head.method)
+                if address is None:
+                    raise MethodNotAllowed(f"{head.path} takes {', '.join(methods)}, not {head.method}", allowed=list(methods))
+                return address, found.groupdict()
         raise NotFound(f"there is nothing at {head.path[:200]}; /docs lists what there is")
 
     async def _answer(self, route: Route, path: dict[str, str], principal: Principal, head: Head, body: bytes) -> Answer:
@@ -100,6 +120,7 @@ class Application:
                     self._noted(principal, head, failure)
                 raise
         except BaseException as failure:  # also that the service stops, and waits no longer for what came of it
+            self._count(failure, path)
             self.watch.refusals.note(failure, self._service.clock.now_ms(), path, principal.name)
             if call.audited:
                 self._noted(principal, head, failure, call.subject)
@@ -107,6 +128,13 @@ class Application:
         if call.audited:
             self._noted(principal, head, None, call.subject)
         return found if isinstance(found, Answer) else json_answer(found)
+
+    def _count(self, failure: BaseException, path: dict[str, str]) -> None:
+        """Counts on its topic what its producers should hear of. A commit over several topics is of none of them."""
+        if isinstance(failure, (ProducerFenced, SequenceGap)) and "topic" in path:
+            counts = self._service.counts.topics.find((path["namespace"], path["topic"]))
+            if counts is not None:  # else it was closed meanwhile
+                counts.fenced() if isinstance(failure, ProducerFenced) else counts.left_out()
 
     def _note(self, route: Route, principal: Principal | None, head: Head, failure: BaseException) -> None:
         """Keeps that something administrative was refused before its handler was asked."""

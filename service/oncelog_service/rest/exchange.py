@@ -12,6 +12,7 @@ from typing import NamedTuple
 from oncelog.errors import OncelogError, Unauthorized
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.foreign import CLOSED, CSP, GUARD
+from oncelog_service.traffic import Times
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
@@ -61,6 +62,8 @@ class Admitted(NamedTuple):
     """As one of whose requests it counts; None: of the client's address."""
     refused: Callable[[OncelogError], None] = _unnoted
     """Is told why it is refused all the same, before ``answer`` is asked."""
+    times: Times | None = None
+    """Where it counts how long it takes; None: among those that no address has taken."""
 
 
 class Arriving:

@@ -146,6 +146,11 @@ class Shared:
                 del self._of_one[who]
         self.bodies.give_back(exchange)
 
+    def note_time(self, exchange: Exchange, status: int, seconds: float) -> None:
+        """It is answered; its body was there so long ago, and all before it on its connection was answered."""
+        times = None if exchange.admitted is None else exchange.admitted.times
+        (times or self.traffic.unrouted).took(status, seconds)
+
     def tell(self, connection: HttpConnection) -> None:
         """It has no place, and may stay a moment; of too many who may, the one that was told first goes."""
         self.told[connection] = None
@@ -437,7 +442,10 @@ class HttpConnection(asyncio.Protocol):
             if not self._lost:
                 if exchange.waited and exchange.refused is None:
                     self._shared.judge(exchange)
-                await self._send(exchange, await self._outcome(exchange))
+                began = self._loop.time()
+                answer = await self._outcome(exchange)
+                await self._send(exchange, answer)
+                self._shared.note_time(exchange, answer.status, self._loop.time() - began)
         except asyncio.CancelledError:
             # Its client has gone, or the service stops and has waited long enough: half an answer must pass for none.
             self._transport.abort()
@@ -460,6 +468,7 @@ class HttpConnection(asyncio.Protocol):
                 error = InternalError()
         elif exchange.admitted is not None:
             exchange.admitted.refused(error)
+        self._shared.traffic.problems[error.code] += 1
         return refusal(error, exchange.head.target)
 
     async def _send(self, exchange: Exchange, answer: Answer) -> None:

@@ -79,6 +79,9 @@ class MemoryStore:
             self._check()
         self.disk.scrubbed.append((table, key, written))
 
+    def size_bytes(self) -> int:
+        return 0
+
     def free_bytes(self) -> int | None:
         return None if self.disk.free is None else self.disk.free()
 

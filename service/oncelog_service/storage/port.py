@@ -192,6 +192,11 @@ class Laid(Protocol):
         """What begins all their keys."""
         ...
 
+    @property
+    def size(self) -> int:
+        """About how many bytes they take; they need not be made for that."""
+        ...
+
     def rows(self) -> Iterable[tuple[bytes, bytes]]:
         """Returns (how the key ends, value) of each; always the same from the first call on. Raises nothing."""
         ...
@@ -201,6 +206,10 @@ class _Rows(NamedTuple):
     table: Table
     prefix: bytes
     each: Sequence[tuple[bytes, bytes]]
+
+    @property
+    def size(self) -> int:
+        return sum(len(self.prefix) + len(end) + len(value) for end, value in self.each)
 
     def rows(self) -> Iterable[tuple[bytes, bytes]]:
         return self.each
@@ -217,6 +226,12 @@ class Batch:
         self.laid: list[Laid] = []
         self.puts: list[tuple[Table, bytes, bytes]] = []
         self.deletes: list[tuple[Table, bytes]] = []
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes to write it."""
+        puts = sum(len(key) + len(value) for _, key, value in self.puts)
+        return puts + sum(len(key) for _, key in self.deletes) + sum(each.size for each in self.laid)
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         """Sets one row."""
@@ -276,6 +291,13 @@ class Store(Protocol):
         """Returns how many bytes can still be written, as far as the disk goes; None: nobody here can tell. Blocks.
 
         Raises StoreError.
+        """
+        ...
+
+    def size_bytes(self) -> int:
+        """Returns how many bytes the store takes on disk, with what was deleted and is not given back yet.
+
+        Blocks. Raises StoreError.
         """
         ...
 

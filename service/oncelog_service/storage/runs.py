@@ -316,6 +316,11 @@ class Laying:
     def __len__(self) -> int:
         return len(self._ids)
 
+    @property
+    def size(self) -> int:
+        """Bytes of what was added, as it will lie on disk but for the heads of runs."""
+        return self._bytes + sum(len(run.data) for run in self._laid)
+
     def add(self, ids: Sequence[bytes], messages: Bodies, previous: bytes | None = None) -> None:
         """Add a request; ``previous``: what its entry in the chain says, None: it has none."""
         assert not self._is_whole

@@ -64,6 +64,9 @@ class SealedStore:
     def free_bytes(self) -> int | None:
         return self.inner.free_bytes()
 
+    def size_bytes(self) -> int:
+        return self.inner.size_bytes()
+
     def reclaim(self, thorough: bool) -> None:
         self.inner.reclaim(thorough)
 

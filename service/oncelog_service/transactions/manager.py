@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -91,10 +90,6 @@ class TransactionManager:
         self._steady = SteadyClock(clock)
         self._first_ms = recovered.first_ms
         self._store_id = store_id
-        self.counts: Counter[type[Edit]] = Counter()
-        """Edits since the store was opened, by kind."""
-        self.timed_out = 0
-        """Transactions that lived too long since then; among the Invalidated of ``counts``."""
         self._recent: dict[int, Outcome] = {}
         self._more_ended = asyncio.Event()
         """Another one each time that it was set."""
@@ -362,7 +357,7 @@ class TransactionManager:
         expired = 0
         while edits := decisions.time_out(self.state, self._lifetimes.due(self._clock.monotonic())[:_TIMED_OUT_AT_ONCE]):
             expired += len(edits)
-            self.timed_out += len(edits)
+            self._writer.counts.timed_out += len(edits)
             await self._submit(edits)
             self._check_open()
         return expired
@@ -450,7 +445,7 @@ class TransactionManager:
             self._recent.pop(pointer, None)  # the newest stand last
             batch.put(Table.OUTCOME, outcome_key(pointer), encode_outcome(outcome))
         done = self._log.append(self.state, edits, batch)
-        self.counts.update(map(type, edits))
+        self._writer.counts.transactions.update(map(type, edits))
         if ended:
             for pointer, _ in ended:
                 self._lifetimes.end(pointer)

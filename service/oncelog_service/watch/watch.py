@@ -118,7 +118,7 @@ class Watch:
                 lags[name] = log.subscriptions.largest_lag
                 if log.ranges.held_from is not None:
                     held.add(name)
-            writes, syncs = service.writer.groups, service.writer.take_times()
+            writes, syncs = service.counts.group.count, service.writer.take_times()
         self._counted = counted
         cpu = _cpu_seconds()
         began_anew = before is None or writes < before[1]

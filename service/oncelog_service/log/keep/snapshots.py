@@ -42,6 +42,7 @@ class Snapshots:
         "_prefix",
         "_running",
         "_schedule",
+        "_since",
         "_writer",
     )
 
@@ -60,6 +61,8 @@ class Snapshots:
         self._keys = topic.keys
         self._key_offsets: list[int | None] = list(offsets) if key_offsets is None else key_offsets
         """Without an index of keys: the same as the others."""
+        self._since = topic.clock.monotonic()
+        """When the oldest message that no snapshot has was persisted, or replayed."""
         self._ended_for_good = False
         self._running: asyncio.Future[None] | None = None
 
@@ -78,8 +81,14 @@ class Snapshots:
         """Messages that a restart now would replay."""
         return self._schedule.messages
 
+    def age(self) -> float:
+        """For how many seconds there have been messages that no snapshot has; 0: there are none."""
+        return self._clock.monotonic() - self._since if self._schedule.messages else 0.0
+
     def count(self, messages: int) -> None:
         """Note so many more persisted messages, and begin a snapshot if one is due."""
+        if not self._schedule.messages:
+            self._since = self._clock.monotonic()
         self._schedule.count(messages)
         self.begin_if_due()
 
@@ -156,6 +165,8 @@ class Snapshots:
         # Here, not when the future's callbacks run: the request that this snapshot rode with is counted before those, and if
         # it makes the next snapshot due that one must begin, or a restart would replay one request more.
         self._running = None
+        if covered > 0:  # what is left has come since it was begun, or lies behind what is not decided; so it is about as old
+            self._since = self._clock.monotonic()
         self._schedule.done(self._clock.monotonic(), covered)
 
     def _ended(self, ended: asyncio.Future[None]) -> None:

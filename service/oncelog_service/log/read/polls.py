@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from itertools import count
+from time import perf_counter
 
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, TransactionsUnavailable
 from oncelog.wire.requests import ConsumeRequest
@@ -38,7 +39,7 @@ _SLICES = 100
 class Polls:
     """Finds where polls begin, and puts their pages together. Works on the event loop that owns the topic."""
 
-    __slots__ = ("_cache", "_clock", "_expiry", "_fold", "_limits", "_prefix", "_store", "_topic", "_transaction")
+    __slots__ = ("_cache", "_clock", "_expiry", "_fold", "_limits", "_prefix", "_store", "_took", "_topic", "_transaction")
 
     def __init__(self, topic: OpenTopic, expiry: Expiry) -> None:
         self._topic = topic
@@ -48,6 +49,7 @@ class Polls:
         self._limits = topic.limits
         self._fold = topic.dedup.fold
         self._cache = topic.cache
+        self._took = topic.writer.counts.page
         self._expiry = expiry
         self._transaction: tuple[bytes, Transaction] | None = None
 
@@ -126,12 +128,13 @@ class Polls:
         place: Place | None = None,
         stable: bool = False,
     ) -> Page:
-        """``stable``: only of that part of the log.
+        """``stable``: only of that part of the log. It is measured how long it takes; nothing in it waits for messages.
 
         It is put together from slices of a bounded number of rows, and others have a turn in between: a hundred thousand expired
         rows before one that lives hold up nobody. Where something was found it may end before its limit; an empty one is the end,
         and has no ``place``.
         """
+        began = perf_counter()
         limit = min(limit, encoding.max_messages or limit)
         room = min(self._limits.max_poll_bytes, encoding.max_bytes or self._limits.max_poll_bytes)
         messages: list[bytes] = []
@@ -160,6 +163,7 @@ class Polls:
                 await place.take()
             await asyncio.sleep(0)
             self._topic.check_open()
+        self._took.observe(perf_counter() - began)
         return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0)
 
     async def _slice(

@@ -12,7 +12,7 @@ They are given what is stable: of messages in transactions those that are commit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 
@@ -292,10 +292,15 @@ class Subscriptions:
 
     @property
     def largest_lag(self) -> int:
-        """The lag of the subscription that is farthest behind; messages that have expired count until they are deleted."""
+        """The lag of the subscription that is farthest behind."""
+        return max((lag for _, lag in self.lags()), default=0)
+
+    def lags(self) -> Iterator[tuple[str, int]]:
+        """Each subscription and its lag; messages that have expired count until they are deleted."""
         upcoming, earliest = self._fold.position.upcoming_offset, self._topic.begin_offset
-        cursors = (row.cursor for row in self._rows.values() if row.cursor is not None)
-        return max((upcoming - max(cursor, earliest) for cursor in cursors), default=0)
+        for name, row in self._rows.items():
+            if row.cursor is not None:
+                yield name, upcoming - max(row.cursor, earliest)
 
     def lagging(self, least: int) -> list[tuple[str, int, int]]:
         """(name, lag, offset) of those that could be given at least so many messages, which begin at that offset."""

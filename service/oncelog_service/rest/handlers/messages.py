@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 
 from oncelog.wire.codec import (
     decode_consume_request,
@@ -48,15 +49,16 @@ async def publish(call: Call) -> Answer:
 
     The TMS media type gets an empty answer where there is no write pointer: nothing can be rolled back.
     """
+    began = perf_counter()
     log = await call.log()
     media = essence(call.content_type)
     request = await decoded(call, decode_publish_request)
     check_producer(call, request.producer if request.payloads else None)  # what is stored may be of any producer
     call.count(request)
     response = await log.publish(request, call.principal.whose())
-    if media == AVRO and request.write_pointer is None:
-        return Answer(b"", media, headers=_quota_of(log))
-    return Answer(encode_publish_response(media, response), media, headers=_quota_of(log))
+    body = b"" if media == AVRO and request.write_pointer is None else encode_publish_response(media, response)
+    call.service.counts.publish.observe(perf_counter() - began)
+    return Answer(body, media, headers=_quota_of(log))
 
 
 def _quota_of(log: TopicLog) -> Mapping[str, str]:

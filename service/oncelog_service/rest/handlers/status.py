@@ -7,7 +7,7 @@ from typing import Any
 import oncelog
 from oncelog.errors import InvalidRequest
 from oncelog.wire.overview import Alarms, Overview
-from oncelog_service.metrics import exposition
+from oncelog_service.metrics.exposition import exposition
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import query_int
 from oncelog_service.rest.routes import Call
@@ -30,8 +30,8 @@ async def healthz(call: Call) -> dict[str, Any]:
 
 
 async def metrics(call: Call) -> Answer:
-    """Counters and gauges in Prometheus' text format."""
-    body, media = exposition(call.service)
+    """Counters, gauges and histograms in Prometheus' text format."""
+    body, media = await exposition(call.service)
     return Answer(body, media)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -69,6 +69,15 @@ def free_bytes(path: Path) -> int:
     """Returns how many bytes its file system has for whoever is not its administrator. Raises OSError."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
+
+
+def size_bytes(paths: Iterable[Path]) -> int:
+    """Returns how many bytes these files take on disk; one that has gone meanwhile takes none. Raises OSError."""
+    size = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            size += path.stat().st_blocks * 512  # POSIX's unit, whatever the file system's is
+    return size
 
 
 def make_directory(path: Path) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 import plyvel
 
-from oncelog_service.storage.files.directory import free_bytes, locked_directory, make_directory, sync_with_name
+from oncelog_service.storage.files.directory import free_bytes, locked_directory, make_directory, size_bytes, sync_with_name
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
     TOKEN_SIZE,
@@ -230,6 +230,12 @@ class LevelDBStore:
             return free_bytes(self._path)
         except OSError as error:
             raise StoreError(f"{self._path}: it cannot be seen how much room there is: {error}") from error
+
+    def size_bytes(self) -> int:
+        try:
+            return size_bytes(self._path.iterdir())
+        except OSError as error:
+            raise StoreError(f"{self._path}: it cannot be seen how much it takes: {error}") from error
 
     def reclaim(self, thorough: bool) -> None:
         # LevelDB drops deleted rows when it merges their tables, and merges as it is written to.

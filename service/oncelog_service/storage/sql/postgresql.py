@@ -172,6 +172,11 @@ class PostgresqlDatabase:
     def free_bytes(self) -> None:
         return None  # its disk is another machine's
 
+    def size_bytes(self) -> int:
+        """Of rows and their index; what else the database keeps, its log above all, is its own."""
+        with self.engine.connect() as connection:
+            return int(connection.exec_driver_sql("SELECT pg_total_relation_size('oncelog_row')").scalar_one())
+
     def damaged(self, error: BaseException) -> bool:
         # data_corrupted, index_corrupted
         return getattr(error, "sqlstate", None) in ("XX001", "XX002")

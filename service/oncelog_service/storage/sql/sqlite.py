@@ -29,7 +29,7 @@ from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from oncelog_service.storage.files.directory import free_bytes, locked, make_directory, sync_file, sync_with_name
+from oncelog_service.storage.files.directory import free_bytes, locked, make_directory, size_bytes, sync_file, sync_with_name
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
     EndFile,
@@ -286,6 +286,9 @@ class SqliteDatabase:
             unused, size = (connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("freelist_count", "page_size"))
         # Pages that rows have left are written to again; the file does not shrink.
         return free_bytes(self._path.parent) + int(unused) * int(size)
+
+    def size_bytes(self) -> int:
+        return size_bytes(self._path.with_name(self._path.name + end) for end in ("", "-wal", "-shm"))
 
     def damaged(self, error: BaseException) -> bool:
         # The low byte is the primary code.

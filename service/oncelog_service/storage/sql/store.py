@@ -102,6 +102,10 @@ class Database(Protocol):
         """Returns how many bytes can still be written, as far as the disk goes; None: that cannot be seen from here."""
         ...
 
+    def size_bytes(self) -> int:
+        """Returns how many bytes the store takes on the disk of the database."""
+        ...
+
     def damaged(self, error: BaseException) -> bool:
         """Tells whether the driver's error says that what is stored is damaged."""
         ...
@@ -230,6 +234,10 @@ class SqlStore:
 
     def staged(self) -> AbstractContextManager[Staged] | None:
         return self._database.staged()
+
+    def size_bytes(self) -> int:
+        with self._reading():
+            return self._database.size_bytes()
 
     def free_bytes(self) -> int | None:
         with self._reading():
