@@ -189,6 +189,8 @@ export function useLive(load, on, { every = 0 } = {}) {
   return useAsking(load, on, true, every);
 }
 
+const SHORTEST = 250; // ms from one request to the next, where each is answered at once
+
 function useAsking(load, on, again, every) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);
@@ -207,11 +209,13 @@ function useAsking(load, on, again, every) {
       do {
         try {
           await seen(stop.signal);
+          const began = performance.now();
           last = await current.current(stop.signal, last);
           if (stop.signal.aborted) return;
           setState({ data: last, error: null, loading: false });
           pause = 1000;
-          if (again && every) await sleep(every, stop.signal);
+          const rest = Math.max(every, SHORTEST - (performance.now() - began));
+          if (again && rest > 0) await sleep(rest, stop.signal);
         } catch (error) {
           if (stop.signal.aborted || error.name === "AbortError") return;
           if (!(error instanceof Problem)) console.error(error);

@@ -18,7 +18,7 @@
 
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { begin, gone, hasToken, refused, session, signIn, signOut } from "./api.js";
-import { time } from "./format.js";
+import { clock } from "./format.js";
 import { href, route } from "./route.js";
 import { useStore } from "./store.js";
 import { applyTheme, nextTheme, theme } from "./theme.js";
@@ -117,7 +117,7 @@ function SignIn({ asking }) {
 function Gone() {
   const since = useStore(gone);
   return html`<div class="gone-place" role="alert">${since !== null && html`<p class="gone"><strong>The service does not answer</strong>
-    since ${time(since).slice(11, 19)}. What is shown is from before; it is asked again by itself.</p>`}</div>`;
+    since ${clock(since)}. What is shown is from before; it is asked again by itself.</p>`}</div>`;
 }
 
 // --- keys

@@ -31,6 +31,9 @@ export function seconds(value) {
   return value < 172800 ? `${SHORT.format(value / 3600)} h` : `${SHORT.format(value / 86400)} days`;
 }
 
+/** ms since 1970 → 16:02:03, in the browser's zone */
+export const clock = (ms) => time(ms).slice(11, 19);
+
 /** ms since 1970 → 2026-11-24 16:02:03.456, in the browser's zone */
 export function time(ms) {
   if (ms === null || ms === undefined) return "–";

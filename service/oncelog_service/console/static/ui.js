@@ -113,13 +113,20 @@ export function Choice({ label, value, onChange, options }) {
 
 // --- asking before something is changed
 
+/** What was typed is not what is asked for. */
+export class Wrong extends Error {}
+
 const question = store(null);
 /** What a screen reader is told, and is shown for a moment. */
 export const announced = store("");
 
+let forgetting = 0;
+
 export function announce(text) {
   announced.set("");
   setTimeout(() => announced.set(text), 20);
+  clearTimeout(forgetting);
+  forgetting = setTimeout(() => announced.set(""), 8000);
 }
 
 /**
@@ -157,7 +164,7 @@ function Question({ asked }) {
       announce(asked.said ?? "Done.");
       asked.done?.(result);
     } catch (failure) {
-      if (!(failure instanceof Problem)) console.error(failure);
+      if (!(failure instanceof Problem || failure instanceof Wrong)) console.error(failure);
       setError(failure);
       setBusy(false);
     }

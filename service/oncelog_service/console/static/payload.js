@@ -1,0 +1,92 @@
+// A payload as text, JSON, Avro or hex. What it says is text wherever it goes.
+
+import { decodeContainer, decodeValue, isContainer } from "./avro.js";
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { bytes, utf8 } from "./format.js";
+
+export const FORMATS = [["auto", "as it looks"], ["text", "text"], ["json", "JSON"], ["avro", "Avro"], ["hex", "hex"]];
+
+const ONE_LINE = 110; // characters of JSON that are left as they are, unless JSON is asked for
+const SHOWN = 20_000; // characters, until somebody asks for all
+
+/** `data`: bytes; `as`: one of FORMATS; `schema`: a parsed Avro schema, or null. */
+export function Payload({ data, as, schema }) {
+  const [found, setFound] = useState({ kind: "", text: "" });
+  const [all, setAll] = useState(false);
+  useEffect(() => {
+    let stopped = false;
+    shownAs(data, as, schema).then((each) => stopped || setFound(each));
+    return () => { stopped = true; };
+  }, [data, as, schema]);
+  const cut = !all && found.text.length > SHOWN;
+  return html`<div class="payload">
+    ${found.wrong && html`<p class="refusal" role="status">${found.wrong}</p>`}
+    <div class="body">${data.length > 0 && html`<pre tabindex="0" role="group" aria-label="Payload">${cut ? `${found.text.slice(0, SHOWN)} …` : found.text}</pre>`}
+      <small>${found.kind}${found.kind && ", "}${bytes(data.length)}</small></div>
+    ${cut && html`<button type="button" class="small" onClick=${() => setAll(true)}>Show all</button>`}</div>`;
+}
+
+/** {kind, text, wrong}: wrong says why it is not shown as it was to be. */
+export async function shownAs(data, as, schema) {
+  try {
+    if (as === "avro" || (as === "auto" && (schema || isContainer(data)))) return { kind: "Avro", text: await avro(data, schema) };
+    if (as === "hex") return { kind: "hex", text: dump(data) };
+    const text = utf8(data);
+    if (text === null) {
+      return as === "auto" ? { kind: "hex", text: dump(data) } : { kind: "hex", text: dump(data), wrong: "These bytes are no UTF-8." };
+    }
+    if (as === "json" || (as === "auto" && /^\s*[[{]/.test(text))) {
+      const spread = pretty(text);
+      return { kind: "JSON", text: as === "auto" && text.length <= ONE_LINE ? text : spread };
+    }
+    return { kind: "text", text };
+  } catch (failure) {
+    const text = utf8(data);
+    const wrong = as === "auto" && !schema ? undefined : `It is no ${as === "json" ? "JSON" : "Avro of this kind"}: ${failure.message}.`;
+    return { kind: text === null ? "hex" : "text", text: text ?? dump(data), wrong };
+  }
+}
+
+async function avro(data, schema) {
+  if (isContainer(data)) {
+    const { values } = await decodeContainer(data);
+    return JSON.stringify(values.length === 1 ? values[0] : values, null, 2);
+  }
+  if (!schema) throw new Error("it is no container file; paste its schema");
+  return JSON.stringify(decodeValue(data, schema), null, 2);
+}
+
+const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
+
+/** JSON with breaks and indents; every name, number and text stays as it was sent. Throws SyntaxError. */
+export function pretty(text) {
+  JSON.parse(text);
+  let made = "";
+  let depth = 0;
+  let before = "";
+  for (const [token] of text.matchAll(TOKEN)) {
+    if ("}]".includes(token)) {
+      depth--;
+      made += "{[".includes(before) ? token : `\n${"  ".repeat(depth)}${token}`;
+    } else {
+      if (before !== "" && "{[,".includes(before)) made += `\n${"  ".repeat(depth)}`;
+      made += token === ":" ? ": " : token;
+      if ("{[".includes(token)) depth++;
+    }
+    before = token;
+  }
+  return made;
+}
+
+/** 16 bytes a line: where, in hex, and as letters. */
+export function dump(data) {
+  const found = [];
+  for (let at = 0; at < data.length; at += 16) {
+    const line = data.subarray(at, at + 16);
+    const pairs = Array.from(line, (each) => each.toString(16).padStart(2, "0")).join(" ").padEnd(47);
+    const letters = Array.from(line, (each) => (each >= 0x20 && each < 0x7f ? String.fromCharCode(each) : ".")).join("");
+    found.push(`${at.toString(16).padStart(6, "0")}  ${pairs}  ${letters}`);
+  }
+  return found.join("\n");
+}
+
