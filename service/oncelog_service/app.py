@@ -99,7 +99,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
             check_exposure(settings, len(service.access.tokens))
             server = build_server(service)
             with _told_by_signals(server):
-                await server.run(listener, lambda: on_ready(url), service.release)
+                await server.run(listener, lambda: on_ready(url), service.release, service.drain)
         finally:
             listener.close()
             await service.stop()

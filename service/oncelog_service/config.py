@@ -164,6 +164,9 @@ class Settings(BaseSettings):
     """Topics that a namespace may have; none: as many as are made."""
     max_producers_per_topic: int | None = Field(default=None, ge=1, le=100_000)
     """Names of producers that a topic may have, opened or published under, assigned ones too; none: as many as come."""
+    drain_seconds: float = Field(default=0.0, ge=0, le=3_600)
+    """After SIGTERM it says that it is not ready, and answers on for so long, each answer the last one of its connection, before
+    it takes no more: as long as a load balancer may take to notice. A second SIGTERM cuts it short."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged: this and what is worse."""
     alarm_held_seconds: float = Field(default=60.0, gt=0)

@@ -157,6 +157,8 @@ class Service:
         self.traffic = Traffic()
         self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked, issuer=_issuer(settings))
         self.audit = Audit(settings.audit_log)
+        self.draining = False
+        """It is about to stop: clients are to go elsewhere."""
         self._running: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
         self._reason = "the store is not open yet"
@@ -225,8 +227,18 @@ class Service:
             tasks["moving topics"] = partial(self._keep_house, leases, topics)
         self._running = [asyncio.ensure_future(self.background.keep(what, run)) for what, run in tasks.items()]
 
+    def drain(self) -> None:
+        """Says from now on that it is not ready, and has readers that wait answer with what there is; all else goes on.
+
+        Again: readers that have begun to wait meanwhile.
+        """
+        self.draining = True
+        if self._opened is not None and self._opened.topics is not None:
+            for log in self._opened.topics.opened.values():
+                log.topic.dismiss()
+
     def release(self) -> None:
-        """Tells callers that wait, before a stop, to try again at once; else the stop would wait for every reader."""
+        """Tells callers that wait, before a stop, to try again at once; else the stop would wait for every one of them."""
         if self._opened is not None:
             self._opened.release()
 
@@ -274,6 +286,13 @@ class Service:
     def check_serves(self) -> None:
         """Raises StorageUnavailable while the store is not open, or when others may serve everything that it shares with them."""
         self._present.leases.check_alive()
+
+    def check_ready(self) -> None:
+        """Raises StorageUnavailable as :meth:`check_serves`, while nothing can be written, and when it is about to stop."""
+        if self.draining:
+            raise StorageUnavailable("the service is stopping; others, or the next one in its place, answer")
+        self.check_serves()
+        self.writer.check()
 
     @property
     def damaged(self) -> bool:

@@ -122,7 +122,7 @@ class House:
     def _start(self) -> None:
         settings = {}
         if self._apart:
-            other = self._run(self.other_disk, only_transactions=True)
+            other = self._run(self.other_disk)
             if not self._transactions:
                 root = Carrying(other.url).holding("root", "admin")
                 self._transactions["transactions_token"] = root.make("service", "operate")["secret"]
@@ -369,7 +369,7 @@ def test_what_an_open_service_began_is_everybodys_once_it_is_locked() -> None:
 
 def test_reading_in_a_transaction_goes_on_without_its_service_and_a_service_that_may_not_ask_there_has_none() -> None:
     with ExitStack() as here:
-        with running_service(only_transactions=True) as other:
+        with running_service() as other:
             there = Carrying(other.url).holding("root", "admin")
             secrets = {
                 right: there.make("service", grant)["secret"] for right, grant in (("may", "operate"), ("not", "read:*/*"))

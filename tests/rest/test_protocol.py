@@ -345,6 +345,8 @@ def test_who_asks_whether_to_send_a_body_is_told_only_if_it_will_be_read_and_whe
 def test_a_stop_finishes_what_is_under_way_says_that_it_is_the_last_and_takes_no_more() -> None:
     async def check(echo: Echo, shared: Shared) -> None:
         idle, busy = Wire(shared), Wire(shared)
+        await idle.send(declared(b"before"))
+        await until(lambda: bool(idle.answers()))
         echo.gate.clear()
         await busy.send(declared(b"one") + declared(b"two"), turns=2)
         for wire in (idle, busy):
@@ -353,8 +355,9 @@ def test_a_stop_finishes_what_is_under_way_says_that_it_is_the_last_and_takes_no
         echo.gate.set()
         await until(lambda: busy.closed)
         assert b"\r\nconnection: close\r\n" in busy.sent
-        assert busy.answers() == [(200, b"one")]
-        assert echo.seen == [b"one"]
+        assert busy.answers() == [(200, b"one"), (200, b"two")]
+        assert busy.sent.index(b"connection: close") > busy.sent.index(b"one"), "only the last one says so"
+        assert echo.seen == [b"before", b"one", b"two"]
 
     run(check)
 

@@ -77,7 +77,7 @@ def running_service(
         await running.service.start()
         running.server = build_server(running.service)
         running.url = chosen.url_of("127.0.0.1", listener.getsockname()[1])
-        await running.server.run(listener, ready.set, running.service.release)
+        await running.server.run(listener, ready.set, running.service.release, running.service.drain)
         await running.service.stop()
 
     def run() -> None:
@@ -97,6 +97,7 @@ def running_service(
         yield running
     finally:
         running.stop()
+        running.stop()  # without a pause
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the service does not stop"
     if failure:

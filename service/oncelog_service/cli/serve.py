@@ -53,6 +53,7 @@ ALONE = (
     "transaction_timeout_seconds",
     "max_transaction_timeout_seconds",
     "max_transaction_lifetime_seconds",
+    "drain_seconds",
     "log_level",
     "header_timeout_seconds",
     "body_timeout_seconds",

@@ -12,21 +12,28 @@ class Arrivals:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] | None = None
+        self._waiting: set[asyncio.Future[bool]] | None = None
         """Made for who waits: an empty set takes 216 bytes, and of many topics most have nobody waiting."""
 
     def wake(self) -> None:
         """Have all that wait look again."""
+        self._end(True)
+
+    def dismiss(self) -> None:
+        """Have all that wait answer with what there is, which may be nothing: before a stop."""
+        self._end(False)
+
+    def _end(self, more: bool) -> None:
         waiting, self._waiting = self._waiting, None
         for arrival in waiting or ():
             if not arrival.done():
-                arrival.set_result(None)
+                arrival.set_result(more)
 
     @staticmethod
-    async def wait(topics: Iterable[Arrivals], seconds: float) -> None:
-        """Return when one of them wakes, or the time is over."""
+    async def wait(topics: Iterable[Arrivals], seconds: float) -> bool:
+        """Return when one of them wakes, or the time is over. True: who finds nothing may wait on."""
         topics = list(topics)
-        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        arrival: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         for topic in topics:
             if topic._waiting is None:
                 topic._waiting = set()
@@ -37,3 +44,4 @@ class Arrivals:
             for topic in topics:
                 if topic._waiting is not None:
                     topic._waiting.discard(arrival)
+        return arrival.done() and arrival.result()

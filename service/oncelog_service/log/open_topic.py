@@ -215,6 +215,11 @@ class OpenTopic:
                 generation=self.generation,
             )
 
+    def dismiss(self) -> None:
+        """Have all who wait for messages answer with what there is."""
+        self.arrivals.dismiss()
+        self.stable_arrivals.dismiss()
+
     def close(self) -> None:
         """Take nothing more, and tell all who wait to try again."""
         self.closed = True

@@ -37,7 +37,7 @@ from oncelog_service.service import Service
 from oncelog_service.traffic import Times
 from oncelog_service.watch.watch import Watch
 
-_OPEN_TO_ALL = ("/healthz", CONSOLE)
+_OPEN_TO_ALL = ("/healthz", "/livez", "/readyz", CONSOLE)
 """Answered without a token: for whatever watches over the process, and the page that asks for the token, with its files."""
 
 _BUSIEST = ("/publish", "/poll", "}/commit")

@@ -58,6 +58,9 @@ _ONCE = (_HOST, b"authorization", b"content-type", b"origin", b"sec-fetch-site")
 _FAREWELL_SECONDS = 2
 """How long who was refused may take to read it and to hang up; nginx's lingering_timeout is 5."""
 
+_FIRST_BYTES_SECONDS = 0.5
+"""How long a connection that was taken last may be silent when the service stops: its request is on its way."""
+
 _HEAD, _BODY, _BETWEEN, _FAREWELL = range(4)
 """What the next bytes of a connection are of; between two requests they begin a head, at a farewell they are dropped."""
 
@@ -97,6 +100,8 @@ class Shared:
         """Requests whose turn it is on their connection."""
         self.all_gone = asyncio.Event()
         """Set when a connection ends and was the last one."""
+        self.draining = False
+        """The service is about to stop: each answer is the last one of its connection."""
         self._date = (0, "")
 
     def date(self) -> str:
@@ -334,7 +339,7 @@ class HttpConnection(asyncio.Protocol):
             self._without_upgrade = self._head_without_upgrade(head.method)
             return
         self._phase, self._due, self._head_bytes = _BODY, None, 0
-        keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
+        keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive() and not self._shared.draining
         exchange = self._newest = Exchange(head, keep_alive)
         self._shared.judge(exchange)
         if self._current is None:
@@ -512,12 +517,25 @@ class HttpConnection(asyncio.Protocol):
             self._take_turn(self._current)
         self._watch()
 
+    def ends_soon(self) -> None:
+        """Has the connection end with the answer that is under way; of several, with the last one."""
+        last = self._behind[-1] if self._behind else self._current
+        if last is not None:
+            last.keep_alive = False
+
     def shut_down(self) -> None:
-        """Ends the connection, or has it end with the answer that is under way."""
-        if self._current is None:
+        """Ends the connection once what its client has begun to ask is answered.
+
+        Who has just connected, and has not asked yet, is given a moment to do so.
+        """
+        self.ends_soon()
+        if self._current is not None:
+            return
+        if self._phase == _BETWEEN:
             self._close()
-        else:
-            self._current.keep_alive = False
+        elif self._phase == _HEAD and not self._head_bytes:
+            self._due = self._loop.time() + _FIRST_BYTES_SECONDS
+            self._watch()
 
     def _close(self) -> None:
         """Ends the connection when its client has read what was written.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from oncelog_service.background import Background
 from oncelog_service.config import Settings
@@ -21,8 +22,18 @@ from oncelog_service.watch.watch import Watch
 
 _log = logging.getLogger(__name__)
 
+_FINISH_SECONDS = 3
+"""How long a stop waits for answers that are under way before who waits for anything is told to try again."""
 _STOP_SECONDS = 5
-"""How long a stop waits for answers that are under way."""
+"""How long it waits in all."""
+
+
+_TURNS = 3
+"""Of the event loop: one to begin the connections taken last, one to ask which sockets can be read, one to read."""
+
+
+def _nothing() -> None:
+    pass
 
 
 class Server:
@@ -43,6 +54,7 @@ class Server:
         self.certificates = Certificates.of(settings)
         """None: it does not speak TLS."""
         self._told = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._watch = watch
         if watch is not None:
             watch.edge = self._edge
@@ -57,13 +69,21 @@ class Server:
         return len(self._shared.exchanges)
 
     def stop(self) -> None:
-        """Has :meth:`run` end. Twice is as once."""
-        self._told.set()
+        """Has :meth:`run` end; a second time, without the pause in which load balancers notice."""
+        (self._hurried if self._told.is_set() else self._told).set()
 
-    async def run(self, listener: socket.socket, on_ready: Callable[[], None], before_stop: Callable[[], None]) -> None:
-        """Answers until :meth:`stop`; then takes no more, and finishes what is under way if that takes no longer than 5 s.
+    async def run(
+        self,
+        listener: socket.socket,
+        on_ready: Callable[[], None],
+        before_stop: Callable[[], None],
+        on_drain: Callable[[], None] = _nothing,
+    ) -> None:
+        """Answers until :meth:`stop`. Then it answers on for ``drain_seconds``, each time with the connection's end; takes no
+        more connections, and finishes what is under way, if that takes no longer than 5 s.
 
-        ``on_ready`` is called once connections are taken; ``before_stop``: has those who wait for something end at once.
+        ``on_ready`` is called once connections are taken; ``on_drain`` when a stop begins, and again after the pause: has those
+        end who wait for messages; ``before_stop``: has everybody end who waits for anything.
         """
         loop = asyncio.get_running_loop()
         self._make_places()
@@ -74,15 +94,31 @@ class Server:
             watching.append(loop.create_task(self._background.keep("sampling", self._watch.run)))
         on_ready()
         await self._told.wait()
-        before_stop()
+        on_drain()
+        await self._pause()
+        on_drain()
         if self._watch is not None:
             self._watch.release()
         await acceptor.close()
         for task in watching:
             task.cancel()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)  # what has arrived by now is read before anybody is taken for idle
         for connection in list(self._shared.connections):
             connection.shut_down()
-        await self._drain(loop.time() + _STOP_SECONDS)
+        began = loop.time()
+        await self._all_gone(began + _FINISH_SECONDS)
+        before_stop()
+        await self._drain(began + _STOP_SECONDS)
+
+    async def _pause(self) -> None:
+        """Answers on, while load balancers learn that it is not ready."""
+        self._shared.draining = True
+        for connection in self._shared.connections:
+            connection.ends_soon()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_seconds):
+                await self._hurried.wait()
 
     def _make_places(self) -> None:
         """As many connections as are wanted, if descriptors are left for all else then."""
@@ -96,15 +132,16 @@ class Server:
         certificates = self.certificates
         return connection if certificates is None else TlsConnection(lambda: certificates.context, connection)
 
-    async def _drain(self, deadline: float) -> None:
-        loop = asyncio.get_running_loop()
-        try:
+    async def _all_gone(self, deadline: float) -> None:
+        with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while self._shared.connections:
                     self._shared.all_gone.clear()
                     await self._shared.all_gone.wait()
-        except TimeoutError:
-            pass
+
+    async def _drain(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        await self._all_gone(deadline)
         # What somebody who has hung up had asked for may still be under way.
         answering = {each.answering for each in self._shared.exchanges if each.answering is not None}
         if answering:

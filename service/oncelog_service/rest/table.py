@@ -128,6 +128,8 @@ TOKEN_ROUTES = (
 
 STATUS_ROUTES = (
     Route("GET", "/healthz", status.healthz, "Is the store open and read back", (errors.StorageUnavailable,), right=None),
+    Route("GET", "/livez", status.livez, "Does the process answer", right=None),
+    Route("GET", "/readyz", status.readyz, "Are requests to be sent here", (errors.StorageUnavailable,), right=None),
     Route("GET", "/metrics", status.metrics, "Prometheus metrics", gives={"text/plain": str}, right=Right.OPERATE),
     Route("GET", "/v1/alarms", status.alarms, "Say what is wrong, and what to do", right=Right.OPERATE),
     Route(

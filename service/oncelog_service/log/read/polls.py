@@ -85,7 +85,8 @@ class Polls:
             left = end - self._clock.monotonic()
             if page.messages or page.undecided or left <= 0:
                 return page
-            await self._arrival(seen, left)
+            if not await self._arrival(seen, left):
+                end = 0.0
             self._topic.check_open()
 
     async def _check_nothing_lost(self, start: bytes, offset: int | None, rolled_back: bool) -> None:
@@ -227,13 +228,13 @@ class Polls:
         self._topic.check_message_id(message_id)
         return message_id if inclusive else after(message_id)
 
-    async def _arrival(self, seen: bytes | None, seconds: float) -> None:
-        """Return when there is more than the page was looked for in, which ended with the message ``seen``, or the time is over.
+    async def _arrival(self, seen: bytes | None, seconds: float) -> bool:
+        """Return when there is more than the page was looked for in, which ended with the message ``seen``, or the time is over;
+        False where nobody may wait any longer.
 
         Where the page began says nothing: what lies behind that may have expired, and a poll that looked again would not end.
         """
-        if self._fold.position.last_message_id == seen:
-            await Arrivals.wait([self._topic.arrivals], seconds)
+        return self._fold.position.last_message_id != seen or await Arrivals.wait([self._topic.arrivals], seconds)
 
 
 def _decode_whole(data: bytes) -> Transaction:

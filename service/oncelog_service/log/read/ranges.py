@@ -177,4 +177,5 @@ async def wait_for_more(topics: Mapping[str, tuple[Ranges, TopicAsked]], wait_ms
         left = end - clock.monotonic()
         if left <= 0:
             return
-        await Arrivals.wait([ranges.arrivals for ranges, _ in topics.values()], left)
+        if not await Arrivals.wait([ranges.arrivals for ranges, _ in topics.values()], left):
+            end = 0.0

@@ -237,7 +237,8 @@ class Subscriptions:
             left = end - self._clock.monotonic()
             if page.messages or left <= 0:
                 return page._replace(last_id=looked_at)
-            await self._more(seen, left)
+            if not await self._more(seen, left):
+                end = 0.0
             self._topic.check_open()
 
     async def acknowledge(self, name: str, asked: Acknowledge) -> Acknowledged:
@@ -270,10 +271,10 @@ class Subscriptions:
             await self._writer.drained()  # what it was judged against may still be on its way to disk
         return Acknowledged(cursor=cursor)
 
-    async def _more(self, seen: bytes | None, seconds: float) -> None:
-        """Return when more is stable than up to the message ``seen``, a consumer was fenced, or the time is over."""
-        if self._ranges.last_stable_id == seen:
-            await Arrivals.wait([self._ranges.arrivals, self._changes], seconds)
+    async def _more(self, seen: bytes | None, seconds: float) -> bool:
+        """Return when more is stable than up to the message ``seen``, a consumer was fenced, or the time is over; False where
+        nobody may wait any longer."""
+        return self._ranges.last_stable_id != seen or await Arrivals.wait([self._ranges.arrivals, self._changes], seconds)
 
     # --- what is known of them
 

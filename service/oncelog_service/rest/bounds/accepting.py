@@ -17,6 +17,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from oncelog.errors import OncelogError, Overloaded
 from oncelog_service.rest.bounds.places import address_of
@@ -54,11 +55,18 @@ class Acceptor:
         self._listen()
 
     async def close(self) -> None:
-        """Takes no more, and returns when those that were taken have begun."""
+        """Takes those that wait, and no more; returns when those that were taken have begun.
+
+        Who has connected has perhaps asked already, and would be cut off; who comes later is refused at once, by the system.
+        """
         self._closed = True
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener)
+        with suppress(OSError):
+            while self._accept():
+                pass
+        self._listener.close()
         if self._beginning:
             await asyncio.wait(self._beginning)
 
@@ -67,22 +75,24 @@ class Acceptor:
         if not self._closed:
             self._loop.add_reader(self._listener, self._accept)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Takes some; tells whether others may wait."""
         for _ in range(_AT_ONCE):
             try:
                 accepted, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
-                return
+                return False
             except OSError as error:
                 if error.errno not in _NO_DESCRIPTOR:
                     raise
                 self._await_descriptors(error)
-                return
+                return False
             accepted.setblocking(False)
             connection = self._connection(address_of(peer[0]))
             task = self._loop.create_task(self._begin(connection, accepted))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
+        return True
 
     def _connection(self, address: str) -> HttpConnection:
         shared = self._shared
@@ -116,6 +126,8 @@ class Acceptor:
         holder = self._shared.places.gives_way(self._shared.connections, None, now)
         if isinstance(holder, HttpConnection):
             holder.give_way()
+        if self._closed:
+            return
         self._loop.remove_reader(self._listener)
         self._pause = self._loop.call_later(_PAUSE_SECONDS, self._listen)
 

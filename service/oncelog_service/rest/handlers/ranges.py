@@ -90,7 +90,8 @@ async def _everywhere(
             await wait_anywhere(min(left_ms, _WAIT_MS))
         answers = await asyncio.gather(_here(found), *(ask(url, topics, 0) for url, topics in elsewhere.items()))
         together = {topic: each for answer in answers for topic, each in answer.items()}
-        if left_ms <= _WAIT_MS or any(_is_beyond(each, after[topic]) for topic, each in together.items()):
+        is_over = left_ms <= _WAIT_MS or call.service.draining
+        if is_over or any(_is_beyond(each, after[topic]) for topic, each in together.items()):
             return together
 
 

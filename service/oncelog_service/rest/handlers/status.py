@@ -29,6 +29,21 @@ async def healthz(call: Call) -> dict[str, Any]:
     return {**found, "failing": failing} if failing else found
 
 
+async def livez(call: Call) -> dict[str, str]:
+    """200 as long as the process answers at all, whatever becomes of its store: no reason to end it."""
+    return {"status": "ok"}
+
+
+async def readyz(call: Call) -> dict[str, str]:
+    """200 while requests are to be sent here: the store is open and read back and, where it is shared, in reach; writes are
+    taken; it is not about to stop. 503 otherwise.
+
+    A full disk is said, and refuses what adds messages, but ends no reading, acknowledging and deleting: it stays ready.
+    """
+    call.service.check_ready()
+    return {"status": call.service.status}
+
+
 async def metrics(call: Call) -> Answer:
     """Counters, gauges and histograms in Prometheus' text format."""
     body, media = await exposition(call.service)
