@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -42,6 +43,10 @@ _TIMES = 1_024
 """Writes of which it is kept how long they took."""
 LAZY_SECONDS = 0.05
 """How long a lazy submission waits for a write it can join."""
+
+_BEHIND_SECONDS = 0.05
+"""So far may a store fall behind before whatever comes next waits for it. Up to there only those wait who are told of it
+(bounds/turns.py): what brings much, and not the small write behind it."""
 
 
 class _Submission(NamedTuple):
@@ -74,7 +79,7 @@ class _State:
 class Writer:
     """Belongs to one event loop and one opening of the store."""
 
-    __slots__ = ("_lease", "_loop", "_on_failure", "_on_fenced", "_room", "_state", "_store", "_thread", "counts")
+    __slots__ = ("_lease", "_loop", "_on_behind", "_on_failure", "_on_fenced", "_room", "_state", "_store", "_thread", "counts")
 
     def __init__(
         self,
@@ -83,12 +88,15 @@ class Writer:
         on_fenced: Callable[[frozenset[Fence]], None] = lambda lost: None,
         room: Room | None = None,
         counts: Counts | None = None,
+        on_behind: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """``on_failure`` is called once, on the event loop, before any waiting caller hears of the failure.
 
         ``on_fenced``: likewise, with all fences so far under which nothing is written any more.
 
         ``room``: on the disk; None: there is no end of it. ``counts``: of the process, over all openings.
+
+        ``on_behind``: called on the event loop when a write has left the store behind, with the seconds that it needs.
         """
         self._store = store
         self._room = room or Room(0)
@@ -96,6 +104,7 @@ class Writer:
         """What all that write through it count."""
         self._on_failure = on_failure
         self._on_fenced = on_fenced
+        self._on_behind = on_behind
         self._loop = asyncio.get_running_loop()
         self._state = _State()
         self._lease: Lease | None = None
@@ -272,7 +281,10 @@ class Writer:
     def _run(self) -> None:
         lost: set[Fence] = set()
         goes_on = True
+        caught_up = 0.0  # when it will have
         while self._state.calls.get():
+            if (ahead := caught_up - time.monotonic() - _BEHIND_SECONDS) > 0:
+                time.sleep(ahead)  # what comes meanwhile is in the same write
             with self._state.lock:
                 group, self._state.queue, self._state.newest = self._state.queue, [], {}
             if not goes_on or self._state.failure is not None:  # not the store's: nothing that memory said is believed
@@ -280,6 +292,10 @@ class Writer:
                 self._report(_refuse, group)
             else:
                 goes_on = self._write(group, lost)
+                if goes_on and (seconds := self._store.behind()):
+                    now = time.monotonic()
+                    caught_up = max(caught_up, now) + seconds
+                    self._report(self._on_behind, caught_up - now)
 
     def _write(self, group: list[_Submission], lost: set[Fence]) -> bool:
         """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.

@@ -21,6 +21,7 @@ from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import Background
 from oncelog_service.bounds import room
 from oncelog_service.bounds.quotas import Quotas, Rates
+from oncelog_service.bounds.turns import Turns
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leader import Component, Leader
 from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, Lease, Leases, topic_of
@@ -153,6 +154,10 @@ class Service:
         principal_rates = Rates(settings.max_principal_messages_per_second, settings.max_principal_bytes_per_second)
         self.principal_quotas = Quotas("a principal of this service", principal_rates)
         """What each principal may send."""
+        self.turns = Turns(
+            settings.max_inflight_bytes, lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call)
+        )
+        """Whose request is written next. It outlives the openings of the store."""
         self.background = Background(clock)
         self.traffic = Traffic()
         self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked, issuer=_issuer(settings))
@@ -171,7 +176,8 @@ class Service:
         def on_fenced(lost: frozenset[Fence]) -> None:
             opened.leases.lost(lost)
 
-        opened = _Opened(store, Writer(store, self._on_failure, on_fenced, self.room, self.counts))
+        writer = Writer(store, self._on_failure, on_fenced, self.room, self.counts, self.turns.pause)
+        opened = _Opened(store, writer)
         try:
             leases = opened.leases = await self._join(store)
             await asyncio.to_thread(check_whole, store)  # after joining: who begins a copy looks for us behind its mark

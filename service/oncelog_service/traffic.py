@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from oncelog_service.counting.histogram import REQUEST_SECONDS, Histogram
 
-REASONS = ("connections", "address", "idle", "descriptors", "requests", "bodies", "slow_body", "unread", "slow_reader")
+REASONS = ("connections", "address", "idle", "descriptors", "requests", "bodies", "slow_body", "waiting", "unread", "slow_reader")
 """Why somebody was refused, or ended for others' sake."""
 
 

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.errors import StorageFailed, StorageUnavailable
+from oncelog_service import group_commit
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
@@ -438,3 +440,31 @@ def test_whatever_is_lost_when_nothing_follows_what_was_not_written(steps: Seque
                 assert any(house.disk.epochs[name.encode()] == 2 for name in fallen), "refused for nothing"
 
     asyncio.run(scenario())
+
+
+class Behind(MemoryStore):
+    """A store that falls behind with every write, by the seconds that it is told."""
+
+    def __init__(self, *seconds: float) -> None:
+        super().__init__()
+        self._seconds = [*seconds]
+
+    def behind(self) -> float:
+        return self._seconds.pop(0)
+
+
+async def test_a_store_that_falls_behind_is_told_of_and_waited_for_once_it_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told of it waits at once; a small write behind a large one does not, up to a point."""
+    slept: list[float] = []
+    told: list[float] = []
+    monkeypatch.setattr(group_commit, "time", SimpleNamespace(monotonic=lambda: 1_000.0, sleep=slept.append))
+    writer = Writer(Behind(0.0, 0.04, 0.03, 2.0, 0.0, 0.0), lambda _: None, on_behind=told.append)
+    for name in ("even", "a little", "a little more"):
+        await writer.submit(batch(name), nothing)
+    assert slept == []
+    assert told == pytest.approx([0.04, 0.07])
+    await writer.submit(batch("far"), nothing)
+    await writer.submit(batch("behind it"), nothing)
+    assert slept == pytest.approx([0.02, 2.02])
+    assert told == pytest.approx([0.04, 0.07, 2.07])
+    await writer.close()

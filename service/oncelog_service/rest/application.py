@@ -28,7 +28,7 @@ from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bearer import bearer_of
 from oncelog_service.rest.bodies import json_answer, read_model
 from oncelog_service.rest.docs import docs_answer, openapi_answer
-from oncelog_service.rest.exchange import Admitted, Head
+from oncelog_service.rest.exchange import Admitted, Head, Standing
 from oncelog_service.rest.foreign import Names, check
 from oncelog_service.rest.forward import ON_BEHALF, PROXY, ROUTE, Forwarder
 from oncelog_service.rest.routes import CONSOLE, Call, Handler, Route
@@ -86,8 +86,9 @@ class Application:
             raise
         # One token for all says nothing of who asks.
         who = None if principal is EVERYBODY or principal.is_instance else principal.name
-        answer = partial(self._answer, route, path, principal, head)
-        return Admitted(answer, route.reads, who, partial(self._note, route, principal, head), times)
+        standing = Standing()
+        answer = partial(self._answer, route, path, principal, head, standing)
+        return Admitted(answer, route.reads, who, partial(self._note, route, principal, head), times, standing)
 
     def _address_of(self, head: Head) -> tuple[_Address, dict[str, str]]:
         """The address that a head names, and the names in it. Raises NotFound, MethodNotAllowed."""
@@ -99,10 +100,21 @@ class Application:
                 return address, found.groupdict()
         raise NotFound(f"there is nothing at {head.path[:200]}; /docs lists what there is")
 
-    async def _answer(self, route: Route, path: dict[str, str], principal: Principal, head: Head, body: bytes) -> Answer:
+    def _judged_again(self, route: Route, path: dict[str, str], head: Head) -> Principal:
+        """Who asks, if that one may still. Raises Unauthorized, NotAllowed."""
+        principal = self._principal_of(head)
+        route.check(principal, path)
+        return principal
+
+    async def _answer(
+        self, route: Route, path: dict[str, str], principal: Principal, head: Head, standing: Standing, body: bytes
+    ) -> Answer:
         content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
         known = head.header(b"if-none-match").decode("latin-1")
-        call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder, self.watch, known)
+        again = partial(self._judged_again, route, path, head)
+        call = Call(
+            self._service, path, {}, content_type, body, accept, principal, self._forwarder, standing, again, self.watch, known
+        )
         call.audited = route.audited
         try:
             if head.query:

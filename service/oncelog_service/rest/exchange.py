@@ -51,6 +51,16 @@ def _unnoted(error: OncelogError) -> None:
     pass
 
 
+class Standing:
+    """How far the one who answers a request has come with it."""
+
+    __slots__ = ("idle",)
+
+    def __init__(self) -> None:
+        self.idle = False
+        """Nothing has been done for it yet: it waits for its turn, and ends with its client."""
+
+
 class Admitted(NamedTuple):
     """Who answers a request, as its head says."""
 
@@ -64,6 +74,12 @@ class Admitted(NamedTuple):
     """Is told why it is refused all the same, before ``answer`` is asked."""
     times: Times | None = None
     """Where it counts how long it takes; None: among those that no address has taken."""
+    standing: Standing | None = None
+
+    @property
+    def ends_with_client(self) -> bool:
+        """Whether it is of no use any more when its client has gone."""
+        return self.reads or (self.standing is not None and self.standing.idle)
 
 
 class Arriving:
@@ -111,8 +127,10 @@ class Exchange:
 
     @property
     def body(self) -> bytes:
-        """What has arrived of it."""
-        return bytes(self.parts[0]) if len(self.parts) == 1 else b"".join(self.parts)  # bytes of bytes are no copy
+        """What has arrived of it; from then on that is held as one."""
+        body = bytes(self.parts[0]) if len(self.parts) == 1 else b"".join(self.parts)  # bytes of bytes are no copy
+        self.parts[:] = [body]
+        return body
 
     def head_of(self, answer: Answer, date: str) -> bytes:
         """The bytes before the answer's body."""

@@ -9,7 +9,8 @@ The invariants:
 * Answers leave in the order of their requests; one request at a time is answered. While others wait behind it, nothing is read.
 * What breaks HTTP is told so only where that cannot be taken for the answer to another request; those before it are answered.
 * A request that has waited since its head came is judged anew before it is obeyed: what let it in may have ended meanwhile.
-* A request whose client has gone before it was begun is not obeyed. One that only reads ends with its client; others go on.
+* A request whose client has gone before it was begun, or while it waits for its turn (bounds/turns.py), is not obeyed. One that
+  only reads ends with its client; others go on.
 * The bytes of a body count from when they arrive until the answer is written, or the connection is gone. Where there is no room
   for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
 * Of answers that are not read no more is held than fits (bounds/unread.py): none is begun before what was written is read.
@@ -256,7 +257,7 @@ class HttpConnection(asyncio.Protocol):
                 continue
             if exchange.answering is None:
                 self._shared.forget(exchange)
-            elif exchange.begun and exchange.admitted is not None and exchange.admitted.reads:
+            elif exchange.begun and exchange.admitted is not None and exchange.admitted.ends_with_client:
                 exchange.answering.cancel()
         self._shared.connections.discard(self)
         if not self._shared.connections:

@@ -6,6 +6,7 @@ oncelog's errors. It knows nothing of status lines.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,11 +16,13 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel
 
 from oncelog import errors
-from oncelog.errors import OncelogError, StorageUnavailable, from_problem
+from oncelog.errors import OncelogError, Overloaded, StorageUnavailable, from_problem
 from oncelog.wire.media import JSON
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, SERVICE_WIDE, Principal, Right
+from oncelog_service.bounds.turns import Sizes, Turn
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.rest.exchange import Standing
 from oncelog_service.rest.forward import Forwarder
 from oncelog_service.service import Service
 from oncelog_service.watch.watch import Watch
@@ -40,6 +43,9 @@ class Call:
     """Who asks."""
     forwarder: Forwarder
     """Asks other instances, for what several of them have to answer together."""
+    standing: Standing
+    judged_again: Callable[[], Principal]
+    """Finds out anew who asks. Raises Unauthorized, NotAllowed."""
     watch: Watch
     """Knows what is wrong, and how the service is doing."""
     known: str = ""
@@ -52,6 +58,15 @@ class Call:
     async def log(self) -> TopicLog:
         """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere."""
         return await self.service.topics.open(self.path["namespace"], self.path["topic"])
+
+    def turn(self, sizes: Sizes = ()) -> _InTurn:
+        """Waits, where it is entered, until the request may be worked on: nothing has been done for it before.
+
+        ``sizes``: of what it brings to each topic; as a rule its body goes to the topic in the address.
+
+        Raises Overloaded: too much waits. Unauthorized, NotAllowed: who asks may not any more, after waiting.
+        """
+        return _InTurn(self, sizes or (((self.path["namespace"], self.path["topic"]), len(self.body)),))
 
     def count(self, *requests: PublishRequest) -> None:
         """Counts the messages that who asks sends; once it is known that they are served here. Raises QuotaExceeded."""
@@ -78,6 +93,44 @@ class Call:
         if answer.status != 200 or found is None:
             raise StorageUnavailable(f"{url} serves some of the topics and answered {answer.status}, which says nothing of them")
         return found
+
+
+class _InTurn:
+    """A request's turn, from when it is entered."""
+
+    __slots__ = ("_call", "_sizes", "_turn")
+
+    def __init__(self, call: Call, sizes: Sizes) -> None:
+        self._call = call
+        self._sizes = sizes
+
+    async def __aenter__(self) -> None:
+        service = self._call.service
+        turns = service.turns
+        try:
+            turn = self._turn = turns.begin(self._sizes)
+        except Overloaded:
+            service.traffic.refused["waiting"] += 1
+            raise
+        if turn.waits:
+            try:
+                await self._wait(turn)
+            except BaseException:
+                turns.end(turn)
+                raise
+
+    async def _wait(self, turn: Turn) -> None:
+        call, begun = self._call, asyncio.Event()
+        turn.go = begun.set
+        call.standing.idle = True
+        try:
+            await begun.wait()
+        finally:
+            call.standing.idle = False
+        call.principal = call.judged_again()
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._call.service.turns.end(self._turn)
 
 
 Handler = Callable[..., Awaitable[object]]

@@ -74,6 +74,9 @@ class MemoryStore:
             self._apply(batches)
             self.disk.writes += 1
 
+    def behind(self) -> float:
+        return 0.0
+
     def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
         with self._lock:
             self._check()

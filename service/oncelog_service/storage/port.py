@@ -277,6 +277,13 @@ class Store(Protocol):
         """
         ...
 
+    def behind(self) -> float:
+        """Returns how many seconds the store needs to catch up with the newest write; else it stops a later one for longer.
+
+        Asked behind each write, on its thread.
+        """
+        ...
+
     def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
         """Sees to it that nothing is left of earlier values of a row, as far as that is in the store's hands.
 

@@ -58,6 +58,9 @@ class SealedStore:
     def write(self, batches: Sequence[Batch]) -> None:
         self.inner.write([_sealed(batch) for batch in batches])
 
+    def behind(self) -> float:
+        return self.inner.behind()
+
     def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
         self.inner.scrub(table, key, written=written)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import decode_commit_request, decode_publish_request
 from oncelog.wire.models import AtomicOutcome, BeginAtomic, GroupProducer
+from oncelog.wire.requests import CommitRequest
 from oncelog_service.access.owners import may_touch
 from oncelog_service.atomic.checks import MAX_CHUNK, check_group, check_id
 from oncelog_service.log.checks import check_producer_name
@@ -30,11 +32,14 @@ async def stage(call: Call) -> None:
     The same chunk again is stored once. Expectations and sequence ids are judged when the transaction is committed.
     """
     chunk = _chunk(call)
-    request = await decoded(call, decode_publish_request)
-    call.principal.check_producer(call.path["namespace"], call.path["topic"], request.producer)
-    namespace, topic, atomic = call.path["namespace"], call.path["topic"], call.service.atomic
-    call.count(request)
-    await atomic.stage(_id(call), namespace, topic, chunk, request, call.principal)
+    namespace, topic = call.path["namespace"], call.path["topic"]
+    _ = call.service.atomic  # is it here?
+    async with call.turn():
+        request = await decoded(call, decode_publish_request)
+        call.principal.check_producer(namespace, topic, request.producer)
+        atomic = call.service.atomic
+        call.count(request)
+        await atomic.stage(_id(call), namespace, topic, chunk, request, call.principal)
 
 
 async def commit(call: Call) -> AtomicOutcome:
@@ -45,6 +50,17 @@ async def commit(call: Call) -> AtomicOutcome:
     `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`.
     """
     request = await decoded(call, decode_commit_request)
+    _ = call.service.atomic  # is it here?
+    sizes: Counter[tuple[str, str]] = Counter()
+    for part in request.parts:
+        sizes[part.namespace, part.topic] += part.request.size
+    if not sizes:
+        return await _committed(call, request)
+    async with call.turn(tuple(sizes.items())):
+        return await _committed(call, request)
+
+
+async def _committed(call: Call, request: CommitRequest) -> AtomicOutcome:
     for part in request.parts:
         call.principal.check_producer(part.namespace, part.topic, part.request.producer)
     atomic = call.service.atomic

@@ -50,12 +50,14 @@ async def publish(call: Call) -> Answer:
     The TMS media type gets an empty answer where there is no write pointer: nothing can be rolled back.
     """
     began = perf_counter()
-    log = await call.log()
+    await call.log()
     media = essence(call.content_type)
-    request = await decoded(call, decode_publish_request)
-    check_producer(call, request.producer if request.payloads else None)  # what is stored may be of any producer
-    call.count(request)
-    response = await log.publish(request, call.principal.whose())
+    async with call.turn():
+        log = await call.log()  # by now it may be another one, or none
+        request = await decoded(call, decode_publish_request)
+        check_producer(call, request.producer if request.payloads else None)  # what is stored may be of any producer
+        call.count(request)
+        response = await log.publish(request, call.principal.whose())
     body = b"" if media == AVRO and request.write_pointer is None else encode_publish_response(media, response)
     call.service.counts.publish.observe(perf_counter() - began)
     return Answer(body, media, headers=_quota_of(log))
@@ -71,12 +73,14 @@ async def store(call: Call) -> Answer:
 
     Repeats of a named producer are not stored again. The TMS media type gets an empty answer, the others receipts without ids.
     """
-    log = await call.log()
+    await call.log()
     media = essence(call.content_type)
-    request = await decoded(call, decode_publish_request)
-    check_producer(call, request.producer)
-    call.count(request)
-    response = await log.store(request, call.principal.whose())
+    async with call.turn():
+        log = await call.log()
+        request = await decoded(call, decode_publish_request)
+        check_producer(call, request.producer)
+        call.count(request)
+        response = await log.store(request, call.principal.whose())
     body = b"" if media == AVRO else encode_publish_response(media, response)
     return Answer(body, media, headers=_quota_of(log))
 

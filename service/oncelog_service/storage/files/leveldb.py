@@ -81,6 +81,7 @@ class LevelDBStore:
         self._path = path
         self.number = 0
         self._failed = False
+        self._behind = 0.0
         self._writing = Lock()
         """Held while a write is under way, and while none may be."""
         self._reads = RunningReads()  # plyvel's iterators die with the database
@@ -166,7 +167,10 @@ class LevelDBStore:
             except Exception as error:
                 self._failed = True
                 raise StoreError(f"{self._path}: the write failed: {error}") from error
-        time.sleep(delay(files, size))
+        self._behind = delay(files, size)
+
+    def behind(self) -> float:
+        return self._behind
 
     def _write(self, batches: Sequence[Batch]) -> int:
         """Writes them and returns how many bytes the values have."""
@@ -325,7 +329,7 @@ class LevelDBStore:
 
 
 def delay(level_0_files: int, size: int) -> float:
-    """Tells for how many seconds a write of so many bytes is held up while LevelDB has so many files to merge."""
+    """Tells how many seconds LevelDB needs after a write of so many bytes while it has so many files to merge."""
     return max(0, level_0_files - _FEW_FILES) ** 2 * size * _DELAY
 
 

@@ -227,6 +227,9 @@ class SqlStore:
         ends = {end_key(log): encode_end(log, key) for log, key in newest.items()}
         return changes._replace(deletes=deletes, ends=ends)
 
+    def behind(self) -> float:
+        return 0.0
+
     def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
         with self._reading():
             if written:

@@ -1,0 +1,219 @@
+"""Whose turn it is to be written: no topic's flood holds up what others send. Pure: who waits is told by a call.
+
+All that is handed over is one synced write, in the order in which it was handed over (group_commit.py). So how long a small
+request waits depends on how much is handed over before it; and that is bounded here, before a request is decoded, judged or
+stamped. What is handed over is never put into another order.
+
+* **Light.** A topic that has little under way – its requests together no more than ``light`` bytes – waits for nobody.
+* **Heavy.** Whatever goes beyond that shares ``ahead`` bytes, over all topics. Where they are taken, requests wait, each in the
+  queue of its topic, and the queues are served in turn by bytes (deficit round robin, Shreedhar and Varghese).
+
+A turn lasts from its beginning until its request is answered, refused or given up. The invariants:
+
+* Requests that wait in one queue go in the order in which they came, and nothing of their topic passes them.
+* Heavy requests that are under way, and not overdue, have at most ``ahead`` bytes together, or there is one of them.
+* Of each topic, light ones have at most ``light`` bytes.
+* Nobody waits without a reason: while anybody waits, heavy requests are under way, or the store has asked for a pause.
+* Of two queues in which somebody waits all the time, neither gets more heavy bytes than the other one but for a quantum and what
+  the largest request of each has.
+* What waits has at most ``waiting`` bytes, and one topic's, the newest of them apart, at most half of that: else it is refused.
+
+Nobody waits here while it holds what another one waits for: a request takes all of its turn in one step, before anything else is
+done for it. What it waits for from then on is the writer, as a rule; but it may be a transaction service that does not answer. So
+a heavy request counts for OVERDUE_SECONDS and no longer, and whatever holds it up holds up the others for no longer than that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+
+from oncelog.errors import Overloaded
+
+AHEAD_BYTES = 2 * 2**20
+"""One request of 1 MB that is being written, and one that is made ready meanwhile."""
+LIGHT_BYTES = 128 * 2**10
+QUANTUM_BYTES = 256 * 2**10
+OVERDUE_SECONDS = 2.0
+
+Sizes = Sequence[tuple[Hashable, int]]
+"""Topic → bytes that a request brings it."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Turn:
+    """One request, from when it is asked for until it has ended."""
+
+    __slots__ = ("_heavy", "_sizes", "_topic", "go", "is_light", "size", "waits")
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._topic, self.size = sizes[0]
+        if len(sizes) > 1:
+            self._topic = max(sizes, key=lambda each: each[1])[0]
+            self.size = sum(size for _, size in sizes)
+        self.is_light = False
+        self._heavy = 0
+        """Bytes as which it counts."""
+        self.waits = False
+        """It has not begun."""
+        self.go: Callable[[], None] = _nothing
+        """Called when it begins, if it had to wait. It must not raise."""
+
+
+class _Queue:
+    """What waits for one topic."""
+
+    __slots__ = ("deficit", "size", "turns")
+
+    def __init__(self) -> None:
+        self.turns: deque[Turn] = deque()
+        self.size = 0
+        self.deficit = QUANTUM_BYTES
+        """So many bytes may go before the next queue has its turn."""
+
+
+class Turns:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        waiting: int,
+        later: Callable[[float, Callable[[], None]], object],
+        ahead: int = AHEAD_BYTES,
+        light: int = LIGHT_BYTES,
+    ) -> None:
+        """``later``: calls after so many seconds."""
+        self.ahead, self.light = ahead, light
+        self._most_waiting = waiting
+        self._later = later
+        self._pauses = 0
+        self._heavy = 0
+        self._lights: dict[Hashable, int] = {}
+        """Topic → bytes of its light requests under way."""
+        self._queues: dict[Hashable, _Queue] = {}
+        self._order: deque[Hashable] = deque()
+        """Topics with a queue; the first one is being served."""
+        self.waiting = 0
+        """Bytes that wait."""
+
+    def begin(self, sizes: Sizes) -> Turn:
+        """Begins a turn, or queues it. A turn that was begun or queued has to end. Raises Overloaded: neither.
+
+        An atomic commit waits in the queue of the topic to which it brings most, and is counted for each.
+        """
+        turn = Turn(sizes)
+        if self._passes(turn):
+            self._begin_light(turn)
+        elif not self._queues and not self._pauses and self._fits(turn):
+            self._begin_heavy(turn)
+        else:
+            self._queue(turn)
+        return turn
+
+    def end(self, turn: Turn) -> None:
+        """Its request is answered, or has been given up while it waited. Once for each turn."""
+        if turn.waits:
+            queue = self._queues[turn._topic]
+            queue.turns.remove(turn)
+            self._has_left(turn._topic, queue, turn)
+            self._serve_light(turn._topic)
+        elif turn.is_light:
+            for topic, size in turn._sizes:
+                if left := self._lights.get(topic, 0) - size:
+                    self._lights[topic] = left
+                else:
+                    self._lights.pop(topic, None)  # a request of no bytes has put nothing in
+            for topic, _ in turn._sizes:
+                self._serve_light(topic)
+        self._forget_heavy(turn)
+
+    def pause(self, seconds: float) -> None:
+        """The store has fallen behind: no heavy request begins for so long."""
+        self._pauses += 1
+        self._later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pauses -= 1
+        self._serve()
+
+    def _passes(self, turn: Turn) -> bool:
+        if any(topic in self._queues for topic, _ in turn._sizes):
+            return False
+        return self._would_be_light(turn)
+
+    def _would_be_light(self, turn: Turn) -> bool:
+        return all(self._lights.get(topic, 0) + size <= self.light for topic, size in turn._sizes)
+
+    def _begin_light(self, turn: Turn) -> None:
+        turn.is_light = True
+        for topic, size in turn._sizes:
+            self._lights[topic] = self._lights.get(topic, 0) + size
+
+    def _begin_heavy(self, turn: Turn) -> None:
+        turn._heavy = turn.size
+        self._heavy += turn.size
+        self._later(OVERDUE_SECONDS, partial(self._forget_heavy, turn))
+
+    def _forget_heavy(self, turn: Turn) -> None:
+        self._heavy -= turn._heavy
+        turn._heavy = 0
+        self._serve()
+
+    def _fits(self, turn: Turn) -> bool:
+        return not self._heavy or self._heavy + turn.size <= self.ahead
+
+    def _queue(self, turn: Turn) -> None:
+        queue = self._queues.get(turn._topic)
+        # As a switch shares its memory: a queue may take as much as is left, so there is always some for another one.
+        if (0 if queue is None else queue.size) + turn.size > self._most_waiting - self.waiting:
+            raise Overloaded("as many bytes wait to be written to this topic as the service lets wait; try again in a moment")
+        if queue is None:
+            queue = self._queues[turn._topic] = _Queue()
+            self._order.append(turn._topic)
+        queue.turns.append(turn)
+        queue.size += turn.size
+        self.waiting += turn.size
+        turn.waits = True
+
+    def _has_left(self, topic: Hashable, queue: _Queue, turn: Turn) -> None:
+        """The turn is not in the queue any more, which goes with its last one."""
+        turn.waits = False
+        queue.size -= turn.size
+        self.waiting -= turn.size
+        if not queue.turns:
+            del self._queues[topic]
+            self._order.remove(topic)
+
+    def _serve_light(self, topic: Hashable) -> None:
+        """What waits first for a topic may have become light."""
+        while (queue := self._queues.get(topic)) is not None:
+            turn = queue.turns[0]
+            if not self._would_be_light(turn):
+                return
+            queue.turns.popleft()
+            self._has_left(topic, queue, turn)
+            self._begin_light(turn)
+            turn.go()
+
+    def _serve(self) -> None:
+        while self._order and not self._pauses:
+            topic = self._order[0]
+            queue = self._queues[topic]
+            turn = queue.turns[0]
+            if queue.deficit < turn.size:
+                queue.deficit += QUANTUM_BYTES
+                self._order.rotate(-1)
+                continue
+            if not self._fits(turn):
+                return
+            queue.turns.popleft()
+            queue.deficit -= turn.size
+            self._has_left(topic, queue, turn)
+            self._begin_heavy(turn)
+            turn.go()
+            self._serve_light(topic)
