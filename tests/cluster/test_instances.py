@@ -28,6 +28,7 @@ from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import Transaction
 from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
+from oncelog_service.rest.routes import HAND_OVER
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Fence, StoreError
@@ -126,6 +127,20 @@ def test_each_instance_lists_the_subscriptions_of_all_topics(cluster: Instances,
         with Client(each.url) as asked:
             found = [(one.topic, one.name, one.heard_ms is None) for one in asked.all_subscriptions() if one.topic in topics]
         assert sorted(found) == sorted((topic, name, False) for topic in topics for name in "st")
+
+
+def test_any_instance_has_a_topic_handed_over_from_the_one_that_serves_it(cluster: Instances, client: Client) -> None:
+    owner, other, third = cluster.all
+    topic = cluster.topic_at(owner, client)
+    send(client, topic, b"a")
+    target = next(each.id for each in client.cluster().instances if each.url == third.url)
+    asked = {"namespace": "default", "topic": topic, "instance": target}
+    told = assert_problem(other.ask("POST", HAND_OVER, json=asked), 307, "not_served_here")
+    assert told["url"] == owner.url
+    for _ in range(2):  # the second time it is there, and stays
+        assert other.ask("POST", HAND_OVER, json=asked, proxy=True).status_code == 200
+        assert cluster.holder(topic) is third
+    assert payloads(client, topic) == [b"a"]
 
 
 def test_polls_that_wait_at_another_instance_hold_up_nothing_there_and_end_with_their_clients(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pydantic import ConfigDict
 
+from oncelog.errors import NotServedHere
 from oncelog.wire.models import Cluster, ClusterInstance, ClusterLease, Resource
-from oncelog_service.cluster.leases import topic_of
+from oncelog_service.cluster.leases import topic_of, topic_resource
 from oncelog_service.rest.routes import Call
+from oncelog_service.storage.keys import topic_key
+from oncelog_service.topics import check_topic_name
 
 
 class HandOver(Resource):
@@ -45,7 +48,16 @@ async def show(call: Call) -> Cluster:
 
 
 async def hand_over(call: Call, asked: HandOver) -> None:
-    """Have another instance serve a topic from now on; what is in flight is finished first. What is served elsewhere stays."""
+    """Have another instance serve a topic from now on; what is in flight is finished first.
+
+    The instance that serves it answers. To the one that serves it already, nothing is done.
+    """
     call.subject = {"topic": f"{asked.namespace[:249]}/{asked.topic[:249]}", "instance": asked.instance and asked.instance[:249]}
-    _ = call.service.membership  # who has the store for itself hands nothing over
+    membership = call.service.membership  # who has the store for itself hands nothing over
+    check_topic_name(asked.namespace, asked.topic)
+    holder = await membership.holder(topic_resource(topic_key(asked.namespace, asked.topic)))
+    if holder is not None and holder.id == asked.instance:
+        return
+    if holder is not None and holder.id != membership.id:
+        raise NotServedHere(url=holder.url)
     await call.service.topics.hand_over(asked.namespace, asked.topic, asked.instance)
