@@ -1,0 +1,44 @@
+// Long lists: so much of one as is looked at, asked for page by page, and again every few seconds while the tab is seen.
+
+import { useRef } from "./vendor/htm-preact.js";
+import { call, useLive } from "./api.js";
+import { count } from "./format.js";
+import { html } from "./ui.js";
+
+const FIRST = 200;
+const FURTHER = 1000; // the service answers 2,000 at most
+
+/** {data, error, loading, reload, more}: the beginning of a list. `after` is what the next page is asked behind; `more()` asks for a
+ * longer beginning, and is null once all of it is there. */
+export function usePaged(target, after, { query = {}, every = 4000 } = {}) {
+  const wanted = useRef(FIRST);
+  const found = useLive((signal) => beginning(target, after, query, wanted.current, signal), [target, query], { every });
+  const more = () => {
+    wanted.current += FURTHER;
+    found.reload();
+  };
+  return { ...found, data: found.data?.rows ?? null, more: found.data === null || found.data.whole ? null : more };
+}
+
+async function beginning(target, after, query, wanted, signal) {
+  const rows = [];
+  while (rows.length < wanted) {
+    const behind = rows.length ? { after: after(rows.at(-1)) } : {};
+    const limit = Math.min(wanted - rows.length, FURTHER);
+    const page = await call("GET", target, { query: { ...query, ...behind, limit }, signal });
+    rows.push(...page);
+    if (page.length < limit) return { rows, whole: true };
+  }
+  return { rows, whole: false };
+}
+
+/** Below a list that is not there as a whole. */
+export function More({ of, what }) {
+  return of.more && html`<p class="pager"><span role="status">The first ${count(of.data.length)} ${what} are shown.</span>
+    <button type="button" onClick=${of.more}>Show more</button></p>`;
+}
+
+/** A number as the service wants one that names a request: 32 hex digits that nobody else has drawn. */
+export function nonce() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
+}
