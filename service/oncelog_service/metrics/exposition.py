@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 import oncelog
-from oncelog.errors import NotServedHere, StorageUnavailable, TopicDamaged
+from oncelog.errors import NotServedHere, StorageUnavailable, TopicDamaged, all_errors
 from oncelog_service.counting.counts import Counts
 from oncelog_service.metrics import tables
 from oncelog_service.metrics.families import GAUGE, families, histogram
@@ -20,6 +20,10 @@ from oncelog_service.metrics.topics import of_subscriptions, of_topics
 from oncelog_service.service import Service
 from oncelog_service.traffic import REASONS, UNROUTED, Traffic
 from oncelog_service.transactions.remote import RemoteTransactions
+
+
+_CODES = sorted({kind.code for kind in all_errors() if kind.status})
+"""Each from the beginning: what is not there and then is 1 has no rate."""
 
 
 class _Collected:
@@ -91,8 +95,8 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
         refused.add_metric([reason], traffic.refused[reason])
     yield refused
     problems = CounterMetricFamily("oncelog_problems", "Answers that refuse, by the code of their problem", labels=["code"])
-    for code, times in sorted(traffic.problems.items()):
-        problems.add_metric([code], times)
+    for code in _CODES:
+        problems.add_metric([code], traffic.problems[code])
     yield problems
     requests = HistogramMetricFamily(
         "oncelog_http_request_seconds",
