@@ -21,7 +21,6 @@ from oncelog_service.service import Service
 from oncelog_service.traffic import REASONS, UNROUTED, Traffic
 from oncelog_service.transactions.remote import RemoteTransactions
 
-
 _CODES = sorted({kind.code for kind in all_errors() if kind.status})
 """Each from the beginning: what is not there and then is 1 has no rate."""
 
