@@ -251,6 +251,16 @@ class Writer:
         """
         self._room.admit(size)
 
+    async def rewrite(self, size: int) -> None:
+        """Return in the step in which so many bytes of rows that are there may be handed over again: a roll-back is as large as
+        what it rolls back. Raises DiskFull: there was no room for some seconds."""
+        await self._room.rewrite(size)
+
+    @property
+    def rewritten_at_once(self) -> float:
+        """As many bytes as :meth:`rewrite` should be asked for in one go."""
+        return self._room.slice_bytes
+
     @property
     def _refusal(self) -> StorageUnavailable | None:
         if self._state.failure is not None:

@@ -9,14 +9,14 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from oncelog import Producer, errors
+from oncelog import Client, Producer, errors
 from oncelog_service.bounds.room import look
 from oncelog_service.service import Service
 from oncelog_service.storage.port import Table
@@ -289,19 +289,20 @@ def free_for(service: RunningService) -> float:
 PAYLOAD = "x" * 200_000
 
 
-def fill(service: RunningService, name: str) -> int:
+def fill(service: RunningService, name: str, **fields: Any) -> int:
     """Publish until it is refused right after a look at the disk; how many messages are stored."""
     topic = Topic(service.url, name)
+    fields = fields or {"producer": "p"}
     number, refused = int(topic.stats()["upcomingOffset"]), 0
     while refused < 2:
-        answer = topic.publish(PAYLOAD, producer="p", sequenceIds=[number])
+        answer = topic.publish(PAYLOAD, sequenceIds=[number], **fields)
         if answer.status_code == 200:
             number, refused = number + 1, 0
         else:
             assert_full(answer)
             refused += 1
             service.on_loop(looked)
-        assert number < 1_000, "the disk is larger than it says"
+        assert number < 2_000, "the disk is larger than it says"
     return number
 
 
@@ -332,6 +333,29 @@ def test_a_disk_that_runs_full_stays_readable_and_takes_in_again_what_deleting_m
             assert service.service.failures == 0
             assert kept_topic.verify()["ok"]
             assert again.verify()["ok"]
+
+
+@pytest.mark.slow
+def test_a_transaction_larger_than_what_is_left_is_rolled_back_and_a_part_of_the_floor_stays_free(tmp_path: Path) -> None:
+    """Its messages are written again, all of them: so in slices, between which the store gives back what they were before."""
+    floor = 160 * MIB
+    with ExitStack() as ends:
+        disk = ends.enter_context(small_disk(tmp_path / "small", 420))
+        service = ends.enter_context(running_service(store=f"leveldb://{disk}/data", min_free_bytes=floor))
+        client = ends.enter_context(Client(service.url))
+        kept = Topic(service.url, "kept")
+        done(kept.publish("a", producer="p", sequenceIds=[0]))
+        pointer = client.start_transaction("long").write_pointer
+        stored = fill(service, "t", transactionWritePointer=pointer)
+        assert stored * len(PAYLOAD) > 1.3 * floor
+        client.abort_transaction(pointer)
+        done(kept.publish("a", producer="p", sequenceIds=[0]))  # reading, and what is stored, go on
+        service.settled()
+        assert service.service.failures == 0
+        found = Topic(service.url, create=False)
+        assert {each["state"]["string"] for each in found.read(limit=50)} == {"rolled_back"}
+        assert found.verify()["ok"]
+        assert free_on(disk) > floor // 2, "the store gave back what the rows were before"
 
 
 def test_others_that_fill_the_disk_to_the_last_byte_are_survived_too(tmp_path: Path) -> None:

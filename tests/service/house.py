@@ -72,7 +72,7 @@ async def opened(
     clean: bool = True,
     keyed: bool = False,
     store: MemoryStore | None = None,
-    writing: type[Writer] = Writer,
+    writing: Callable[..., Writer] = Writer,
 ) -> AsyncIterator[House]:
     """The log recovered from ``disk``, closed at the end; without ``clean`` as if the process had gone. ``keyed``: it checks
     expectations. ``store``: the opening of the disk, if it is a special one."""

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import DiskFull
-from oncelog_service.bounds.room import Room, look
+from oncelog_service.bounds import room as bounds
+from oncelog_service.bounds.room import Room, look, make
 from oncelog_service.group_commit import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
@@ -144,3 +145,67 @@ async def test_a_look_is_behind_what_was_admitted_before_it() -> None:
     finally:
         gate.opened.set()
         await writer.close()
+
+
+# --- what is rolled back
+
+
+async def test_a_roll_back_leaves_three_quarters_of_the_floor_and_goes_on_as_the_store_gives_back() -> None:
+    """Of each slice the disk is given back one copy at the next look: what the rows were before, and the log."""
+    room, free, taken = told(FLOOR + MIB), FLOOR + MIB, 0
+    assert room.slice_bytes <= FLOOR // 16
+    lowest = free
+
+    async def rolled_back() -> None:
+        nonlocal taken, lowest
+        for _ in range(40):
+            await room.rewrite(int(room.slice_bytes))
+            taken += 2 * int(room.slice_bytes)
+            lowest = min(lowest, free - taken)
+
+    rolling = asyncio.ensure_future(rolled_back())
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+        if rolling.done():
+            break
+        assert room.is_wanted
+        taken = 0
+        room.looked(free, room.admitted)
+    await asyncio.wait_for(rolling, 60)
+    assert FLOOR * 3 // 4 <= lowest < FLOOR * 7 // 8
+    assert not room.is_wanted or room.state != "ok"
+
+
+async def test_what_was_taken_in_counts_for_a_roll_back_and_the_other_way_round() -> None:
+    room = told(2 * FLOOR)
+    room.admit(FLOOR // 4)
+    await room.rewrite(FLOOR // 8)
+    assert not admits(room, FLOOR // 8)
+    room.looked(2 * FLOOR, room.admitted)
+    assert admits(room, FLOOR // 8)
+
+
+async def test_a_roll_back_without_room_has_the_store_asked_for_some_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.001)
+    room, asked, heard, loop = told(FLOOR * 9), list[bool](), asyncio.Event(), asyncio.get_running_loop()
+
+    def reclaim(thorough: bool) -> None:
+        asked.append(thorough)
+        loop.call_soon_threadsafe(heard.set)
+
+    making = asyncio.ensure_future(make(room, reclaim))
+    waiting = asyncio.ensure_future(room.rewrite(FLOOR * 5))
+    try:
+        async with asyncio.timeout(60):
+            await heard.wait()
+        assert (room.state, set(asked)) == ("ok", {False}), "there is much room, but not for that"
+        room.looked(11 * FLOOR, room.admitted)
+        await asyncio.wait_for(waiting, 60)
+        monkeypatch.setattr(bounds, "_PATIENCE_SECONDS", 0.01)
+        with pytest.raises(DiskFull, match="rolled back later"):
+            await room.rewrite(FLOOR)
+        assert not room.is_wanted
+    finally:
+        making.cancel()
+    for unbounded in (Room(FLOOR), told(0, floor=0)):
+        await unbounded.rewrite(2**50)

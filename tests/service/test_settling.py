@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
-from oncelog.wire.requests import PublishRequest
+from oncelog.errors import DiskFull
+from oncelog.wire.requests import PublishRequest, Rollback
+from oncelog_service.bounds import room as bounds
+from oncelog_service.bounds.room import Room
+from oncelog_service.group_commit import Writer
 from oncelog_service.log import settling
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch
@@ -46,3 +51,41 @@ async def test_large_messages_are_rolled_back_some_at_a_time(monkeypatch: pytest
     async with opened(crashed(disk)) as house:
         assert house.log.ranges.stable == 11
         assert [each.payload for each in await read_all(house.log)][-1] == b"behind"
+
+
+@pytest.mark.parametrize("who", ["the service", "the client"])
+async def test_a_roll_back_without_room_is_broken_off_and_ended_later(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """Of several requests some are rolled back; the same call again has the others so, and never one of them twice."""
+    monkeypatch.setattr(bounds, "_PATIENCE_SECONDS", 0.01)
+    disk, room = Disk(), Room(80 * SIZE)
+    store = Weighed(disk)
+    async with opened(disk, clean=False, store=store, writing=partial(Writer, room=room)) as house:
+        pointer = await house.start()
+        answers = [await house.log.publish(PublishRequest([b"." * SIZE], write_pointer=pointer)) for _ in range(30)]
+        first, last = answers[0], answers[-1]
+        both = (first.start_timestamp, first.start_sequence_id), (last.end_timestamp, last.end_sequence_id)
+
+        async def once() -> None:
+            if who == "the client":
+                await house.log.roll_back(Rollback(pointer, *both))
+            else:
+                await house.log.settle(pointer, False)
+
+        if who == "the service":
+            await house.transactions.abort(pointer)
+        store.puts.clear()
+        room.looked(65 * SIZE, room.admitted)  # of which 60 are kept
+        with pytest.raises(DiskFull):
+            await once()
+        assert sum(store.puts) == 0, "a slice of five does not fit"
+        room.looked(76 * SIZE, room.admitted)
+        with pytest.raises(DiskFull):
+            await once()
+        assert sum(store.puts) == 5
+        assert len(house.log.dedup.fold.unsettled[pointer]) == 25
+        room.looked(10_000 * SIZE, room.admitted)
+        await once()
+        await once()
+        assert (sum(store.puts), house.log.dedup.fold.unsettled) == (30, {})
+    async with opened(crashed(disk)) as house:
+        assert house.log.dedup.fold.unsettled == {}

@@ -61,6 +61,18 @@ def test_what_was_deleted_is_given_back_and_what_was_not_stays(
             assert [key for key, _ in rows] == [LARGE[table][1] + row_id(at, 0) for at in range(ROWS // 10)]
 
 
+def test_what_rows_were_before_they_were_rewritten_is_given_back(tmp_path: Path) -> None:
+    with closing(filled(tmp_path / "data", Table.MESSAGE)) as store:
+        for begin in range(0, ROWS, 50):
+            batch = Batch()
+            for at in range(begin, begin + 50):
+                batch.rewrite(Table.MESSAGE, PREFIX + row_id(at, 0), os.urandom(100 * KIB))
+            store.write([batch])
+        assert used(tmp_path / "data") > 35 * MIB
+        store.reclaim(False)
+        assert used(tmp_path / "data") < 25 * MIB
+
+
 def test_files_that_somebody_reads_are_given_back_once_nobody_does(tmp_path: Path) -> None:
     with closing(filled(tmp_path / "data", Table.MESSAGE)) as store:
         store._db.compact_range()  # what is in memory yet a scan does not hold on to on the disk

@@ -8,6 +8,11 @@ The invariant: nothing is admitted that would leave less than the floor once all
 known at the last look at the disk. In between the looks what is admitted is counted, so that no flood runs through the floor from
 one look to the next. A look counts for what was on disk when it was made: whatever was admitted before, and may not be written
 yet, stays counted (:meth:`Room.looked`). What others write to the same disk is seen by the next look.
+
+What ends something is not refused, but a roll-back writes again as much as the transaction had: of the floor that may take a
+quarter at most (:meth:`Room.rewrite`). It is cut into slices, which wait for the store to give back what the rows were before.
+The rest is for what makes that room, and for deletes, whatever is rolled back: LevelDB has merged four tables of 20 MB in one go,
+beside two logs.
 """
 
 from __future__ import annotations
@@ -27,13 +32,15 @@ State = Literal["ok", "low", "full"]
 LOOK_SECONDS = 1.0
 _COPIES = 2
 """What is admitted lies in LevelDB's log and in a table before the log goes, in SQLite's log and in its file. What it takes to
-merge tables is a part of the floor: LevelDB merges at most 50 MB in one go."""
+merge tables is a part of the floor."""
 _OVERHEAD = 512
 """Bytes for the keys and the heads of rows of one request."""
+_PATIENCE_SECONDS = 5.0
+"""How long a rewrite waits for room, which is some looks. Who settles by itself comes again; of the others somebody waits."""
 
 
 class Room:
-    """How much may still be admitted. Pure: it is told what the disk has. Belongs to one event loop."""
+    """How much may still be admitted. It is told what the disk has. Belongs to one event loop."""
 
     def __init__(self, floor: int) -> None:
         """``floor``: bytes that stay free; 0 for none, and then nothing is ever refused."""
@@ -48,11 +55,29 @@ class Room:
         """Requests, so far."""
         self._on_disk = 0
         """So many of these were on disk at the last look."""
+        self._rewrites = 0
+        """Those that wait for room."""
+        self._next_look: asyncio.Future[None] | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the store should give back what it can."""
+        return self.state != "ok" or self._rewrites > 0
+
+    @property
+    def slice_bytes(self) -> float:
+        """How much may be rewritten in one go, so that it fits into its part of the floor twice."""
+        return self.floor // (8 * _COPIES) or inf
+
+    @property
+    def _kept(self) -> int:
+        """Bytes of the floor that no roll-back takes."""
+        return self.floor - self.floor // 4
 
     def admit(self, size: int = 0) -> None:
         """Count a request that carries so many bytes. To be asked before anything of it is stamped or moves. Raises DiskFull."""
         takes = _COPIES * size + _OVERHEAD
-        if self.floor and (self.state == "full" or self.free - (self.admitted - self._on_disk) - takes < self.floor):
+        if self.floor and (self.state == "full" or self._left - takes < self.floor):
             self.refused += 1
             raise DiskFull(
                 f"the disk of the service has {self.free:.0f} bytes left, and {self.floor} are kept for making room "
@@ -60,10 +85,41 @@ class Room:
             )
         self.admitted += takes
 
+    async def rewrite(self, size: int) -> None:
+        """Count so many bytes of rows that are written again, once three quarters of the floor stay free behind them.
+
+        They are to be handed over in the step in which this returns. What makes room is not to wait for it. Raises DiskFull:
+        there was none for some seconds.
+        """
+        takes = _COPIES * size + _OVERHEAD
+        if self._left - takes < self._kept and self.floor:
+            self._rewrites += 1
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    while self._left - takes < self._kept:
+                        if self._next_look is None:
+                            self._next_look = asyncio.get_running_loop().create_future()
+                        await asyncio.shield(self._next_look)
+            except TimeoutError:
+                raise DiskFull(
+                    f"the disk of the service has {self.free:.0f} bytes left, and {self._kept} are kept from roll-backs "
+                    f"(three quarters of min_free_bytes); the next part of this one takes {takes}, and is rolled back later"
+                ) from None
+            finally:
+                self._rewrites -= 1
+        self.admitted += takes
+
+    @property
+    def _left(self) -> float:
+        return self.free - (self.admitted - self._on_disk)
+
     def looked(self, free: float, on_disk: int) -> None:
         """``free``: bytes that the disk has; ``on_disk``: what :attr:`admitted` was at a moment before that look, and was all
         written by then."""
         self.free, self._on_disk = free, on_disk
+        if self._next_look is not None:
+            self._next_look.set_result(None)
+            self._next_look = None
         before, self.state = self.state, self._judged(free)
         if self.state != before:
             _say(before, self)
@@ -105,7 +161,7 @@ async def make(room: Room, reclaim: Callable[[bool], None]) -> None:
     """
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        if room.state != "ok":
+        if room.is_wanted:
             await asyncio.to_thread(reclaim, room.state == "full")
 
 

@@ -170,6 +170,7 @@ class Settling:
         Raises:
             NotAllowed: the transaction is not that of ``by``.
             RollbackRefused: the range is not exactly what requests of this pointer published here. Nothing is changed.
+            DiskFull: there is no room for it now. Of several requests some may be rolled back; asked again, the others are.
             TransactionNotInProgress: it has committed. StaleMessageId: the rows belong to an older generation.
         """
         self._topic.check_open()
@@ -186,9 +187,12 @@ class Settling:
             if state == "committed":
                 raise TransactionNotInProgress(f"the transaction {pointer} has committed", write_pointer=pointer, state=state)
             runs = self._runs_between(pointer, first, last)
-            if runs and (runs[0].first_id[:ROW_ID_SIZE], runs[-1].last_id[:ROW_ID_SIZE]) == (first, last):
+            # Of what is not there any more, as an earlier call was broken off behind a part of it, the rows say so themselves.
+            ends = {runs[0].first_id[:ROW_ID_SIZE], runs[-1].last_id[:ROW_ID_SIZE]} if runs else set()
+            over = [end for end in (first, last) if end not in ends]
+            if not over or await read(_are_rolled_back, self._store, self._prefix, pointer, over):
                 await self._roll_back(pointer, runs, still_open=state not in ("aborted", "invalid"))
-            elif runs or not await read(_are_rolled_back, self._store, self._prefix, pointer, first, last):
+            else:
                 raise RollbackRefused(
                     f"the rows to roll back are not exactly what requests under write pointer {pointer} published here",
                     write_pointer=pointer,
@@ -213,17 +217,22 @@ class Settling:
         ]
 
     async def _roll_back(self, pointer: int, runs: Iterable[Run], *, still_open: bool = False) -> None:
-        """Invert the sign of T in the rows of these runs. ``still_open``: refuse if the transaction ends meanwhile."""
+        """Invert the sign of T in the rows of these runs. ``still_open``: refuse if the transaction ends meanwhile.
+
+        Raises DiskFull: there is no room to write more of them anew; those behind what was are rolled back another time.
+        """
         for part in _slices(runs):
             left = part
             while left:
-                stored, count = await read(_read_rolled_back, self._store, self._prefix, left)
+                at_once = min(_BYTES_AT_ONCE, self._writer.rewritten_at_once)
+                stored, count = await read(_read_rolled_back, self._store, self._prefix, left, at_once)
+                await self._writer.rewrite(sum(len(each.data) for each in stored))
                 self._topic.check_open()
                 if still_open:
                     self._pointers.check(pointer)
                 batch = Batch()
                 for each in stored:
-                    batch.put(Table.MESSAGE, self._prefix + each.id, each.data)
+                    batch.rewrite(Table.MESSAGE, self._prefix + each.id, each.data)
                 await self._writer.submit(batch, partial(self._memory.roll_back, pointer, left[:count], stored))
                 left = left[count:]
 
@@ -242,12 +251,15 @@ def _slices(runs: Iterable[Run]) -> Iterator[list[Run]]:
         yield part
 
 
-def _read_rolled_back(store: Store, prefix: bytes, runs: Sequence[Run]) -> tuple[list[StoredRun], int]:
-    """What is stored of the first of the runs, already with its sign inverted, and how many these are. Raises TopicDamaged."""
+def _read_rolled_back(store: Store, prefix: bytes, runs: Sequence[Run], at_once: float) -> tuple[list[StoredRun], int]:
+    """What is stored of the first of the runs, already with its sign inverted, and how many these are. Raises TopicDamaged.
+
+    ``at_once``: bytes at which no further run begins.
+    """
     stored: list[StoredRun] = []
     size = 0
     for count, run in enumerate(runs):
-        if size >= _BYTES_AT_ONCE:
+        if size >= at_once:
             return stored, count
         last = run.last_id[:ROW_ID_SIZE]
         with closing(runs_from(store, prefix, run.first_id[:ROW_ID_SIZE])) as found:
@@ -261,6 +273,6 @@ def _read_rolled_back(store: Store, prefix: bytes, runs: Sequence[Run]) -> tuple
     return stored, len(runs)
 
 
-def _are_rolled_back(store: Store, prefix: bytes, pointer: int, first: bytes, last: bytes) -> bool:
-    """Whether the range begins and ends with rows of the pointer that are rolled back already."""
-    return all(row is not None and row.write_pointer == -pointer for row in (row_at(store, prefix, at) for at in (first, last)))
+def _are_rolled_back(store: Store, prefix: bytes, pointer: int, row_ids: Iterable[bytes]) -> bool:
+    """Whether these are rows of the pointer that are rolled back already."""
+    return all(row is not None and row.write_pointer == -pointer for row in (row_at(store, prefix, at) for at in row_ids))

@@ -218,7 +218,7 @@ class _Rows(NamedTuple):
 class Batch:
     """Changes that become durable together or not at all. Collects; touches nothing."""
 
-    __slots__ = ("deletes", "fences", "laid", "puts")
+    __slots__ = ("deletes", "fences", "laid", "puts", "rewritten")
 
     def __init__(self, fence: Fence | None = None) -> None:
         self.fences: set[Fence] = set() if fence is None else {fence}
@@ -226,6 +226,8 @@ class Batch:
         self.laid: list[Laid] = []
         self.puts: list[tuple[Table, bytes, bytes]] = []
         self.deletes: list[tuple[Table, bytes]] = []
+        self.rewritten: list[tuple[Table, bytes]] = []
+        """Of :attr:`puts`, messages that are there already: what they were takes room until the store is asked for it."""
 
     @property
     def size(self) -> int:
@@ -236,6 +238,11 @@ class Batch:
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         """Sets one row."""
         self.puts.append((table, key, value))
+
+    def rewrite(self, table: Table, key: bytes, value: bytes) -> None:
+        """Sets one row of a log that is there already, as large as it was."""
+        self.puts.append((table, key, value))
+        self.rewritten.append((table, key))
 
     def put_laid(self, laid: Laid) -> None:
         """Sets rows that are new, as a rule, and are made when they are written: messages."""
@@ -309,9 +316,10 @@ class Store(Protocol):
         ...
 
     def reclaim(self, thorough: bool) -> None:
-        """Gives the disk back what deleted messages and payloads still take, where that would not happen by itself as long as
-        nothing is written. ``thorough``: also those that were deleted before this opening. Called again and again, it does
-        nothing when nothing was deleted since. Blocks, maybe for long; a close waits for a part of it. Raises StoreError."""
+        """Gives the disk back what messages and payloads still take that were deleted or rewritten, where that would not happen
+        by itself as long as nothing is written. ``thorough``: also what was before this opening. Called again and again, it does
+        nothing when nothing was deleted or rewritten since. Blocks, maybe for long; a close waits for a part of it. Raises
+        StoreError."""
         ...
 
     def lease_table(self) -> LeaseTable | None:

@@ -99,7 +99,7 @@ def _sealed(batch: Batch) -> Batch:
     if all(table in UNSEALED for table in (*(table for table, *_ in batch.puts), *(laid.table for laid in batch.laid))):
         return batch
     made = Batch()
-    made.fences, made.deletes = batch.fences, batch.deletes
+    made.fences, made.deletes, made.rewritten = batch.fences, batch.deletes, batch.rewritten
     for table, key, value in batch.puts:
         made.put(table, key, value if table in UNSEALED else seal(table, key, value))
     for laid in batch.laid:

@@ -55,8 +55,10 @@ _SCRUB_SECONDS = 30.0
 """How long scrubbing waits for scans: as long as one of a request takes at the most."""
 _TABLE_NUMBER = re.compile(r"^ (\d+):\d+\[", re.MULTILINE)
 """In what LevelDB says of its tables: ` 12:2097152['first key' @ 1 : 1 .. 'last key' @ 9 : 1]`."""
-_MERGED_AT_ONCE = 256 * 2**20
-"""Bytes of tables that are merged to make room before it is asked again whether the store is to be closed."""
+_MERGED_AT_ONCE = 32 * 2**20
+"""Bytes of tables in a range of keys that is merged to make room. The old tables stay until the new ones are there, and LevelDB
+takes all that lies between two tables which it merges at once: a range of 256 MiB took 90 MB more of the disk for a moment. It
+is also asked so often whether the store is to be closed."""
 _LARGE = {Table.MESSAGE: ROW_ID_SIZE, Table.PAYLOAD: POINTER_SIZE + PAYLOAD_ID_SIZE}
 """Tables that take nearly all of the disk, and how much of a key stands behind what all keys of a log have in common."""
 _NOWHERE = (b"\xff" * 8, b"\xff" * 8)
@@ -86,8 +88,8 @@ class LevelDBStore:
         """Held while a write is under way, and while none may be."""
         self._reads = RunningReads()  # plyvel's iterators die with the database
         self._noting = Lock()
-        self._deleted: dict[bytes, tuple[bytes, bytes]] = {}
-        """Log → the first and the last of its keys that were deleted since the disk was given back what they took."""
+        self._gone: dict[bytes, tuple[bytes, bytes]] = {}
+        """Log → the first and the last of its keys that were deleted or rewritten since the disk was given back anything."""
         self._again = 0
         """So many times more files that nobody reads any more are to be looked for."""
         self._swept = False
@@ -189,8 +191,8 @@ class LevelDBStore:
                     size += len(value)
                 for table, key in batch.deletes:
                     rows.delete(table.value + key)
-                if batch.deletes:
-                    self._note_deleted(batch.deletes)
+                if batch.deletes or batch.rewritten:
+                    self._note_gone([*batch.deletes, *batch.rewritten])
         self.number = number
         return size
 
@@ -242,9 +244,9 @@ class LevelDBStore:
             raise StoreError(f"{self._path}: it cannot be seen how much it takes: {error}") from error
 
     def reclaim(self, thorough: bool) -> None:
-        # LevelDB drops deleted rows when it merges their tables, and merges as it is written to.
+        # LevelDB drops what rows were before when it merges their tables, and merges as it is written to.
         with self._noting:
-            ranges, self._deleted = list(self._deleted.values()), {}
+            ranges, self._gone = list(self._gone.values()), {}
         if thorough and not self._swept:
             ranges, self._swept = [(table.value, prefix_end(table.value)) for table in _LARGE], True
         # The files of merged tables stay as long as somebody reads them, and from then on until LevelDB merges or lays down
@@ -262,14 +264,14 @@ class LevelDBStore:
             size: int = self._db.approximate_size(start, stop)
             return size
 
-    def _note_deleted(self, keys: Sequence[tuple[Table, bytes]]) -> None:
-        """Notes from where to where rows of each log were deleted; the oldest go first, so nearly nothing in between is left."""
+    def _note_gone(self, keys: Sequence[tuple[Table, bytes]]) -> None:
+        """Notes from where to where rows of each log were deleted, the oldest first, or rewritten: nearly all in between are."""
         with self._noting:
             for table, key in keys:
                 if table in _LARGE:
                     log, at = table.value + key[: -_LARGE[table]], table.value + key
-                    first, last = self._deleted.get(log, (at, at))
-                    self._deleted[log] = min(first, at), max(last, at)
+                    first, last = self._gone.get(log, (at, at))
+                    self._gone[log] = min(first, at), max(last, at)
 
     def lease_table(self) -> None:
         return None
@@ -334,7 +336,7 @@ def delay(level_0_files: int, size: int) -> float:
 
 
 def _parts(start: bytes, stop: bytes, size_of: Callable[[bytes, bytes], int]) -> Iterator[tuple[bytes, bytes]]:
-    """Cuts a range of keys into parts of tables that are merged in some seconds each, as far as keys differ early."""
+    """Cuts a range of keys into parts whose tables are merged at once, as far as keys differ early."""
     length = max(len(start), len(stop), _CUT_AT)
     first, last = (int.from_bytes(key.ljust(length, b"\0"), "big") for key in (start, stop))
     middle = ((first + last) // 2).to_bytes(length, "big")
