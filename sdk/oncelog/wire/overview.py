@@ -103,6 +103,8 @@ class Overview(Resource):
     """What a first page shows."""
 
     url: str
+    store: str
+    """Where the data lies, as its settings say it: without a password."""
     version: str
     status: Literal["ok", "failing", "full", "damaged", "closed"]
     """The most severe of these that is so; ``closed``: the store is not open."""

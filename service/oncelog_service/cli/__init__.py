@@ -8,6 +8,7 @@ import typer
 
 import oncelog
 from oncelog_service.cli import configuration, inspect, outbox, pipeline, publish, read, serve, status
+from oncelog_service.cli.health import doctor, top
 from oncelog_service.cli.nouns import atomic, cluster, namespace, producer, subscription, token, topic, tx
 from oncelog_service.cli.stores import commands
 
@@ -52,6 +53,8 @@ serve.register_alone(app)
 configuration.register(app)
 commands.register(app)
 status.register(app)
+doctor.register(app)
+top.register(app)
 cluster.register(app)
 
 

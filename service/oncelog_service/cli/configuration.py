@@ -58,13 +58,14 @@ def check(
 
     Beside the file the environment counts, as it does for a service.
     """
-    checks = list(_checked({} if path is None else {FILE: path}))
+    checks = list(checked({} if path is None else {FILE: path}))
     Output(as_json).table([each._asdict() for each in checks], Check._fields, checks)
     if any(each.outcome == "failed" for each in checks):
         raise typer.Exit(FAILED)
 
 
-def _checked(given: Mapping[str, Any]) -> Iterator[Check]:
+def checked(given: Mapping[str, Any]) -> Iterator[Check]:
+    """What a service would meet that is started with these options here; nothing is changed."""
     try:
         settings = Settings(**given)
     except (BadConfigFile, ValidationError) as error:

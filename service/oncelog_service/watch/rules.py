@@ -105,7 +105,7 @@ def disk(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
     floor = f"the floor of {size(facts.disk_floor)} (min_free_bytes)"
     what = f"{size(facts.disk_free)} are free on the disk, {'below' if full else 'less than twice'} {floor}"
     if full:
-        what += f": nothing more is taken in, and {facts.disk_refused} requests were refused; reading and deleting go on"
+        what += f": nothing more is taken in, {count(facts.disk_refused, 'request')} refused so far; reading and deleting go on"
     else:
         what += ": below it nothing more is taken in"
     yield Alarm(
@@ -281,7 +281,7 @@ def load(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             subject=f"topic {_topic(each.namespace, each.topic)}" if each.topic else each.who or "clients",
             about=_about(each, "quota") | {"times": each.times},
             since_ms=each.first_ms,
-            what=f"{each.times} {said}, the last{who} {span(facts.now_ms - each.last_ms)} ago: {each.detail}",
+            what=f"{said}, {times(each.times)}, the last{who} {span(facts.now_ms - each.last_ms)} ago: {each.detail}",
             mend="Have the clients send less, or more in one request; or raise the bound that is named.",
             commands=["oncelog top"],
             docs=docs,

@@ -18,6 +18,7 @@ from oncelog.wire.overview import Alarm, Overview, Sample, TopicActivity
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.service import Service
+from oncelog_service.storage.open import path_of, shown
 from oncelog_service.topics import TopicName
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.watch.facts import Thresholds
@@ -178,6 +179,7 @@ class Watch:
             await Arrivals.wait([self._sampled], left)
         return Overview(
             url=service.url,
+            store=_where(service.settings.store),
             version=oncelog.__version__,
             status=service.status,
             now_ms=service.clock.now_ms(),
@@ -201,6 +203,12 @@ class Watch:
         """Tells callers that wait to go, before a stop."""
         self._released = True
         self._sampled.wake()
+
+
+def _where(store: str) -> str:
+    """The URL of a store, whoever reads it: without a password, and of files with the whole path."""
+    path = path_of(store)
+    return shown(store) if path is None else f"{store.partition(':')[0]}://{path.absolute()}"
 
 
 def _cpu_seconds() -> float:
