@@ -7,11 +7,14 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.config import Settings, open_file
+from oncelog_service.process.reloading import Reloading, Running
+from oncelog_service.process.supervisor import Supervisor
 from oncelog_service.rest.application import Application
 from oncelog_service.rest.bounds.descriptors import raise_limit
 from oncelog_service.rest.certificates import Certificates
@@ -78,8 +81,9 @@ def _warn(settings: Settings) -> None:
         _log.warning("%s", open_file(settings.exposed_file))
 
 
-async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
-    """Runs until SIGINT or SIGTERM, then stops cleanly. ``on_ready`` is told the URL once requests are answered.
+async def serve(settings: Settings, on_ready: Callable[[str], None], given: Mapping[str, Any]) -> None:
+    """Runs until SIGINT or SIGTERM, then stops cleanly. ``on_ready`` is told the URL once requests are answered; ``given``: the
+    options, with which the settings are read again on SIGHUP.
 
     Raises:
         Exposed: others could reach it, and there is no token. BadCertificate: its files are of no use. StoreError: the store
@@ -98,11 +102,35 @@ async def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
             _warn_of_files(settings.store)
             check_exposure(settings, len(service.access.tokens))
             server = build_server(service)
-            with _told_by_signals(server):
-                await server.run(listener, lambda: on_ready(url), service.release, service.drain)
+            await _run(service, server, listener, lambda: on_ready(url), given)
         finally:
             listener.close()
             await service.stop()
+
+
+async def _run(
+    service: Service, server: Server, listener: socket.socket, on_ready: Callable[[], None], given: Mapping[str, Any]
+) -> None:
+    supervisor = Supervisor()
+    reloading = Reloading(Running(service, server), given, supervisor)
+
+    def ready() -> None:
+        on_ready()
+        supervisor.ready(f"serves {service.url}")
+
+    def drain() -> None:
+        supervisor.stopping("finishes what is under way")
+        service.drain()
+
+    background = service.background
+    beside = background.keep("telling the supervisor", supervisor.keep_alive), reloading.run(background)
+    tasks = [asyncio.ensure_future(each) for each in beside]
+    try:
+        with _told_by_signals({signal.SIGINT: server.stop, signal.SIGTERM: server.stop, signal.SIGHUP: reloading.ask}):
+            await server.run(listener, ready, service.release, drain)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _warn_of_files(store: str) -> None:
@@ -123,14 +151,10 @@ def build_server(service: Service) -> Server:
 
 
 @contextmanager
-def _told_by_signals(server: Server) -> Iterator[None]:
-    """SIGINT and SIGTERM stop it, SIGHUP has it look at its certificate: on the event loop, which may be asleep, and nothing else
-    is done. Without a certificate SIGHUP is what it is to any process."""
+def _told_by_signals(told: Mapping[int, Callable[[], None]]) -> Iterator[None]:
+    """Has signals do this: on the event loop, which may be asleep, and nothing else is done."""
     loop = asyncio.get_running_loop()
-    told = {signal.SIGINT: server.stop, signal.SIGTERM: server.stop}
-    if server.certificates is not None:
-        told[signal.SIGHUP] = server.certificates.look
-    before = {each: signal.signal(each, lambda number, _: loop.call_soon_threadsafe(told[number])) for each in told}  # type: ignore[index]
+    before = {each: signal.signal(each, lambda number, _: loop.call_soon_threadsafe(told[number])) for each in told}
     try:
         yield
     finally:

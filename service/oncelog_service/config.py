@@ -19,7 +19,7 @@ from oncelog.http.credentials import secret_in, shown
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.counting.counts import MOST_TOPICS
 from oncelog_service.log.limits import Limits
-from oncelog_service.sources import Origin, Sources
+from oncelog_service.sources import HasOrigins, Origin, Sources
 from oncelog_service.storage.open import shown as shown_store
 from oncelog_service.storage.open import store_opener
 from oncelog_service.transactions.limits import TransactionLimits
@@ -32,7 +32,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Hosts that are this machine, and that no other reaches."""
 
 
-class Settings(BaseSettings):
+class Settings(HasOrigins):
     """How a service runs."""
 
     model_config = SettingsConfigDict(
@@ -48,7 +48,7 @@ class Settings(BaseSettings):
     """Whether it answers for transactions only, as `oncelog tx-serve` does."""
 
     config: Path | None = None
-    """File in TOML with settings, named as in the variables but in small letters and without `ONCELOG_`."""
+    """File in TOML with settings, named as in the variables but in small letters and without `ONCELOG_`. Read again on SIGHUP."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(default=7070, ge=0, le=65_535)
@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     """File that holds that URL, where its password is to stand in no list of processes; `store` goes before it."""
     token: str | None = Field(default=None, min_length=1)
     """Bearer token that may do everything. With one, or with tokens in the store, every request needs one; to listen on more than
-    this machine there must be one."""
+    this machine there must be one. Read again on SIGHUP, and so is its file."""
     token_file: Path | None = None
     """File that holds this token; `token` goes before it."""
     jwt_issuer: str | None = Field(default=None, min_length=1)
@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     transactions_url: str | None = None
     """URL of a transaction service that runs alone (`oncelog tx-serve`); without one it runs in this process."""
     transactions_token: str | None = Field(default=None, min_length=1)
-    """Bearer token for that service; without one `token` is sent."""
+    """Bearer token for that service; without one `token` is sent. Read again on SIGHUP, and so is its file."""
     transactions_token_file: Path | None = None
     """File that holds this token; `transactions_token` goes before it."""
     transaction_timeout_seconds: float = Field(default=30.0, gt=0)
@@ -166,9 +166,10 @@ class Settings(BaseSettings):
     """Names of producers that a topic may have, opened or published under, assigned ones too; none: as many as come."""
     drain_seconds: float = Field(default=0.0, ge=0, le=3_600)
     """After SIGTERM it says that it is not ready, and answers on for so long, each answer the last one of its connection, before
-    it takes no more: as long as a load balancer may take to notice. A second SIGTERM cuts it short."""
+    it takes no more: as long as a load balancer may take to notice. A second SIGTERM cuts it short. Read again
+    on SIGHUP."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged: this and what is worse."""
+    """What is logged: this and what is worse. Read again on SIGHUP."""
     alarm_held_seconds: float = Field(default=60.0, gt=0)
     """A topic that a transaction holds back for so long is an alarm."""
     alarm_lag_messages: int = Field(default=1_000, ge=1)

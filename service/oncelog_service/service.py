@@ -289,6 +289,12 @@ class Service:
             raise NotSupported("this service has its store for itself; several can share one on PostgreSQL")
         return leases
 
+    def carry(self, token: str | None) -> None:
+        """Shows another token to the transaction service behind a URL. Raises ValueError: it cannot be one."""
+        remote = None if self._opened is None else self._opened.remote
+        if isinstance(remote, RemoteTransactions):
+            remote.carry(token)
+
     def check_serves(self) -> None:
         """Raises StorageUnavailable while the store is not open, or when others may serve everything that it shares with them."""
         self._present.leases.check_alive()

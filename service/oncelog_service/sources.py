@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, TomlConfigSettingsSource
 
 FILE = "config"
@@ -120,6 +123,15 @@ def _read(kind: type[BaseSettings], path: Path) -> Mapping[str, Any]:
     return found
 
 
+class HasOrigins(BaseSettings):
+    """Settings that know where they come from."""
+
+    @classmethod
+    def origins(cls, given: Mapping[str, Any]) -> dict[str, Origin]:
+        """Where the value of each comes from, with these options. Raises BadConfigFile."""
+        raise NotImplementedError
+
+
 def option(name: str) -> str:
     """Returns the option of a setting."""
     return "--" + name.replace("_", "-")
@@ -128,3 +140,36 @@ def option(name: str) -> str:
 def variable(name: str) -> str:
     """Returns its variable of the environment."""
     return f"ONCELOG_{name.upper()}"
+
+
+class Problem(NamedTuple):
+    """Why a setting is none."""
+
+    where: str
+    """An option, a variable, or a file and the key in it; empty where the sentence says it, or is about several."""
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.detail}" if self.where else self.detail
+
+
+def problems_of(error: BadConfigFile | ValidationError, kind: type[HasOrigins], given: Mapping[str, Any]) -> list[Problem]:
+    """Returns what is wrong with each setting."""
+    if isinstance(error, BadConfigFile):
+        return [Problem("", str(error))]
+    origins = kind.origins(given)
+    return [_problem(each, origins, kind) for each in error.errors(include_url=False, include_input=False)]
+
+
+def _problem(found: ErrorDetails, origins: Mapping[str, Origin], kind: type[HasOrigins]) -> Problem:
+    detail = found["msg"].removeprefix("Value error, ")
+    if not found["loc"]:
+        return Problem("", detail)
+    name = str(found["loc"][0])
+    if found["type"] == "extra_forbidden":  # only in a file: options and variables that are none never get here
+        likely = get_close_matches(name.lower().replace("-", "_"), kind.model_fields, 1)
+        detail = "there is no such setting; " + (f"is {likely[0]} meant?" if likely else "docs/settings.md lists all")
+    elif found["type"] == "bool_parsing":
+        detail = "Input should be on or off"
+    origin = origins[name]
+    return Problem(f"{origin.named}, {name}" if origin.source == "file" else origin.named, detail)

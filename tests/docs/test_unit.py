@@ -1,4 +1,4 @@
-"""The unit file in docs/operating.md: systemd takes it, and it is as closed as the page says."""
+"""deploy/oncelog.service: systemd takes it, and it is as closed as docs/operating.md says."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
 
 PAGE = ROOT / "docs" / "operating.md"
 ANALYZE = shutil.which("systemd-analyze")
 
 CLOSED = """\
+Type=notify
+WatchdogSec=60
 User=oncelog
 StateDirectory=oncelog
 StateDirectoryMode=0700
@@ -43,8 +45,7 @@ LockPersonality=yes
 
 
 def unit() -> str:
-    (found,) = [block.text for block in blocks(PAGE) if "[Service]" in block.text]
-    return found
+    return (ROOT / "deploy" / "oncelog.service").read_text("utf-8")
 
 
 def test_the_unit_runs_as_its_own_user_and_is_closed() -> None:

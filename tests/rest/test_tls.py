@@ -523,7 +523,7 @@ def test_others_are_let_in_by_a_token_or_a_certificate_and_without_tls_a_warning
         async def begin() -> None:
             serving = asyncio.current_task()
             assert serving is not None
-            await app.serve(Settings(host="0.0.0.0", port=0, store="memory://", **settings), lambda _: serving.cancel())
+            await app.serve(Settings(host="0.0.0.0", port=0, store="memory://", **settings), lambda _: serving.cancel(), {})
 
         with suppress(asyncio.CancelledError):
             asyncio.run(begin())

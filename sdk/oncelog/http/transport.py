@@ -86,6 +86,10 @@ class Requests:
         self._home = forks.here()
         self._begin()
 
+    def carry(self, token: str | None) -> None:
+        """Carries this token from the next request on, chosen as by :func:`chosen_token`. Raises ValueError for what is none."""
+        self._token = chosen_token(token)
+
     def _begin(self) -> None:
         """What the shell begins with."""
         raise NotImplementedError

@@ -105,6 +105,11 @@ class Access:
         """What this instance shows to others over the same store."""
         return self._instances_secret or self._configured  # that of the store first: settings may differ for a while
 
+    def configure(self, token: str) -> None:
+        """Takes this as the token from the settings, which has every right, and the one of before no more."""
+        self._configured = token
+        self._index(list(self._tokens.values()))
+
     # --- what is known
 
     async def open(self, store: Store, writer: Writer, leases: Leases, instances_secret: str | None) -> None:

@@ -159,6 +159,10 @@ class Issuer:
 
     # --- keys
 
+    def look(self) -> None:
+        """Has the keys be read again soon."""
+        self._wanted.set()
+
     async def keep_up(self) -> None:
         """Reads the keys, again and again, until cancelled."""
         is_url = self._source.startswith(("http://", "https://"))

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.session import FAILED, Json, as_command
-from oncelog_service.cli.settings import problems_of, setting_option, settings_from
+from oncelog_service.cli.settings import setting_option, settings_from
 from oncelog_service.config import SECRETS, Settings, open_file
-from oncelog_service.sources import FILE, BadConfigFile, Origin
+from oncelog_service.sources import FILE, BadConfigFile, Origin, problems_of
 from oncelog_service.storage.open import path_of, shown
 
 group = typer.Typer(help="Show and check the settings of a service.", no_args_is_help=True)
@@ -69,7 +69,7 @@ def checked(given: Mapping[str, Any]) -> Iterator[Check]:
     try:
         settings = Settings(**given)
     except (BadConfigFile, ValidationError) as error:
-        yield from (Check("settings", "failed", str(problem)) for problem in problems_of(error, given, Settings))
+        yield from (Check("settings", "failed", str(problem)) for problem in problems_of(error, Settings, given))
         return
     source = "the environment" if settings.config is None else f"{settings.config} and the environment"
     yield Check("settings", "ok", f"read from {source}")

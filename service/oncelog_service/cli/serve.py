@@ -13,7 +13,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -84,22 +84,23 @@ def _register(app: typer.Typer, name: str, run: Callable[..., None], kind: type[
 
 def serve(as_json: bool, **given: Any) -> None:
     """Run a service until Ctrl-C or SIGTERM. Prints its URL and where its data lies; logs to stderr."""
-    _run_until_stopped(settings_from({name: value for name, value in given.items() if value is not None}), as_json)
+    _run_until_stopped({name: value for name, value in given.items() if value is not None}, Settings, as_json)
 
 
 def tx_serve(as_json: bool, **given: Any) -> None:
     """Run a transaction service alone until Ctrl-C or SIGTERM, for services that name it with --transactions-url."""
     # What the environment says to the services beside it must not make it ask another one, or itself.
     chosen = {"transactions_url": None, **{name: value for name, value in given.items() if value is not None}}
-    _run_until_stopped(settings_from(chosen, TransactionServiceSettings), as_json)
+    _run_until_stopped(chosen, TransactionServiceSettings, as_json)
 
 
-def _run_until_stopped(settings: Settings, as_json: bool) -> None:
+def _run_until_stopped(given: Mapping[str, Any], kind: type[Settings], as_json: bool) -> None:
     """Serve; a reason why it cannot begin is one sentence and exit code 1."""
+    settings = settings_from(given, kind)
     logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr, format=_LINE)
     # Until the server listens to signals itself, and again after it, SIGTERM is what Ctrl-C is: the store gets closed.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    detail = _served(settings, lambda url: _announce(url, settings, as_json))
+    detail = _served(settings, given, lambda url: _announce(url, settings, as_json))
     if detail is not None:
         Output(as_json).failure({"title": "Cannot serve", "code": "cannot_serve", "detail": detail}, f"error: {detail}")
         raise typer.Exit(ERROR)
@@ -123,7 +124,7 @@ def why_not_open(error: Exception, store: str) -> str:
     return f"the store {where} cannot be opened: {str(error).removeprefix(f'{where} cannot be opened: ')}"
 
 
-def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
+def _served(settings: Settings, given: Mapping[str, Any], on_ready: Callable[[str], None]) -> str | None:
     """Serve; None after a clean stop, else a sentence that says why it could not."""
     # Loaded here: no other command needs a web server.
     from oncelog_service.app import Exposed
@@ -132,7 +133,7 @@ def _served(settings: Settings, on_ready: Callable[[str], None]) -> str | None:
     from oncelog_service.storage.port import RowDamaged
 
     try:
-        _run(run_service(settings, on_ready))
+        _run(run_service(settings, on_ready, given))
     except KeyboardInterrupt:
         return None
     except Exposed as error:

@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from oncelog.http.trust import stamp
 from oncelog_service.background import Background
@@ -34,6 +34,13 @@ class BadCertificate(ValueError):
     """Its files cannot be read, or do not go together."""
 
 
+class Context(NamedTuple):
+    """What was read of the files."""
+
+    context: ssl.SSLContext
+    ends_ms: int | None
+
+
 class Certificates:
     """The files of a service, as they were when they last went together."""
 
@@ -41,7 +48,6 @@ class Certificates:
         """Reads them: a certificate and those between it and its CA, its key unless that is in the same file, and the CA of
         clients, if they are to be asked for a certificate. Raises BadCertificate."""
         self._files = certificate, key, client_ca
-        self._told = asyncio.Event()
         self._seen = self._state()
         self.context = _context(*self._files)
         """For connections that begin now."""
@@ -55,37 +61,31 @@ class Certificates:
             return None
         return cls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
 
-    def look(self) -> None:
-        """Has the files read again soon, changed or not."""
-        self._told.set()
-
     async def watch(self, background: Background) -> None:
         """Reads them again whenever they change, until cancelled."""
         await background.keep("looking at the certificate's files", self._watch)
 
     async def _watch(self) -> None:
         while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._state() == self._seen:
+                continue
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._told.wait()
-            except TimeoutError:
-                pass
-            told = self._told.is_set()
-            self._told.clear()
-            # Looked at before it is read: what changes meanwhile differs from what was seen, and is read the next time.
-            seen = self._state()
-            if told or seen != self._seen:
-                self._seen = seen
-                await self._read()
+                self.use(await self.read())
+            except BadCertificate as error:
+                _log.error("the certificate's files have changed and are of no use, so the old ones are used on: %s", error)
 
-    async def _read(self) -> None:
-        try:
-            self.context = await asyncio.to_thread(_context, *self._files)
-            self.ends_ms = await asyncio.to_thread(ends_ms_of, self._files[0])
-        except BadCertificate as error:
-            _log.error("the certificate's files have changed and are of no use, so the old ones are used on: %s", error)
-        else:
-            _log.info("the certificate was read anew from %s", self._files[0])
+    async def read(self) -> Context:
+        """Reads the files, changed or not, and uses nothing of them yet. Raises BadCertificate."""
+        # Looked at before it is read: what changes meanwhile differs from what was seen, and is read the next time.
+        self._seen = self._state()
+        context = await asyncio.to_thread(_context, *self._files)
+        return Context(context, await asyncio.to_thread(ends_ms_of, self._files[0]))
+
+    def use(self, read: Context) -> None:
+        """Has connections that begin from now on use it."""
+        self.context, self.ends_ms = read
+        _log.info("the certificate was read anew from %s", self._files[0])
 
     def _state(self) -> tuple[object, ...]:
         """What differs once a file was written, or another one put in its place."""

@@ -55,6 +55,7 @@ class Server:
         """None: it does not speak TLS."""
         self._told = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._pause_seconds = settings.drain_seconds
         self._watch = watch
         if watch is not None:
             watch.edge = self._edge
@@ -71,6 +72,10 @@ class Server:
     def stop(self) -> None:
         """Has :meth:`run` end; a second time, without the pause in which load balancers notice."""
         (self._hurried if self._told.is_set() else self._told).set()
+
+    def pause_for(self, seconds: float) -> None:
+        """Has a stop that begins later pause for so long instead of ``drain_seconds``."""
+        self._pause_seconds = seconds
 
     async def run(
         self,
@@ -117,7 +122,7 @@ class Server:
         for connection in self._shared.connections:
             connection.ends_soon()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain_seconds):
+            async with asyncio.timeout(self._pause_seconds):
                 await self._hurried.wait()
 
     def _make_places(self) -> None:

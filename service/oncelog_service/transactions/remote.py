@@ -119,6 +119,9 @@ class _Calls(TransactionCalls):
             list[Settlement], await self._post(_ROOT + "/unacknowledged", asked.to_wire(), idempotent=True, timeout=timeout)
         )
 
+    def carry(self, token: str | None) -> None:
+        self._transport.carry(token)
+
     def close(self) -> None:
         self._transport.close()
 
@@ -136,6 +139,10 @@ class RemoteTransactions:
         self._quiet_until = -1.0
         self.reachable = True
         """Whether the latest call was answered."""
+
+    def carry(self, token: str | None) -> None:
+        """Shows another token from the next call on. Raises ValueError: it cannot be one."""
+        self._calls.carry(token)
 
     async def run(self) -> None:
         """Does nothing: the service behind the URL keeps house."""
