@@ -20,6 +20,7 @@ from rich.console import Console
 from benchmarks.atomic import atomic_rates
 from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
+from benchmarks.fairness import fairness_rates
 from benchmarks.lag import lag
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
 from benchmarks.page import PAGE, page, pictures, rows_from, terminal
@@ -48,6 +49,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
         "sql": ("publishing into PostgreSQL, bare inserts in turns with it", lambda: sql_rates(seconds)),
         "cluster": ("several instances over one PostgreSQL", lambda: cluster_rates(seconds)),
         "spark": (f"{messages:,} messages through Spark", lambda: spark_rates(messages)),
+        "fairness": ("a quiet topic beside a flood on another one, in turns", lambda: fairness_rates(seconds)),
         "lag": ("small requests beside the largest ones", lag),
         "large": (f"{large:,} messages, SIGKILL, open", lambda: ten_million(large)),
     }
