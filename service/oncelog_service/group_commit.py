@@ -73,6 +73,8 @@ class _State:
         self.last: asyncio.Future[None] | None = None
         self.failure: Exception | None = None
         self.closed = False
+        self.caught_up = 0.0
+        """When the store will have, as it said behind its writes. On the writer's thread."""
         self.times: deque[float] = deque(maxlen=_TIMES)
 
 
@@ -291,9 +293,8 @@ class Writer:
     def _run(self) -> None:
         lost: set[Fence] = set()
         goes_on = True
-        caught_up = 0.0  # when it will have
         while self._state.calls.get():
-            if (ahead := caught_up - time.monotonic() - _BEHIND_SECONDS) > 0:
+            if (ahead := self._state.caught_up - time.monotonic() - _BEHIND_SECONDS) > 0:
                 time.sleep(ahead)  # what comes meanwhile is in the same write
             with self._state.lock:
                 group, self._state.queue, self._state.newest = self._state.queue, [], {}
@@ -302,10 +303,6 @@ class Writer:
                 self._report(_refuse, group)
             else:
                 goes_on = self._write(group, lost)
-                if goes_on and (seconds := self._store.behind()):
-                    now = time.monotonic()
-                    caught_up = max(caught_up, now) + seconds
-                    self._report(self._on_behind, caught_up - now)
 
     def _write(self, group: list[_Submission], lost: set[Fence]) -> bool:
         """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.
@@ -326,6 +323,10 @@ class Writer:
             except Exception as error:
                 failure = error
             break
+        if failure is None and (behind := self._store.behind()):
+            now = time.monotonic()
+            self._state.caught_up = max(self._state.caught_up, now) + behind
+            self._report(self._on_behind, self._state.caught_up - now)  # before anybody awakes and something large begins
         self._report(self._decided, group, standing, frozenset(lost), failure, seconds)
         return failure is None
 

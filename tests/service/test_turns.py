@@ -136,12 +136,16 @@ class Everybody(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_without_a_reason(self) -> None:
-        assert not self.waiting or any(self.heavy()) or self.later.now < self.paused_until
         light: Counter[object] = Counter()
         for each in self.under_way:
             if each.is_light:
                 light.update(dict(each.sizes))
         first = {each.queue: each for each in reversed(self.waiting)}
+        assert (
+            not first
+            or self.later.now < self.paused_until
+            or any(sum(self.heavy()) and sum(self.heavy()) + each.size > AHEAD for each in first.values())
+        )
         assert all(each.size + light[queue] > LIGHT for queue, each in first.items() if len(each.sizes) == 1)
 
     def teardown(self) -> None:
