@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import ConsoleMessage, Page, Request
+from playwright.sync_api import ConsoleMessage, Page, Request, expect
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 IN_A_BROWSER = [
@@ -20,6 +20,10 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+
+PATIENT = 15_000
+"""Milliseconds for what takes a moment where nothing else runs."""
+expect.set_options(timeout=PATIENT)
 
 _OF_A_STATUS = "Failed to load resource"
 """A browser says so of each answer that is no success; what a page makes of that is what is tested."""
@@ -71,10 +75,12 @@ def assert_accessible(page: Page) -> None:
     size = page.viewport_size
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        assert violations(page) == [], scheme
+        found = violations(page)
+        assert found == [], (scheme, found)
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360, "the page is wider than a narrow screen"
-    assert violations(page) == [], "narrow"
+    found = violations(page)
+    assert found == [], ("narrow", found)
     page.emulate_media(color_scheme="light")
     assert size is not None
     page.set_viewport_size(size)

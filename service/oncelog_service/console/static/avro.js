@@ -81,7 +81,21 @@ export async function decodeContainer(data) {
   return { schema, values };
 }
 
+/** Some writers (fastavro) leave of zlib's checksum behind a block all but its last byte. */
 async function inflated(data) {
+  for (const behind of [0, 3, 4]) {
+    try {
+      return await inflatedAll(data.subarray(0, data.length - behind));
+    } catch (failure) {
+      if (failure instanceof TooLarge) throw failure;
+    }
+  }
+  throw new Error("a block cannot be inflated");
+}
+
+class TooLarge extends Error {}
+
+async function inflatedAll(data) {
   const reader = new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
   const parts = [];
   let size = 0;
@@ -89,7 +103,7 @@ async function inflated(data) {
     size += part.value.length;
     if (size > MOST_BYTES) {
       await reader.cancel();
-      throw new Error("a block is larger than is shown");
+      throw new TooLarge("a block is larger than is shown");
     }
     parts.push(part.value);
   }

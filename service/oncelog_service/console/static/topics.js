@@ -49,9 +49,9 @@ export function ChooseTopic({ page, what }) {
   };
   return html`<${Panel} title="Which topic?" of=${topics}>
     <form class="row" onSubmit=${open}>
-      <label class="field" for=${field}><span>${what}</span>
+      <div class="field"><label for=${field}>${what}</label>
         <input id=${field} list=${list} value=${typed} data-filter="" autocomplete="off" spellcheck=${false} placeholder="namespace/topic"
-          onInput=${(event) => setTyped(event.target.value)} /></label>
+          onInput=${(event) => setTyped(event.target.value)} /></div>
       <datalist id=${list}>${fits.map((each) => html`<option value=${each} />`)}</datalist>
       <button type="submit" class="primary">Open</button>
     </form>

@@ -66,7 +66,7 @@ export function Table({ caption, columns, rows, rowKey, page = 100, empty = "Not
   const shown = sorted.slice(here * page, here * page + page);
   if (!rows.length) return html`<${Empty}>${empty}<//>`;
   const order = (index) => (sorting?.[0] !== index ? "none" : sorting[1] > 0 ? "ascending" : "descending");
-  return html`<div class="wide" tabindex="0" role="region" aria-label=${caption}><table>
+  return html`<div class="wide" tabindex="0" role="group" aria-label=${caption}><table>
       <caption>${caption}</caption>
       <thead><tr>${columns.map((column, index) => html`<th scope="col" class=${column.number ? "number" : ""}
         aria-sort=${column.sort ? order(index) : undefined}>${column.sort
@@ -96,19 +96,19 @@ function compare(a, b) {
 /** A field with its label. `filter`: "/" leads here. `onChange` is given the value. */
 export function Field({ label, value, onChange, type = "text", filter, hint, list, ...more }) {
   const id = useId();
-  return html`<label class="field" for=${id}><span>${label}</span>
+  return html`<div class="field"><label for=${id}>${label}</label>
     <input id=${id} type=${type} value=${value} onInput=${(event) => onChange(event.target.value)} autocomplete="off"
       spellcheck=${false} data-filter=${filter ? "" : undefined} list=${list} aria-describedby=${hint ? `${id}-hint` : undefined} ...${more} />
-    ${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}</label>`;
+    ${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}</div>`;
 }
 
 /** One of several: [[value, text], …]. */
 export function Choice({ label, value, onChange, options }) {
   const id = useId();
-  return html`<label class="field" for=${id}><span>${label}</span>
+  return html`<div class="field"><label for=${id}>${label}</label>
     <select id=${id} value=${value} onChange=${(event) => onChange(event.target.value)}>
       ${options.map(([each, text]) => html`<option value=${each} selected=${each === value}>${text}</option>`)}
-    </select></label>`;
+    </select></div>`;
 }
 
 // --- asking before something is changed
@@ -151,6 +151,7 @@ function Question({ asked }) {
   const [busy, setBusy] = useState(false);
   useEffect(() => dialog.current.showModal(), []);
   const close = () => {
+    dialog.current?.close(); // until then nothing behind it takes the focus
     question.set(null);
     if (asked.from?.isConnected) asked.from.focus();
   };

@@ -52,8 +52,8 @@ function Browse({ namespace, topic, query }) {
       <button type="submit" class="primary">Show</button>
       <${Choice} label="Payload" value=${as} onChange=${setAs} options=${FORMATS} />
     </form>
-    ${as === "avro" && html`<label class="field"><span>Avro schema of the payloads, in JSON; container files carry theirs</span>
-      <textarea value=${pasted} spellcheck=${false} onInput=${(event) => setPasted(event.target.value)} /></label>
+    ${as === "avro" && html`<div class="field"><label for="schema">Avro schema of the payloads, in JSON; container files carry theirs</label>
+      <textarea id="schema" value=${pasted} spellcheck=${false} onInput=${(event) => setPasted(event.target.value)} /></div>
       ${schema.wrong && html`<p class="refusal" role="status">${schema.wrong}</p>`}`}
     <${Found} key=${`${place.from} ${place.value}`} at=${at} namespace=${namespace} topic=${topic} place=${place} shown=${shownAs} />`;
 }
@@ -171,6 +171,7 @@ async function search(at, wanted, signal, setFound, setState) {
   try {
     const stats = await call("GET", `${at}/stats`, { signal });
     const all = stats.upcomingOffset - stats.earliestOffset;
+    setState((was) => ({ ...was, all }));
     let body = { startFrom: null, limit: SCANNED, generation: stats.generation };
     let found = [];
     for (;;) {

@@ -1,0 +1,158 @@
+"""All topics, and one of them: what holds it, and what may be done with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from oncelog_service.service import Service
+from tests.console.browsing import IN_A_BROWSER, assert_accessible
+from tests.rest.talk import Calls, Topic
+from tests.world.service import RunningService, running_service
+
+pytestmark = IN_A_BROWSER
+
+Show = Callable[..., Page]
+
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Iterator[RunningService]:
+    async def fill(service: Service) -> None:
+        for at in range(0, MANY, 500):
+            await asyncio.gather(*(service.topics.create("crowd", f"t{each:05}", {}) for each in range(at, at + 500)))
+
+    with running_service() as running:
+        running.on_loop(fill)
+        yield running
+
+
+def test_ten_thousand_topics_are_paged_filtered_and_sorted(crowded: RunningService, show: Show) -> None:
+    asked: list[str] = []
+    page = show("overview", url=crowded.url)
+    page.on("request", lambda request: asked.append(request.url))
+    page.get_by_role("link", name="Topics", exact=True).click()
+    region = page.get_by_role("region", name=f"Topics ({MANY:,})")
+    rows = region.get_by_role("rowheader")
+    expect(rows).to_have_count(50)
+    expect(rows.first).to_have_text("crowd/t00000")
+    region.get_by_role("button", name="Next").click()
+    expect(rows.first).to_have_text("crowd/t00050")
+    region.get_by_role("button", name="Topic", exact=True).click()
+    region.get_by_role("button", name="Topic", exact=True).click()
+    expect(region.get_by_role("columnheader", name="Topic")).to_have_attribute("aria-sort", "descending")
+    page.keyboard.press("/")
+    page.keyboard.type("t0412")
+    found = page.get_by_role("region", name=f"Topics (10 of {MANY:,})").get_by_role("rowheader")
+    expect(found).to_have_count(10)
+    expect(found.first).to_have_text("crowd/t04120")
+    assert len([each for each in asked if each.endswith("/stats")]) <= 250, "only of rows that are seen"
+    assert_accessible(page)
+
+
+def test_a_topic_is_created_with_properties_and_refused_where_they_are_wrong(calls: Calls, show: Show) -> None:
+    page = show("topics")
+    page.get_by_role("button", name="Create a topic").click()
+    dialog = page.get_by_role("dialog", name="Create a topic")
+    expect(dialog.get_by_role("button", name="Create")).to_be_disabled()
+    dialog.get_by_label("Name", exact=True).fill("made")
+    dialog.get_by_label("ttl").fill("soon")
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("ttl")
+    dialog.get_by_label("ttl").fill("3600")
+    dialog.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Topics default/made")
+    assert calls.good("GET", "/v1/namespaces/default/topics/made")["properties"]["ttl"] == "3600"
+    expect(page.get_by_text("The topic is there.")).to_be_visible()
+
+
+def test_a_topic_is_deleted_by_who_types_its_name(calls: Calls, show: Show, service: RunningService) -> None:
+    Topic(service.url, "doomed").publish("one")
+    page = show("topics/default/doomed")
+    page.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog", name="Delete default/doomed?")
+    assert_accessible(page)
+    dialog.get_by_label("Type doomed to go on").fill("doome")
+    expect(dialog.get_by_role("button", name="Delete")).to_be_disabled()
+    dialog.get_by_role("button", name="Cancel").click()
+    assert "doomed" in calls.good("GET", "/v1/namespaces/default/topics")
+    page.get_by_role("button", name="Delete").click()
+    dialog.get_by_label("Type doomed to go on").fill("doomed")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Topics")
+    assert "doomed" not in calls.good("GET", "/v1/namespaces/default/topics")
+
+
+def test_a_topic_is_trimmed_to_an_offset_or_a_time(show: Show, service: RunningService) -> None:
+    topic = Topic(service.url, "long")
+    topic.send("p", *range(9))
+    page = show("topics/default/long")
+    expect(page.get_by_role("region", name="Log")).to_contain_text("Offsets9")
+    page.get_by_role("button", name="Trim").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Type long to go on").fill("long")
+    dialog.get_by_label("Offset, or time").fill("soon")
+    dialog.get_by_role("button", name="Trim").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("soon is no whole number")
+    dialog.get_by_label("Offset, or time").fill("4")
+    dialog.get_by_role("button", name="Trim").click()
+    expect(page.get_by_role("region", name="Log")).to_contain_text("From4")
+    assert topic.stats()["earliestOffset"] == 4
+    page.get_by_role("button", name="Trim").click()
+    dialog.get_by_label("Everything before").select_option("a time")
+    dialog.get_by_label("Offset, or time").fill("2999-12-31 23:59")
+    dialog.get_by_label("Type long to go on").fill("long")
+    dialog.get_by_role("button", name="Trim").click()
+    expect(page.get_by_role("region", name="Log")).to_contain_text("From9")
+
+
+def test_properties_are_replaced(calls: Calls, show: Show, service: RunningService) -> None:
+    Topic(service.url, "changing", ttl="60")
+    page = show("topics/default/changing")
+    expect(page.get_by_role("region", name="Properties")).to_contain_text("ttl60")
+    page.get_by_role("button", name="Change").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("ttl")).to_have_value("60")
+    dialog.get_by_label("ttl").fill("7200")
+    dialog.get_by_label("transactional").fill("only")
+    dialog.get_by_role("button", name="Replace").click()
+    expect(page.get_by_role("region", name="Properties")).to_contain_text("transactionalonly")
+    found = calls.good("GET", "/v1/namespaces/default/topics/changing")["properties"]
+    assert (found["ttl"], found["transactional"]) == ("7200", "only")
+
+
+def test_what_holds_a_topic_is_said_with_its_whole_write_pointer(calls: Calls, show: Show, service: RunningService) -> None:
+    topic = Topic(service.url, "standing")
+    topic.send("p", 0, 1)
+    pointer = calls.good("POST", "/v1/transactions", json={"type": "long"})["writePointer"]
+    topic.publish_under(pointer, "undecided")
+    assert pointer > 2**53, "a number that JavaScript cannot hold"
+    page = show("topics/default/standing")
+    held = page.get_by_role("region", name="What holds it")
+    expect(held).to_contain_text(f"Nothing is consumed from offset 2 on until write pointer {pointer} is ended")
+    expect(held.get_by_role("cell", name="in progress")).to_be_visible()
+    expect(page.get_by_role("region", name="Stable")).to_contain_text("Stable up to2")
+    assert_accessible(page)
+    calls.good("POST", f"/v1/transactions/{pointer}/abort", json={})
+    expect(held).to_contain_text("every message is decided")
+
+
+def test_a_write_pointer_of_another_service_is_ended_here(show: Show) -> None:
+    with running_service(foreign_write_pointers=True) as service:
+        topic = Topic(service.url, "foreign")
+        pointer = (time.time_ns() // 1_000_000 - 5_000) * 1_000_000 + 1  # as one that was handed out elsewhere just now
+        topic.publish_under(pointer, "theirs")
+        page = show("topics/default/foreign", url=service.url)
+        held = page.get_by_role("region", name="What holds it")
+        expect(held).to_contain_text("not known here")
+        held.get_by_role("button", name="Commit").click()
+        dialog = page.get_by_role("dialog", name=f"Commit {pointer} on this topic?")
+        dialog.get_by_role("button", name="Commit").click()
+        expect(held).to_contain_text("every message is decided")
+        assert topic.good("GET", "/held") == []
+        assert topic.good("GET", "/rows")[0]["state"] == "committed"
