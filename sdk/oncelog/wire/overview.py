@@ -48,16 +48,16 @@ class Alarms(Resource):
 
 
 class Rates(Resource):
-    """What went through in a second, on the average since the sample before; None: it is not counted."""
+    """What went through in a second, on the average since the sample before; None: there was none before."""
 
     messages_in: float | None = None
     """Stored, for good or under a write pointer."""
     bytes_in: float | None = None
-    """Of their payloads."""
+    """Payloads, keys and properties."""
     messages_out: float | None = None
     """Handed to readers and consumers."""
     bytes_out: float | None = None
-    """Of their payloads."""
+    """Of the answers that had them."""
     duplicates: float | None = None
     """Messages refused as duplicates."""
 
@@ -68,7 +68,7 @@ class Sample(Rates):
     number: int
     """One more than that of the sample before."""
     at_ms: int
-    writes: float = 0
+    writes: float | None = None
     """Synced writes a second."""
     sync_p50_ms: float | None = None
     """How long these took; None: there was none."""

@@ -40,6 +40,10 @@ class Tally:
     """Requests refused as ``producer_fenced``."""
     gaps: int = 0
     """Requests refused as ``sequence_gap``."""
+    delivered: int = 0
+    """Messages that were handed to readers and consumers."""
+    delivered_bytes: int = 0
+    """Of the answers that had them."""
 
     def add(self, other: Tally, times: int = 1) -> None:
         """Adds another one so many times; -1: takes it away."""
@@ -48,6 +52,8 @@ class Tally:
         self.duplicates += times * other.duplicates
         self.fenced += times * other.fenced
         self.gaps += times * other.gaps
+        self.delivered += times * other.delivered
+        self.delivered_bytes += times * other.delivered_bytes
 
     def without(self, others: Iterable[Tally]) -> Tally:
         """Returns what is left of it."""
@@ -88,6 +94,13 @@ class TopicCounts:
         """Notes so many duplicates."""
         self.own.duplicates += messages
         self._all.duplicates += messages
+
+    def handed_out(self, messages: int, size: int) -> None:
+        """Notes so many messages, in an answer of so many bytes."""
+        self.own.delivered += messages
+        self.own.delivered_bytes += size
+        self._all.delivered += messages
+        self._all.delivered_bytes += size
 
     def fenced(self) -> None:
         """Notes a request under an epoch of before."""

@@ -20,6 +20,8 @@ COUNTED: Sequence[Measure[Tally]] = (
     Measure(COUNTER, "topic_messages", "Messages stored on a topic", lambda it: it.messages),
     Measure(COUNTER, "topic_bytes", "Bytes of payloads, keys and properties that a topic has taken in", lambda it: it.bytes),
     Measure(COUNTER, "topic_duplicates", "Messages of a topic refused as duplicates", lambda it: it.duplicates),
+    Measure(COUNTER, "topic_delivered", "Messages handed to readers and consumers", lambda it: it.delivered),
+    Measure(COUNTER, "topic_delivered_bytes", "Bytes of the answers that had them", lambda it: it.delivered_bytes),
     Measure(COUNTER, "topic_fenced", "Requests of producers that a newer one has fenced", lambda it: it.fenced),
     Measure(COUNTER, "topic_sequence_gaps", "Requests that left sequence ids out where that is refused", lambda it: it.gaps),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from oncelog.wire.overview import Sample
@@ -14,37 +14,21 @@ KEPT = 360
 
 
 class Totals(NamedTuple):
-    """What was counted of one thing so far; None: nobody counts it."""
+    """What was counted of one thing so far."""
 
-    messages_in: int | None = None
-    bytes_in: int | None = None
-    messages_out: int | None = None
-    bytes_out: int | None = None
-    duplicates: int | None = None
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    duplicates: int = 0
 
     def since(self, before: Totals) -> Totals:
         """What was counted since then. What has begun anew meanwhile counts from its beginning."""
-        return Totals(*(_since(one, other) for one, other in zip(before, self, strict=True)))
+        return Totals(*(now - then if now >= then else now for then, now in zip(before, self, strict=True)))
 
     def rates(self, seconds: float) -> dict[str, float | None]:
-        """These in each of so many seconds, by the names of :class:`oncelog.wire.overview.Rates`."""
-        return {name: None if each is None else round(each / seconds, 3) for name, each in self._asdict().items()}
-
-
-def _since(before: int | None, now: int | None) -> int | None:
-    if now is None:
-        return None
-    return now if before is None or now < before else now - before
-
-
-def added(each: Iterable[Totals]) -> Totals:
-    """The sums; of what nobody counts there is none."""
-    sums: list[int | None] = [None] * len(Totals._fields)
-    for totals in each:
-        for at, value in enumerate(totals):
-            if value is not None:
-                sums[at] = (sums[at] or 0) + value
-    return Totals(*sums)
+        """These in each of so many seconds, by the names of :class:`oncelog.wire.overview.Rates`; 0 seconds: nobody knows."""
+        return {name: round(each / seconds, 3) if seconds else None for name, each in self._asdict().items()}
 
 
 def part(values: Sequence[float], of_them: float) -> float | None:
@@ -88,6 +72,6 @@ def busiest(activity: Mapping[tuple[str, str], Totals], most: int) -> list[tuple
 
     def weight(name: tuple[str, str]) -> tuple[int, tuple[str, str]]:
         each = activity[name]
-        return -((each.messages_in or 0) + (each.messages_out or 0)), name
+        return -(each.messages_in + each.messages_out + each.duplicates), name
 
     return sorted(activity, key=weight)[:most]

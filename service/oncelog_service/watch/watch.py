@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import isinf
+from typing import NamedTuple
 
 import oncelog
 from oncelog.errors import NotServedHere, NotSupported, StorageUnavailable
 from oncelog.wire.overview import Alarm, Overview, Sample, TopicActivity
+from oncelog_service.counting.topics import Tally
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.service import Service
@@ -25,13 +28,37 @@ from oncelog_service.watch.facts import Thresholds
 from oncelog_service.watch.gather import Edge, Published, gather, open_logs
 from oncelog_service.watch.refusals import Refusals
 from oncelog_service.watch.rules import alarms
-from oncelog_service.watch.samples import EVERY_SECONDS, Samples, Totals, added, busiest, part
+from oncelog_service.watch.samples import EVERY_SECONDS, Samples, Totals, busiest, part
 
 _FRESH_SECONDS = 1.0
 """So long what was judged is answered again."""
 _BUSIEST = 20
-_COUNTED = Totals(messages_in=0, duplicates=0)
-"""What is counted, also where there is no topic."""
+
+
+class _Counted(NamedTuple):
+    """What was counted so far, at one moment."""
+
+    at: float
+    all: Totals
+    writes: int
+    cpu: float
+    topics: Mapping[TopicName, Totals]
+    """What is counted of one may begin anew when it is opened anew."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The open topics, as each was when it was looked at."""
+
+    totals: dict[TopicName, Totals] = field(default_factory=dict)
+    lags: dict[TopicName, int] = field(default_factory=dict)
+    held: set[TopicName] = field(default_factory=set)
+
+    def add(self, name: TopicName, log: TopicLog) -> None:
+        self.totals[name] = _totals(log.topic.counts.own)
+        self.lags[name] = log.subscriptions.largest_lag
+        if log.ranges.held_from is not None:
+            self.held.add(name)
 
 
 class Watch:
@@ -50,9 +77,8 @@ class Watch:
         self._judged: tuple[float, list[Alarm]] | None = None
         self._published: Published = {}
         self._sampled = Arrivals()
-        self._counted: dict[TopicName, tuple[TopicLog, Totals]] = {}
-        self._at: tuple[float, int, float] | None = None
-        """When the newest sample was taken, the writes and the processor's seconds at that moment."""
+        self._last: _Counted | None = None
+        """What was counted when the newest sample was taken."""
         self._topics: list[TopicActivity] = []
         self._released = False
 
@@ -101,61 +127,54 @@ class Watch:
 
     async def sample(self) -> None:
         """Takes a sample now."""
-        service = self._service
-        now = service.clock.monotonic()
-        before = self._at
-        seconds = max(now - before[0], 0.001) if before is not None else 0.0
-        since: dict[TopicName, Totals] = {}
-        lags: dict[TopicName, int] = {}
-        held: set[TopicName] = set()
-        writes, syncs = 0, list[float]()
-        counted: dict[TopicName, tuple[TopicLog, Totals]] = {}
+        service, before = self._service, self._last
+        seen = _Seen()
         with suppress(StorageUnavailable):
             async for name, log in open_logs(service):
-                totals = Totals(messages_in=log.stored, duplicates=log.refused)
-                last = self._counted.get(name)
-                counted[name] = log, totals
-                since[name] = totals.since(last[1] if last is not None and last[0] is log else Totals())
-                lags[name] = log.subscriptions.largest_lag
-                if log.ranges.held_from is not None:
-                    held.add(name)
-            writes, syncs = service.counts.group.count, service.writer.take_times()
-        self._counted = counted
-        cpu = _cpu_seconds()
-        began_anew = before is None or writes < before[1]
-        rates = added([_COUNTED, *since.values()]).rates(seconds) if seconds else {}
-        self._at = now, writes, cpu
-        transactions, atomic = self._in_progress()
+                seen.add(name, log)
+        counts = service.counts
+        now = _Counted(service.clock.monotonic(), _totals(counts.topics.all), counts.sync.count, _cpu_seconds(), seen.totals)
+        seconds = 0.0 if before is None else max(now.at - before.at, 0.001)
+        known = {} if before is None else before.topics
+        since = {name: each.since(known.get(name, Totals())) for name, each in seen.totals.items()}
+        # Of one that was closed it is still counted, if it has a series: opened again it would seem to have come all at once.
+        closed = {name: each for name, each in known.items() if name not in seen.totals and counts.topics.find(name)}
+        self._last = now._replace(topics={**closed, **seen.totals})
         self._topics = [
             TopicActivity(
-                namespace=name[0],
-                name=name[1],
-                lag=lags[name],
-                held=name in held,
-                **(since[name].rates(seconds) if seconds else {}),
+                namespace=name[0], name=name[1], lag=seen.lags[name], held=name in seen.held, **since[name].rates(seconds)
             )
             for name in busiest(since, _BUSIEST)
         ]
+        syncs = self._take_times()
+        transactions, atomic = self._in_progress()
+        rates = (now.all.since(before.all) if before is not None else Totals()).rates(seconds)
         self.samples.add(
             Sample(
                 number=self.samples.next_number,
                 at_ms=service.clock.now_ms(),
-                writes=0 if began_anew or before is None else round((writes - before[1]) / seconds, 3),
+                writes=None if before is None else round((now.writes - before.writes) / seconds, 3),
                 sync_p50_ms=_ms(part(syncs, 0.5)),
                 sync_p99_ms=_ms(part(syncs, 0.99)),
                 connections=service.traffic.connections,
-                open_topics=len(counted),
+                open_topics=len(seen.totals),
                 transactions=transactions,
                 atomic_commits=atomic,
-                held_topics=len(held),
-                largest_lag=max(lags.values(), default=0),
+                held_topics=len(seen.held),
+                largest_lag=max(seen.lags.values(), default=0),
                 disk_free_bytes=None if isinf(service.room.free) else int(service.room.free),
                 memory_bytes=_memory_bytes(),
-                cpu=None if before is None else round((cpu - before[2]) / seconds, 3),
+                cpu=None if before is None else round((now.cpu - before.cpu) / seconds, 3),
                 **rates,
             )
         )
         self._sampled.wake()
+
+    def _take_times(self) -> list[float]:
+        try:
+            return self._service.writer.take_times()
+        except StorageUnavailable:
+            return []
 
     def _in_progress(self) -> tuple[int | None, int | None]:
         transactions = atomic = None
@@ -203,6 +222,10 @@ class Watch:
         """Tells callers that wait to go, before a stop."""
         self._released = True
         self._sampled.wake()
+
+
+def _totals(tally: Tally) -> Totals:
+    return Totals(tally.messages, tally.bytes, tally.delivered, tally.delivered_bytes, tally.duplicates)
 
 
 def _where(store: str) -> str:

@@ -39,7 +39,19 @@ _SLICES = 100
 class Polls:
     """Finds where polls begin, and puts their pages together. Works on the event loop that owns the topic."""
 
-    __slots__ = ("_cache", "_clock", "_expiry", "_fold", "_limits", "_prefix", "_store", "_took", "_topic", "_transaction")
+    __slots__ = (
+        "_cache",
+        "_clock",
+        "_counts",
+        "_expiry",
+        "_fold",
+        "_limits",
+        "_prefix",
+        "_store",
+        "_took",
+        "_topic",
+        "_transaction",
+    )
 
     def __init__(self, topic: OpenTopic, expiry: Expiry) -> None:
         self._topic = topic
@@ -50,6 +62,7 @@ class Polls:
         self._fold = topic.dedup.fold
         self._cache = topic.cache
         self._took = topic.writer.counts.page
+        self._counts = topic.counts
         self._expiry = expiry
         self._transaction: tuple[bytes, Transaction] | None = None
 
@@ -165,6 +178,8 @@ class Polls:
             await asyncio.sleep(0)
             self._topic.check_open()
         self._took.observe(perf_counter() - began)
+        if delivered:
+            self._counts.handed_out(delivered, sum(map(len, messages)))
         return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0)
 
     async def _slice(

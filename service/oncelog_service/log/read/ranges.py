@@ -116,11 +116,12 @@ class Ranges:
             living.judgements,
             expired_at,
         )
-        encoded = await self._scans.read(_encoded_columns, self._store, self._prefix, wanted)
+        encoded, messages = await self._scans.read(_encoded_columns, self._store, self._prefix, wanted)
         if refuse_expired:
             self._check(first, upto, generation, limit, max_bytes)  # what was deleted while it was read may be left out
         if expired_at:
             await self._expiry.passed_over(max(expired_at), self.last_stable_id)
+        self._topic.counts.handed_out(messages, len(encoded))
         return encoded
 
     async def _check_nothing_lost(self, first: int, upto: int, living: Living) -> None:
@@ -159,8 +160,10 @@ class Ranges:
             )
 
 
-def _encoded_columns(store: Store, prefix: bytes, wanted: Range) -> bytes:
-    return encode_message_columns(read_columns(store, prefix, wanted))
+def _encoded_columns(store: Store, prefix: bytes, wanted: Range) -> tuple[bytes, int]:
+    """The columns, and how many messages they have."""
+    found = read_columns(store, prefix, wanted)
+    return encode_message_columns(found), found.messages
 
 
 async def wait_for_more(topics: Mapping[str, tuple[Ranges, TopicAsked]], wait_ms: int, clock: Clock) -> None:
