@@ -16,10 +16,11 @@ from threading import Lock
 import pytest
 
 from oncelog_service.storage.backup import archive as archive_module
-from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamaged, BackupError
+from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamaged, BackupError, BackupHasNoRoom
 from oncelog_service.storage.backup.layout import check_whole, lay_out
 from oncelog_service.storage.backup.restoring import Restoring, check_position
 from oncelog_service.storage.backup.taking import Progress, take
+from oncelog_service.storage.files import directory
 from oncelog_service.storage.files.directory import sync_directory
 from oncelog_service.storage.files.leveldb_manifest import version_of
 from oncelog_service.storage.files.leveldb_staged import staged_leveldb
@@ -336,7 +337,7 @@ class Lacking:
         self._inner, self._suffix = inner, suffix
 
     @contextmanager
-    def staged(self) -> Iterator[Staged]:
+    def staged(self, least_free: int = 0) -> Iterator[Staged]:
         held = self._inner.staged()
         assert held is not None
         with held as whole:
@@ -546,6 +547,42 @@ def test_a_full_disk_ends_a_backup_and_leaves_those_before(tmp_path: Path, store
     done = subprocess.run([*command, "--json"], capture_output=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done
     assert archive.newest().number == 2
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_a_backup_leaves_what_is_to_stay_free_or_ends_and_takes_away_what_it_brought(
+    left: int, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``left``: pieces that are written before others fill the disk. What an earlier backup has brought needs no room."""
+    floor = 10**12
+    archive = Archive(tmp_path / "archive", floor)
+    free = [10**13]
+    monkeypatch.setattr(directory, "free_bytes", lambda path: free[0])
+    put(store, 0, 5_000)
+    merged(store)
+    first = backup(archive, store)
+    put(store, 5_000, 5_000)
+    before = {each: each.stat().st_size for each in archive.path.rglob("*")}
+    asked = 0
+
+    def fewer(path: Path) -> int:
+        nonlocal asked
+        asked += 1
+        return floor + 2 * first.bytes if asked <= 1 + left else floor - 1
+
+    monkeypatch.setattr(directory, "free_bytes", fewer)
+    with pytest.raises(BackupHasNoRoom, match="min_free_bytes"):
+        backup(archive, store)
+    assert asked == 2 + left
+    assert {each: each.stat().st_size for each in archive.path.rglob("*")} == before
+    merged(store)
+    monkeypatch.setattr(directory, "free_bytes", lambda path: free[0])
+    backup(archive, store)
+    free[0] = floor + first.bytes // 2
+    assert backup(archive, store).number == 3, "nearly all of it is there"
+    free[0] = floor + 1
+    with pytest.raises(BackupHasNoRoom):
+        backup(archive, store)
 
 
 @pytest.mark.parametrize("files", [3, *(pytest.param(each, marks=pytest.mark.wide) for each in (0, 1, 6))])

@@ -358,6 +358,31 @@ def test_a_transaction_larger_than_what_is_left_is_rolled_back_and_a_part_of_the
         assert free_on(disk) > floor // 2, "the store gave back what the rows were before"
 
 
+@pytest.mark.parametrize("kind", ["leveldb", "sqlite"])
+def test_a_backup_ends_before_it_takes_the_last_of_a_disk(tmp_path: Path, kind: str) -> None:
+    floor = 16 * MIB
+    with ExitStack() as ends:
+        disk = ends.enter_context(small_disk(tmp_path / "small", 64))
+        own = f"{kind}://{tmp_path}/data"
+        service = ends.enter_context(running_service(store=own, min_free_bytes=floor, backup_root=disk))
+        client = ends.enter_context(Client(service.url, retry=0))
+        topic = Topic(service.url)
+        for number in range(150):
+            done(topic.publish(PAYLOAD, producer="p", sequenceIds=[number]))
+        with (disk / "ballast").open("wb") as ballast:
+            ballast.write(bytes(25 * MIB))
+        refused = requests.post(service.url + "/v1/backup", json={"directory": "b"}, timeout=TIMEOUT)
+        assert_full(refused)
+        with pytest.raises(errors.DiskFull, match="min_free_bytes"):
+            list(client.backup("b"))
+        assert free_on(disk) > 38 * MIB, "nothing of it is left"
+        done(topic.publish(PAYLOAD, producer="p", sequenceIds=[150]))
+        (disk / "ballast").unlink()
+        *_, backup = client.backup("b")
+        assert backup.number == 1
+        assert floor < free_on(disk) < 36 * MIB
+
+
 def test_others_that_fill_the_disk_to_the_last_byte_are_survived_too(tmp_path: Path) -> None:
     """Then a write fails, and the store is reopened once it can be: below the floor it still refuses, and says that."""
     with small_disk(tmp_path / "small", 128) as disk:

@@ -162,7 +162,7 @@ class AsyncApi(TokenCalls):
         Leaving it early ends the backup: then there is none. ``directory``: below the service's ``backup_root``.
 
         Raises NotSupported: it makes no backups, or has none to make; InvalidRequest: the directory is not below; BackupFailed;
-        InvalidResponse if the answer ends before it.
+        DiskFull: its disk has too little room; InvalidResponse if the answer ends before it.
         """
         body = json.dumps({"directory": directory}).encode()
         line = b"{}"

@@ -387,7 +387,8 @@ ROUTES = (
         right=Right.OPERATE, audited=True,
     ),
     Route(
-        "POST", "/v1/backup", backups.take_, "Back the store up while it is served", (errors.NotSupported, errors.BackupFailed),
+        "POST", "/v1/backup", backups.take_, "Back the store up while it is served",
+        (errors.NotSupported, errors.BackupFailed, errors.DiskFull),
         gives={NDJSON: Backup}, reads=True, right=Right.OPERATE, audited=True,
     ),
     *TOKEN_ROUTES,

@@ -94,7 +94,7 @@ class MemoryStore:
     def lease_table(self) -> None:
         return None
 
-    def staged(self) -> None:
+    def staged(self, least_free: int = 0) -> None:
         return None
 
     def close(self) -> None:

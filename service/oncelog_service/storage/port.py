@@ -326,9 +326,10 @@ class Store(Protocol):
         """Returns the table of leases of a store that several processes share; None: one process has it."""
         ...
 
-    def staged(self) -> AbstractContextManager[Staged] | None:
+    def staged(self, least_free: int = 0) -> AbstractContextManager[Staged] | None:
         """Holds the files of the store as they are between two writes, on any thread, while others read and write; None: it does
-        not lie in files. The context raises StoreError and OSError as it begins."""
+        not lie in files. What is copied for it leaves ``least_free`` bytes of the disk free. The context raises StoreError and
+        OSError as it begins."""
         ...
 
     def close(self) -> None:

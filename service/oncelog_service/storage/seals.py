@@ -76,8 +76,8 @@ class SealedStore:
     def lease_table(self) -> LeaseTable | None:
         return self.inner.lease_table()
 
-    def staged(self) -> AbstractContextManager[Staged] | None:
-        return self.inner.staged()
+    def staged(self, least_free: int = 0) -> AbstractContextManager[Staged] | None:
+        return self.inner.staged(least_free)
 
     def close(self) -> None:
         self.inner.close()

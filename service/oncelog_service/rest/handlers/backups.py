@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pydantic import ConfigDict
 
-from oncelog.errors import BackupFailed, InvalidRequest, NotSupported
+from oncelog.errors import BackupFailed, DiskFull, InvalidRequest, NotSupported
 from oncelog.wire import models
 from oncelog.wire.media import NDJSON
 from oncelog_service.reading import read
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.routes import Call
-from oncelog_service.storage.backup.archive import Archive, Backup, BackupError
+from oncelog_service.storage.backup.archive import Archive, Backup, BackupError, BackupHasNoRoom
 from oncelog_service.storage.backup.taking import Progress, take
 from oncelog_service.transactions.store_id import find_store_id
 
@@ -40,7 +40,7 @@ async def take_(call: Call, asked: TakeBackup) -> Answer:
 
     Lines of JSON: `{"bytes": n, "of": m}` while it copies, and the backup as the last line, or `{"problem": …}`. Only a last line
     with `position` is a backup: a body that ends without one was cut off, and there is none. It ends, without a backup, when its
-    client hangs up.
+    client hangs up, and with 507 `disk_full`, at once or on the way, where less than `min_free_bytes` of its disk would be left.
     """
     service = call.service
     where = _below(service.settings.backup_root, asked.directory)
@@ -48,7 +48,7 @@ async def take_(call: Call, asked: TakeBackup) -> Answer:
     if store.staged() is None:
         raise NotSupported("this store does not lie in files: back it up with the tools of its database")
     store_id = await read(find_store_id, store) or ""
-    steps = take(Archive(where), store, store_id, service.clock.now_ms())
+    steps = take(Archive(where, service.settings.min_free_bytes), store, store_id, service.clock.now_ms())
     first = await _next(call, steps)  # what refuses it at once is answered with a status
     return Answer(_lines(call, where, steps, first), NDJSON)
 
@@ -61,7 +61,7 @@ async def _lines(call: Call, where: Path, steps: _Steps, found: Progress | Backu
             while not (await asyncio.wait([step], timeout=_ALIVE_SECONDS))[0]:
                 yield _line(found._asdict())
             found = step.result()
-    except BackupFailed as error:
+    except (BackupFailed, DiskFull) as error:
         yield _line({"problem": error.to_problem()})
         return
     finally:
@@ -73,6 +73,8 @@ async def _lines(call: Call, where: Path, steps: _Steps, found: Progress | Backu
 async def _next(call: Call, steps: _Steps) -> Progress | Backup:
     try:
         return await call.service.scans.read(next, steps)
+    except BackupHasNoRoom as error:
+        raise DiskFull(f"{error}; make room there, or choose another disk") from error
     except BackupError as error:
         raise BackupFailed(str(error)) from error
 

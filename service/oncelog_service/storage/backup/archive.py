@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oncelog.wire import models
-from oncelog_service.storage.files.directory import locked, make_directory, sync_directory
+from oncelog_service.storage.files.directory import check_room, locked, make_directory, sync_directory
 from oncelog_service.storage.port import StoreError
 
 _VERSION = 1
@@ -37,6 +37,10 @@ _PIECE = 2**20
 
 class BackupError(Exception):
     """It cannot be done, and says why. No backup that was there has been changed."""
+
+
+class BackupHasNoRoom(BackupError):
+    """There is too little room on a disk for it."""
 
 
 class BackupDamaged(BackupError):
@@ -87,8 +91,10 @@ class Backup:
 class Archive:
     """A directory of backups."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, least_free: int = 0) -> None:
+        """``least_free``: bytes of its disk that stay free whatever is brought here."""
         self.path = path
+        self.least_free = least_free
         self.files = path / "files"
         self.notes = path / "backups"
 
@@ -225,12 +231,12 @@ class Archive:
     def bring(self, source: Path, size: int) -> tuple[str, bool]:
         """Copies the first bytes of a file here, synced, unless they are here; returns their SHA-256 and whether they are new.
 
-        Raises OSError; BackupError: the file is shorter.
+        Raises OSError, that of a full disk also where less than :attr:`least_free` would stay; BackupError: the file is shorter.
         """
         part = self.path / _PART
         try:
             with _private(part) as handle:
-                digest = copied(source, size, handle)
+                digest = copied(source, size, handle, self.check_room)
                 os.fsync(handle)
             if self.has(digest, size):
                 return digest, False
@@ -238,6 +244,10 @@ class Archive:
             return digest, True
         finally:
             part.unlink(missing_ok=True)
+
+    def check_room(self, size: int) -> None:
+        """Raises OSError, of a full disk: so many bytes more would leave too little of it free."""
+        check_room(self.path, size, self.least_free)
 
     def forget(self, digest: str) -> None:
         """Deletes a file that no backup names. Raises nothing: what stays goes with older backups."""
@@ -268,8 +278,11 @@ class Archive:
             raise BackupDamaged(f"{source}, which is {file.name}, is damaged: its checksum does not match")
 
 
-def copied(source: Path, size: int, target: int | None) -> str:
-    """Copies the first bytes of a file to an open one, and returns their SHA-256. Raises BackupError: there are not so many."""
+def copied(source: Path, size: int, target: int | None, check: Callable[[int], None] = lambda size: None) -> str:
+    """Copies the first bytes of a file to an open one, and returns their SHA-256. Raises BackupError: there are not so many.
+
+    ``check``: is told of each piece before it is written, and may raise.
+    """
     digest, left = sha256(), size
     with source.open("rb", buffering=0) as file:
         while left:
@@ -278,6 +291,7 @@ def copied(source: Path, size: int, target: int | None) -> str:
                 raise BackupError(f"{source} is shorter than its {size} bytes")
             digest.update(data)
             if target is not None:
+                check(len(data))
                 _write_all(target, data)
             left -= len(data)
     return digest.hexdigest()

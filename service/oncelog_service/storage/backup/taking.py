@@ -13,10 +13,12 @@ What goes wrong before the last step leaves no backup, and takes away what was b
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import errno
+import os
+from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
-from oncelog_service.storage.backup.archive import Archive, BackedUp, Backup, BackupDamaged, BackupError
+from oncelog_service.storage.backup.archive import Archive, BackedUp, Backup, BackupDamaged, BackupError, BackupHasNoRoom
 from oncelog_service.storage.backup.layout import check_whole
 from oncelog_service.storage.port import StagedFile, Store, StoreError
 
@@ -31,16 +33,18 @@ class Progress(NamedTuple):
 def take(archive: Archive, store: Store, store_id: str, taken_ms: int) -> Generator[Progress | Backup]:
     """Takes a backup: yields its progress, and at last the backup. To be closed where it is left early: then there is none.
 
-    Raises BackupError: definite.
+    Raises BackupError: definite; BackupHasNoRoom: the archive's disk, or the store's for a copy beside it, would have less left
+    than :attr:`Archive.least_free`.
     """
     try:
-        staged = store.staged()
+        staged = store.staged(archive.least_free)
         if staged is None:
             raise BackupError("this store does not lie in files; its database has tools for backups")
         with archive.begun_by(store_id), staged as now:
             taking = _Taking(archive, max(archive.numbers(), default=0) + 1)
             try:
                 of, done = sum(file.size for file in now.files), 0
+                archive.check_room(taking.needed(now.files))
                 files = []
                 for file in now.files:
                     files.append(taking.brought(file))
@@ -54,7 +58,8 @@ def take(archive: Archive, store: Store, store_id: str, taken_ms: int) -> Genera
                 raise
         yield backup
     except (StoreError, OSError) as error:
-        raise BackupError(f"no backup was made: {error}") from error
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        raise (BackupHasNoRoom if full else BackupError)(f"no backup was made: {error}") from error
 
 
 class _Taking:
@@ -67,12 +72,22 @@ class _Taking:
         self._new: list[str] = []
         self.new_bytes = 0
 
+    def needed(self, files: Iterable[StagedFile]) -> int:
+        """Counts the bytes that will be written, at the most. Raises OSError."""
+        return sum(file.size for file in files if self._there(file, file.path.stat()) is None)
+
+    def _there(self, file: StagedFile, found: os.stat_result) -> str | None:
+        """Finds the checksum of a file that never changes and that an earlier backup has brought."""
+        if not file.is_fixed:
+            return None
+        digest = self._known.get((file.name, file.size, found.st_mtime_ns, found.st_ino))
+        return digest if digest is not None and self._archive.has(digest, file.size) else None
+
     def brought(self, file: StagedFile) -> BackedUp:
         """Has a file in the archive. Raises BackupError, OSError."""
         found = file.path.stat()
-        seen = (file.name, file.size, found.st_mtime_ns, found.st_ino) if file.is_fixed else None
-        digest = None if seen is None else self._known.get(seen)
-        if digest is None or not self._archive.has(digest, file.size):
+        digest = self._there(file, found)
+        if digest is None:
             digest, new = self._archive.bring(file.path, file.size)
             if new:
                 self._new.append(digest)

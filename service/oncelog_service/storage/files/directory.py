@@ -6,6 +6,7 @@ own whenever they like, on threads of their own; so a process that has a store o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -69,6 +70,13 @@ def free_bytes(path: Path) -> int:
     """Returns how many bytes its file system has for whoever is not its administrator. Raises OSError."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
+
+
+def check_room(path: Path, size: int, least_free: int) -> None:
+    """Raises OSError, of a full disk, where so many bytes more would leave less free than what is to stay; 0: as many as go."""
+    if least_free and (free := free_bytes(path)) - size < least_free:
+        what = f"it has {free} bytes left, of which {least_free} are kept (min_free_bytes), and {size} are needed"
+        raise OSError(errno.ENOSPC, what, str(path))
 
 
 def size_bytes(paths: Iterable[Path]) -> int:

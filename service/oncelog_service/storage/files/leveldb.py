@@ -276,7 +276,7 @@ class LevelDBStore:
     def lease_table(self) -> None:
         return None
 
-    def staged(self) -> AbstractContextManager[Staged]:
+    def staged(self, least_free: int = 0) -> AbstractContextManager[Staged]:
         return staged_leveldb(self._path, self._paused)
 
     @contextmanager

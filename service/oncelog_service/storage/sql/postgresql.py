@@ -166,7 +166,7 @@ class PostgresqlDatabase:
             finally:
                 connection.invalidate()  # its settings are no other's
 
-    def staged(self) -> None:
+    def staged(self, least_free: int = 0) -> None:
         return None
 
     def free_bytes(self) -> None:

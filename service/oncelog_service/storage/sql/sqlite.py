@@ -29,7 +29,15 @@ from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from oncelog_service.storage.files.directory import free_bytes, locked, make_directory, size_bytes, sync_file, sync_with_name
+from oncelog_service.storage.files.directory import (
+    check_room,
+    free_bytes,
+    locked,
+    make_directory,
+    size_bytes,
+    sync_file,
+    sync_with_name,
+)
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
     EndFile,
@@ -264,8 +272,9 @@ class SqliteDatabase:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1_000}")
 
     @contextmanager
-    def staged(self) -> Iterator[Staged]:
+    def staged(self, least_free: int = 0) -> Iterator[Staged]:
         # One step of SQLite's own backup is one state of the database; the writer goes on, into the write-ahead log.
+        check_room(self._path.parent, self._path.stat().st_size, least_free)
         with tempfile.TemporaryDirectory(prefix=self._path.name + _COPY, dir=self._path.parent) as name:
             copy = Path(name) / SQLITE_NAME
             try:

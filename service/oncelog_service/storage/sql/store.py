@@ -95,7 +95,7 @@ class Database(Protocol):
         """Takes away what is left of earlier values of rows. Raises StoreError: it could not."""
         ...
 
-    def staged(self) -> AbstractContextManager[Staged] | None:
+    def staged(self, least_free: int = 0) -> AbstractContextManager[Staged] | None:
         """Does what Store.staged does; None: the database has tools of its own."""
 
     def free_bytes(self) -> int | None:
@@ -235,7 +235,7 @@ class SqlStore:
             if written:
                 self._database.scrub()
 
-    def staged(self) -> AbstractContextManager[Staged] | None:
+    def staged(self, least_free: int = 0) -> AbstractContextManager[Staged] | None:
         return self._database.staged()
 
     def size_bytes(self) -> int:
