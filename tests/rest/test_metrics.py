@@ -69,11 +69,12 @@ def test_what_happens_on_a_topic_is_counted_in_its_series() -> None:
         topic = Topic(service.url)
         topic.send("p", 0, 1, 2, payload="12{}")
         topic.send("p", 1, 2, 3, payload="12{}")
+        topic.send("p", 2, 3, payload="12{}")
         found = Metrics(service)
         for prefix in ("", "topic_"):
             labels = {"namespace": "default", "topic": "t"} if prefix else {}
             assert found.value(f"{prefix}messages_total", **labels) == 4
-            assert found.value(f"{prefix}duplicates_total", **labels) == 2
+            assert found.value(f"{prefix}duplicates_total", **labels) == 2 + 2
             assert found.value(f"{prefix}bytes_total", **labels) == 9 + 9, (
                 "of a request that stores some of it, all that it brought"
             )
@@ -261,6 +262,10 @@ def test_the_age_of_what_no_snapshot_has_grows_until_one_is_written() -> None:
         topic.publish(*"abc")
         until(lambda: Metrics(service).value("unsnapshotted_messages") == 0, "a snapshot is written")
         assert Metrics(service).value("snapshot_age_seconds") == 0
+        clock.advance(9_000)
+        topic.publish("a")
+        clock.advance(2_000)
+        assert Metrics(service).value("snapshot_age_seconds") == 2, "of the message, and not of the snapshot before it"
 
 
 def test_the_bytes_of_the_store_are_those_of_its_files(tmp_path: Path) -> None:

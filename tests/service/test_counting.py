@@ -75,11 +75,23 @@ def test_a_busier_topic_takes_the_place_of_an_idle_one_which_says_its_last() -> 
     assert topics.others.messages == 9 + 41
 
 
+def test_one_that_has_no_more_than_twice_the_traffic_stays_among_the_others() -> None:
+    topics, (a, b) = TopicsCounted(1), names(2)
+    shown, other = topics.of(a), topics.of(b)
+    shown.stored(10)
+    other.stored(15)
+    other.repeated(5)
+    assert series(topics, 0, [a, b]) == {a: 10}
+    shown.repeated(10)
+    other.stored(21)
+    assert series(topics, REVIEW_SECONDS, [a, b]) == {a: 10, b: 0}
+
+
 def test_a_topic_that_is_not_open_any_more_makes_place_for_any_that_has_traffic_and_for_none_without() -> None:
     topics, (a, b) = TopicsCounted(1), names(2)
     gone, come = topics.of(a), topics.of(b)
+    assert series(topics, 0, [b]) == {a: 0}
     gone.stored(1_000)
-    assert series(topics, 0, [b]) == {a: 1_000}
     come.stored(1)
     assert series(topics, REVIEW_SECONDS, [b]) == {a: 1_000, b: 0}
     assert series(topics, 2 * REVIEW_SECONDS, [b]) == {b: 0}
