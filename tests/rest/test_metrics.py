@@ -70,11 +70,15 @@ def test_what_happens_on_a_topic_is_counted_in_its_series() -> None:
         topic.send("p", 0, 1, 2, payload="12{}")
         topic.send("p", 1, 2, 3, payload="12{}")
         topic.send("p", 2, 3, payload="12{}")
+        topic.read(limit=3)
+        topic.read()
         found = Metrics(service)
         for prefix in ("", "topic_"):
             labels = {"namespace": "default", "topic": "t"} if prefix else {}
             assert found.value(f"{prefix}messages_total", **labels) == 4
             assert found.value(f"{prefix}duplicates_total", **labels) == 2 + 2
+            assert found.value(f"{prefix}delivered_total", **labels) == 3 + 4
+            assert found.value(f"{prefix}delivered_bytes_total", **labels) > 7 * 3
             assert found.value(f"{prefix}bytes_total", **labels) == 9 + 9, (
                 "of a request that stores some of it, all that it brought"
             )

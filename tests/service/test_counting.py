@@ -83,7 +83,7 @@ def test_one_that_has_no_more_than_twice_the_traffic_stays_among_the_others() ->
     other.repeated(5)
     assert series(topics, 0, [a, b]) == {a: 10}
     shown.repeated(10)
-    other.stored(21)
+    other.handed_out(21, 1)
     assert series(topics, REVIEW_SECONDS, [a, b]) == {a: 10, b: 0}
 
 

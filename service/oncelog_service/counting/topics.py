@@ -77,8 +77,8 @@ class TopicCounts:
 
     @property
     def traffic(self) -> int:
-        """Messages that came."""
-        return self.own.messages + self.own.duplicates
+        """Messages that came and went."""
+        return self.own.messages + self.own.duplicates + self.own.delivered
 
     def stored(self, messages: int) -> None:
         """Notes that so many are on disk."""

@@ -11,7 +11,6 @@ a new one is recovered; it is never repaired in memory.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -56,7 +55,6 @@ class TopicLog:
 
     # A service may have thousands open, and beyond 30 attributes an object without slots has a dict of 1.6 kB.
     __slots__ = (
-        "_before",
         "_clock",
         "_expectations",
         "_judge",
@@ -125,8 +123,6 @@ class TopicLog:
         self._steady = SteadyClock(topic.clock)
         self._limits = topic.limits
         self._writer = topic.writer
-        self._before = replace(topic.counts.own)
-        """What had been counted of it when it was opened."""
         self.dedup = topic.dedup
         """The maps of its producers, pushed and persisted."""
         self._keys = topic.keys
@@ -141,16 +137,6 @@ class TopicLog:
     def row(self) -> TopicRow:
         """The topic's row, with the properties that hold now."""
         return self.topic.row
-
-    @property
-    def stored(self) -> int:
-        """Messages stored since the topic was opened."""
-        return self.topic.counts.own.messages - self._before.messages
-
-    @property
-    def refused(self) -> int:
-        """Messages answered as duplicates since the topic was opened."""
-        return self.topic.counts.own.duplicates - self._before.duplicates
 
     @property
     def earliest_offset(self) -> int:

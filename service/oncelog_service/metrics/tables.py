@@ -19,6 +19,8 @@ COUNTED: Sequence[Measure[Counts]] = (
     Measure(COUNTER, "messages", "Messages stored", lambda it: it.topics.all.messages),
     Measure(COUNTER, "bytes", "Bytes of payloads, keys and properties taken in", lambda it: it.topics.all.bytes),
     Measure(COUNTER, "duplicates", "Messages refused as duplicates", lambda it: it.topics.all.duplicates),
+    Measure(COUNTER, "delivered", "Messages handed to readers and consumers", lambda it: it.topics.all.delivered),
+    Measure(COUNTER, "delivered_bytes", "Bytes of the answers that had them", lambda it: it.topics.all.delivered_bytes),
     Measure(COUNTER, "replayed", "Messages replayed when topics were opened", lambda it: it.replayed),
     Measure(COUNTER, "transactions_started", "Transactions started", lambda it: it.transactions[Started]),
     Measure(COUNTER, "transactions_committed", "Transactions committed", lambda it: it.transactions[Committed]),
