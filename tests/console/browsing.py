@@ -84,3 +84,10 @@ def assert_accessible(page: Page) -> None:
     page.emulate_media(color_scheme="light")
     assert size is not None
     page.set_viewport_size(size)
+
+
+def sign_in(page: Page, token: str) -> None:
+    """Signs in where the console asks for a token."""
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("navigation", name="Pages").wait_for()

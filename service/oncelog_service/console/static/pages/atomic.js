@@ -134,7 +134,7 @@ function Outcome({ of }) {
 function abort(of, done) {
   ask({
     title: `Abort atomic commit ${of.id}?`, danger: true, action: "Abort",
-    text: `What it has staged is dropped and never seen, and its client cannot commit it any more.${of.owner === null ? "" : ` It is ${of.owner}'s.`}`,
+    text: `What it has staged is dropped and never seen, and its client cannot commit it any more.${of.owner === null ? "" : ` It belongs to ${of.owner}.`}`,
     run: () => call("POST", path`/v1/atomic/${of.id}/abort`), said: "The atomic commit is aborted.", done,
   });
 }

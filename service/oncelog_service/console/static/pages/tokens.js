@@ -20,7 +20,7 @@ export function Page() {
     if (!first) found.reload();
   }, all.length === 0);
   return html`
-    ${made && html`<${Made} of=${made} done=${() => setMade(null)} />`}
+    ${made && html`<${Made} of=${made} done=${() => { setMade(null); found.reload(); }} />`}
     <${Panel} title=${found.data ? `Tokens (${count(all.length)})` : "Tokens"} of=${found}
         actions=${found.data && !made?.first && html`<button type="button" onClick=${create}>Make a token</button>`}>
       ${all.length > 8 && html`<div class="row"><${Field} label="Part of a name or a grant" filter=${true} value=${part} onChange=${setPart} /></div>`}
@@ -61,7 +61,7 @@ function Made({ of, done }) {
     <p><strong>It is shown now and never again:</strong> the service keeps a hash of it alone.</p>
     <pre ref=${place} class="secret" tabindex="0" aria-label="Secret">${of.secret}</pre>
     <p class="actions"><button type="button" class="primary" onClick=${copy}>Copy</button>
-      ${of.first ? html`<button type="button" onClick=${() => signIn(of.secret)}>Sign in with it</button>`
+      ${of.first ? html`<button type="button" onClick=${() => signIn(of.secret).then(done)}>Sign in with it</button>`
         : html`<button type="button" onClick=${done}>I have it</button>`}</p>
     ${of.first && html`<p>From now on every request needs a token: copy this one, then sign in with it.</p>`}<//>`;
 }

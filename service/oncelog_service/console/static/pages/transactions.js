@@ -163,7 +163,7 @@ function Ends({ of, done }) {
 }
 
 const at = (of) => `/v1/transactions/${of.writePointer}`;
-const whose = (of) => (of.owner === null ? "" : ` It is ${of.owner}'s.`);
+const whose = (of) => (of.owner === null ? "" : ` It belongs to ${of.owner}.`);
 const MAY_HAVE = (of) => `It is prepared: the database ${of.resource} decides it, and may have committed. Look there first: ` +
   "if it has, its rows are there and its messages are then lost.";
 
