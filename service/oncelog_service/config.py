@@ -19,6 +19,7 @@ from oncelog.http.credentials import secret_in, shown
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.counting.counts import MOST_TOPICS
 from oncelog_service.log.limits import Limits
+from oncelog_service.logs import Form
 from oncelog_service.sources import HasOrigins, Origin, Sources
 from oncelog_service.storage.open import shown as shown_store
 from oncelog_service.storage.open import store_opener
@@ -170,6 +171,12 @@ class Settings(HasOrigins):
     on SIGHUP."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged: this and what is worse. Read again on SIGHUP."""
+    log_format: Form = "text"
+    """Lines of the log, for people or as JSON."""
+    log_requests: bool = False
+    """Whether each request leaves a line."""
+    slow_request_seconds: float = Field(default=5.0, ge=0)
+    """A request that takes longer leaves a line that says so, not counted what it may wait for messages; 0: none does."""
     alarm_held_seconds: float = Field(default=60.0, gt=0)
     """A topic that a transaction holds back for so long is an alarm."""
     alarm_lag_messages: int = Field(default=1_000, ge=1)

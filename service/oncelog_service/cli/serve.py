@@ -12,7 +12,6 @@ import inspect
 import json
 import logging
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import typer
 
 from oncelog.errors import TopicDamaged
+from oncelog_service import logs
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.session import ERROR, Json, as_command
 from oncelog_service.cli.settings import setting_option, settings_from
@@ -55,13 +55,15 @@ ALONE = (
     "max_transaction_lifetime_seconds",
     "drain_seconds",
     "log_level",
+    "log_format",
+    "log_requests",
+    "slow_request_seconds",
     "header_timeout_seconds",
     "body_timeout_seconds",
 )
 """The settings that a transaction service alone has a use for."""
 
 
-_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 IN_USE = "in use by another process"
 
 
@@ -97,7 +99,7 @@ def tx_serve(as_json: bool, **given: Any) -> None:
 def _run_until_stopped(given: Mapping[str, Any], kind: type[Settings], as_json: bool) -> None:
     """Serve; a reason why it cannot begin is one sentence and exit code 1."""
     settings = settings_from(given, kind)
-    logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr, format=_LINE)
+    logs.begin(settings.log_level, settings.log_format)
     # Until the server listens to signals itself, and again after it, SIGTERM is what Ctrl-C is: the store gets closed.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     detail = _served(settings, given, lambda url: _announce(url, settings, as_json))

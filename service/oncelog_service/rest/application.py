@@ -24,6 +24,7 @@ from oncelog.errors import (
 from oncelog.http.transport import READ_SECONDS
 from oncelog_service.access.audit import NOTHING, Asked
 from oncelog_service.access.grants import EVERYBODY, Principal
+from oncelog_service.logs import Asking
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bearer import bearer_of
 from oncelog_service.rest.bodies import json_answer, read_model
@@ -88,7 +89,9 @@ class Application:
         who = None if principal is EVERYBODY or principal.is_instance else principal.name
         standing = Standing()
         answer = partial(self._answer, route, path, principal, head, standing)
-        return Admitted(answer, route.reads, who, partial(self._note, route, principal, head), times, standing)
+        note = partial(self._note, route, principal, head)
+        asking = Asking(head.request_id, principal.name, path)
+        return Admitted(answer, route.reads, who, note, route.reads or route.waits, asking, times, standing)
 
     def _address_of(self, head: Head) -> tuple[_Address, dict[str, str]]:
         """The address that a head names, and the names in it. Raises NotFound, MethodNotAllowed."""

@@ -10,10 +10,12 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from oncelog.errors import OncelogError, Unauthorized
+from oncelog_service.logs import Asking
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.foreign import CLOSED, CSP, GUARD
 from oncelog_service.traffic import Times
 
+REQUEST_ID = b"x-request-id"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
@@ -38,6 +40,8 @@ class Head(NamedTuple):
     certificate_ends_ms: float = math.inf
     nameless: Unauthorized | None = None
     """Why the certificate that was shown is nobody's."""
+    request_id: str = ""
+    """Under which the log speaks of it; empty: of what could not be read as a request."""
 
     def __repr__(self) -> str:
         return f"<{self.method} {self.path}>"  # the headers hold secrets
@@ -72,6 +76,10 @@ class Admitted(NamedTuple):
     """As one of whose requests it counts; None: of the client's address."""
     refused: Callable[[OncelogError], None] = _unnoted
     """Is told why it is refused all the same, before ``answer`` is asked."""
+    waits: bool = False
+    """It may be held until there is something to answer."""
+    asking: Asking | None = None
+    """What the log says of it."""
     times: Times | None = None
     """Where it counts how long it takes; None: among those that no address has taken."""
     standing: Standing | None = None
@@ -121,6 +129,12 @@ class Exchange:
     """As one of whose requests it is counted, while it is."""
 
     @property
+    def asking(self) -> Asking:
+        """What the log says of it."""
+        asking = None if self.admitted is None else self.admitted.asking
+        return asking or Asking(self.head.request_id, "", {})
+
+    @property
     def asks_to_continue(self) -> bool:
         """It sends its body only when it has been told to."""
         return self.head.header(b"expect").lower() == b"100-continue"
@@ -139,6 +153,9 @@ class Exchange:
         lines += [f"{name}: {value}\r\n" for name, value in answer.headers.items()]
         if isinstance(answer.body, bytes) and answer.status != HTTPStatus.NOT_MODIFIED:  # where it would be that of a 200
             lines.append(f"content-length: {len(answer.body)}\r\n")
+        head = self.head
+        if head.request_id and (answer.status >= HTTPStatus.BAD_REQUEST or REQUEST_ID in head.headers):
+            lines.append(f"x-request-id: {head.request_id}\r\n")
         if not self.keep_alive:
             lines.append("connection: close\r\n")
         if not isinstance(answer.body, bytes):

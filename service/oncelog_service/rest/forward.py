@@ -22,7 +22,7 @@ PROXY = b"proxy"
 ON_BEHALF = b"oncelog-principal"
 """The header in which an instance says for whom it asks, where that one's own credential cannot be passed on: a certificate."""
 _HOPS = 3
-_PASSED_ON = (b"content-type", b"accept")
+_PASSED_ON = (b"content-type", b"accept", b"x-request-id")
 
 
 class Forwarder:

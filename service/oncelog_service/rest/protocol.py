@@ -37,11 +37,13 @@ import httptools
 
 from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout, Unauthorized
 from oncelog_service.config import Settings
+from oncelog_service.logs import asking
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Places, Waits
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
 from oncelog_service.rest.limits import MAX_BEHIND, MAX_HEAD_BYTES, Bodies, head_too_large
+from oncelog_service.rest.request_log import RequestLog
 from oncelog_service.traffic import Traffic
 
 _log = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class Shared:
         self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes, self.traffic)
         self.places = Places(settings.max_connections, settings.max_connections_per_address, self.traffic)
         self.unread = Unread(settings.max_unread_bytes, self.traffic)
+        self.requests = RequestLog(settings)
         self.connections: set[HttpConnection] = set()
         self.told: dict[HttpConnection, None] = {}
         """Those that have no place and are being told so, the oldest first."""
@@ -156,6 +159,7 @@ class Shared:
         """It is answered; its body was there so long ago, and all before it on its connection was answered."""
         times = None if exchange.admitted is None else exchange.admitted.times
         (times or self.traffic.unrouted).took(status, seconds)
+        self.requests.note(exchange, status, seconds)
 
     def tell(self, connection: HttpConnection) -> None:
         """It has no place, and may stay a moment; of too many who may, the one that was told first goes."""
@@ -394,7 +398,7 @@ class HttpConnection(asyncio.Protocol):
         if url.host is not None:  # who names it in the target means that (RFC 9112, 3.2.2)
             headers[_HOST] = _authority(url)
         path = unquote(path) if "%" in path else path
-        shown = self.certificate, self.certificate_ends_ms, self.nameless
+        shown = self.certificate, self.certificate_ends_ms, self.nameless, self._shared.requests.id_of(headers)
         return Head(method, path, url.query or b"", target, headers, self._peer, *shown)
 
     # --- one request after another
@@ -448,6 +452,7 @@ class HttpConnection(asyncio.Protocol):
             if not self._lost:
                 if exchange.waited and exchange.refused is None:
                     self._shared.judge(exchange)
+                asking.set(exchange.asking)
                 began = self._loop.time()
                 answer = await self._outcome(exchange)
                 await self._send(exchange, answer)

@@ -160,6 +160,8 @@ class Route:
     """Media type → type or Avro schema name of the body, where the handler's signature does not say it."""
     gives: Mapping[str, Any] | None = None
     """The same of the answer."""
+    waits: bool = False
+    """It may be held until there is something to answer, as what ``reads`` may."""
     reads: bool = False
     """It looks at much, or waits, and changes nothing: it ends when its client has hung up."""
 

@@ -83,11 +83,11 @@ TRANSACTION_ROUTES = (
     Route(
         "GET", TRANSACTIONS + "/unacknowledged", transactions.unacknowledged, "Wait for ended transactions",
         query={"storeId": "whose participants", "wait": "ms to hold an empty answer"},
-        right=Right.OPERATE,
+        right=Right.OPERATE, waits=True,
     ),
     Route(
         "POST", TRANSACTIONS + "/unacknowledged", transactions.ask_unacknowledged, "Wait for those that one instance serves",
-        right=Right.OPERATE,
+        right=Right.OPERATE, waits=True,
     ),
     Route(
         "GET", TRANSACTION, transactions.show, "Show what became of a transaction", (errors.TransactionNotFound,), query=_FOR,

@@ -1,0 +1,94 @@
+"""Lays the service's log: one line a record, as text or as JSON, with the time and its zone, and with the request it is about.
+
+What is said while a request is answered names that request, who asked, and the topic: :data:`asking` is set where its handler
+begins, and is inherited by what that awaits. It holds some words, never the request itself: a task that lives on keeps no body.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+Form = Literal["text", "json"]
+
+
+class Asking(NamedTuple):
+    """The request that is being answered."""
+
+    request: str
+    """Its id: the client's own (`x-request-id`), else one of this process."""
+    principal: str
+    """Empty: nobody is known to have asked."""
+    path: Mapping[str, str]
+    """The names in its address."""
+
+    def fields(self) -> dict[str, object]:
+        """What a line says of it."""
+        topic = "/".join(self.path[name] for name in ("namespace", "topic") if name in self.path)
+        said = {"request": self.request, "principal": self.principal, "topic": topic}
+        return {name: value for name, value in said.items() if value}
+
+
+asking: ContextVar[Asking | None] = ContextVar("asking", default=None)
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
+"""What ends a line somewhere, or moves a terminal's cursor: a client's words must not look like a line of ours."""
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """What the record says beside its message: of the request it is about, and what it was given as ``extra={"fields": …}``."""
+    found = asking.get()
+    return {**({} if found is None else found.fields()), **getattr(record, "fields", {})}
+
+
+def printable(text: str) -> str:
+    """The text on one line: what would end it, or move a cursor, is written as Python writes it in a string."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class TextLines(logging.Formatter):
+    """`2026-11-24T12:00:00.000+00:00 WARNING oncelog_service.service: what is so [request=… principal=… topic=…]`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Lays one record; a traceback follows on lines of its own, indented."""
+        fields = " ".join(f"{name}={_word(value)}" for name, value in _fields(record).items())
+        behind = f" [{fields}]" if fields else ""
+        line = f"{_time(record)} {record.levelname} {record.name}: {printable(record.getMessage())}{behind}"
+        trace = _trace(self, record)
+        return line if not trace else "\n".join([line, *(f"  {printable(each)}" for each in trace.splitlines())])
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: `time`, `level`, `logger`, `message`; where known `request`, `principal`, `topic`, `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Lays one record."""
+        told = {"time": _time(record), "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        trace = _trace(self, record)
+        return json.dumps({**told, **_fields(record), **({"exception": trace} if trace else {})}, default=str)
+
+
+def _word(value: object) -> str:
+    text = printable(str(value))
+    return json.dumps(text, ensure_ascii=False) if not text or re.search(r'[\s"\[\]=]', text) else text
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    parts = [formatter.formatException(record.exc_info)] if record.exc_info else []
+    return "\n".join([*parts, *([record.stack_info] if record.stack_info else [])])
+
+
+def begin(level: str, form: Form) -> None:
+    """Have the process log to stderr from now on, in this form, this and what is worse. Again: from now on otherwise."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
