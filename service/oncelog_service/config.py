@@ -172,11 +172,12 @@ class Settings(HasOrigins):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged: this and what is worse. Read again on SIGHUP."""
     log_format: Form = "text"
-    """Lines of the log, for people or as JSON."""
+    """Lines of the log, for people or as JSON. Read again on SIGHUP."""
     log_requests: bool = False
-    """Whether each request leaves a line."""
+    """Whether each request leaves a line. Read again on SIGHUP."""
     slow_request_seconds: float = Field(default=5.0, ge=0)
-    """A request that takes longer leaves a line that says so, not counted what it may wait for messages; 0: none does."""
+    """A request that takes longer leaves a line that says so, not counted what it may wait for messages; 0: none does. Read again
+    on SIGHUP."""
     alarm_held_seconds: float = Field(default=60.0, gt=0)
     """A topic that a transaction holds back for so long is an alarm."""
     alarm_lag_messages: int = Field(default=1_000, ge=1)

@@ -105,6 +105,15 @@ def test_a_signal_has_settings_and_secrets_read_again_and_what_cannot_change_sta
         assert found.service.wait(PATIENCE) == 0
 
 
+def test_a_signal_has_the_log_in_another_form_and_all_requests_in_it(tmp_path: Path) -> None:
+    text = 'port = 0\nstore = "memory://"\n'
+    with served(tmp_path, text) as found:
+        found.reload("the settings were read again; none has changed")
+        found.reload('"message": "the settings were read again', text + 'log_format = "json"\nlog_requests = true\n')
+        requests.get(found.url + "/healthz", headers={"x-request-id": "mine"}, timeout=TIMEOUT)
+        until(lambda: '"request": "mine"' in "".join(found.lines))
+
+
 @pytest.mark.parametrize(
     "broken",
     ["port = ", "log_level = 'loud'", "max-messages = 1", "token_file = '/nowhere'", "tls_key = 'x'", None],

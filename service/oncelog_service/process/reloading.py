@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from oncelog_service import logs
 from oncelog_service.background import Background
 from oncelog_service.config import SECRETS, Settings
 from oncelog_service.process.supervisor import Supervisor
@@ -56,6 +57,9 @@ CHANGES: Mapping[str, Callable[[Running, Settings], None]] = {
     "transactions_token": _transactions_token,
     "drain_seconds": lambda running, settings: running.server.pause_for(settings.drain_seconds),
     "log_level": lambda _, settings: set_log_level(settings),
+    "log_format": lambda _, settings: logs.begin(settings.log_level, settings.log_format),
+    "log_requests": lambda running, settings: running.server.say_requests(settings),
+    "slow_request_seconds": lambda running, settings: running.server.say_requests(settings),
 }
 """Setting that may change while the service runs → what has it change."""
 _NAMES_OF_FILES = {f"{name}_file" for name in SECRETS}

@@ -23,11 +23,15 @@ class RequestLog:
     """Of one server."""
 
     def __init__(self, settings: Settings) -> None:
+        self.follow(settings)
+        self._prefix = secrets.token_hex(4)
+        self._numbers = count(1)
+
+    def follow(self, settings: Settings) -> None:
+        """Have these settings hold from now on."""
         self._says_all = settings.log_requests
         self._slow = settings.slow_request_seconds or float("inf")
         self._longest_wait = settings.max_wait_ms / 1000
-        self._prefix = secrets.token_hex(4)
-        self._numbers = count(1)
 
     def id_of(self, headers: Mapping[bytes, bytes]) -> str:
         """The id of the request with these headers. One that does not fit a line of a log is not taken for one."""

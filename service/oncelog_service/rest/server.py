@@ -73,6 +73,10 @@ class Server:
         """Has :meth:`run` end; a second time, without the pause in which load balancers notice."""
         (self._hurried if self._told.is_set() else self._told).set()
 
+    def say_requests(self, settings: Settings) -> None:
+        """Has requests leave lines in the log as these settings say."""
+        self._shared.requests.follow(settings)
+
     def pause_for(self, seconds: float) -> None:
         """Has a stop that begins later pause for so long instead of ``drain_seconds``."""
         self._pause_seconds = seconds
