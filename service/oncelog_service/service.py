@@ -22,6 +22,7 @@ from oncelog_service.background import Background
 from oncelog_service.bounds import room
 from oncelog_service.bounds.quotas import Quotas, Rates
 from oncelog_service.bounds.turns import Turns
+from oncelog_service.bounds.waits import Waits
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leader import Component, Leader
 from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, Lease, Leases, topic_of
@@ -148,6 +149,8 @@ class Service:
         self._opened: _Opened | None = None
         self.cache = RecentMessages(settings.cache_bytes)
         self.scans = Scans()
+        self.waits = Waits(settings.max_inflight_bytes // 4)
+        """What long polls hold."""
         self.room = room.Room(settings.min_free_bytes)
         """On the disk. It outlives the openings of the store, as all does that counts."""
         self.counts = Counts(settings.metrics_topics)

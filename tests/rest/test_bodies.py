@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import select
+import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from oncelog.errors import OncelogError, Overloaded
+from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.transaction import Transaction
 from oncelog_service.rest.exchange import Arriving, Exchange, Head
 from oncelog_service.rest.limits import Bodies, slow_ones
 from oncelog_service.traffic import Traffic
 from tests.patience import until
-from tests.rest.talk import TIMEOUT, Topic, assert_problem, avro_publish, connected, done, head
+from tests.rest.talk import TIMEOUT, Topic, assert_problem, avro_poll, avro_publish, connected, done, head, read_answer
 from tests.rest.test_crowds import assert_told, metric, served
 
 PUBLISH = "/v1/namespaces/default/topics/t/publish"
+POLL = "/v1/namespaces/default/topics/t/poll"
 GRACE = 2.0
 
 
@@ -130,6 +135,37 @@ def test_20_clients_that_stop_in_the_middle_of_a_body_have_nobody_else_refused_f
             done(topic.post("/publish", large, "avro/binary"))
         stack.close()
         until(lambda: metric(service, "oncelog_body_bytes") == 0, "all is given back")
+
+
+def test_polls_that_wait_with_large_transactions_leave_room_for_everybody_else(tmp_path: Path) -> None:
+    """32 of them, of which sixteen would fill the room: those that find none to wait in are told so, and some wait on."""
+    with served(tmp_path, max_inflight_bytes=64 * 2**20, max_wait_ms=600_000) as service, ExitStack() as stack:
+        topic = Topic(service.url)
+        done(topic.publish("there"))
+        much = Transaction(1, 2**62, in_progress=range(2**40, 2**40 + 500_000)).to_bytes()
+        assert 3_900_000 < len(much) < 8 * 2**20
+        body = avro_poll(ONCELOG_AVRO, transaction=much, startOffset=1, wait=600_000)
+        polls = [stack.enter_context(connected(service.url)) for _ in range(32)]
+        for each in polls:
+            each.sendall(head("POST", POLL, f"content-type: {ONCELOG_AVRO}", f"content-length: {len(body)}") + body)
+
+        def refused() -> list[socket.socket]:
+            found: list[socket.socket] = select.select(polls, [], [], 0)[0]
+            return found
+
+        until(lambda: len(refused()) >= 28, "a quarter of the room has place for four")
+        until(lambda: metric(service, "oncelog_body_bytes") <= 16 * 2**20, "the others have given theirs back")
+        assert len(refused()) < 32
+        told = refused()
+        large = avro_publish(b"y" * 6_000_000)
+        for each in told:
+            status, headers, answer = read_answer(each.makefile("rb"))
+            assert (status, headers["retry-after"], b'"overloaded"' in answer) == (503, "1", True)
+        done(topic.poll(startOffset=1, wait=1))
+        for _ in range(5):
+            done(topic.post("/publish", large, "avro/binary"))
+        for each in set(polls) - set(told):
+            assert read_answer(each.makefile("rb"))[0] == 200, "it has waited, and is answered what came"
 
 
 def metric_of_slow(url: str) -> float:

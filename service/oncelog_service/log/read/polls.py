@@ -98,9 +98,13 @@ class Polls:
             left = end - self._clock.monotonic()
             if page.messages or page.undecided or left <= 0:
                 return page
+            if (data := request.transaction) is not None and len(data) > _REMEMBERED_BYTES:
+                transaction = None  # decoded it is ten times as much
             if not await self._arrival(seen, left):
                 end = 0.0
             self._topic.check_open()
+            if transaction is None and data is not None:
+                transaction = await self._decoded(data)
 
     async def _check_nothing_lost(self, start: bytes, offset: int | None, rolled_back: bool) -> None:
         """Raises MessagesExpired where messages behind the start have expired by the topic's ttl. ``offset``: the start's, if it

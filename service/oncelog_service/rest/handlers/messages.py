@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 
+from oncelog.errors import Overloaded
 from oncelog.wire.codec import (
     decode_consume_request,
     decode_publish_request,
@@ -101,18 +103,21 @@ async def poll(call: Call) -> Answer:
     refuses (`messages_expired`) a start behind which messages have expired by the topic's ttl, and says which.
     With a `transaction` (Thrift bytes) the answer holds what it sees, and ends before the first message that is undecided for it;
     without one, everything in the log. In JSON each message of a transaction says its `writePointer` and its `state`.
+    To wait with a large transaction is refused (503 `overloaded`) where many do.
     """
     log = await call.log()
     media = essence(call.content_type)
     request = await decoded(call, decode_consume_request)
     by = call.principal.whose()
-    with call.service.scans.place() as place:
-        if media != JSON:
-            return await page_answer(media, await log.poll(request, ENCODINGS[media], by, place), log.generation)
-        pointers: list[tuple[int, int] | None] = []
-        glance = log.inspection.glance()
-        page = await log.poll(request, noting_pointers(AS_JSON, pointers), by, place)
-        return await page_answer(media, page, log.generation, [_of_transaction(log, glance, each) for each in pointers])
+    pointers: list[tuple[int, int] | None] = []
+    glance = log.inspection.glance() if media == JSON else None
+    encoding = ENCODINGS[media] if glance is None else noting_pointers(AS_JSON, pointers)
+    with call.service.scans.place() as place, call.service.waits.holding(len(call.body)) as may_wait:
+        page = await log.poll(request if may_wait else replace(request, wait=None), encoding, by, place)
+        if not may_wait and request.wait and not (page.delivered or page.undecided):
+            raise Overloaded("nothing has come yet, and polls with large bodies hold as much as they may; try again")
+        more = [_of_transaction(log, glance, each) for each in pointers] if glance is not None else None
+        return await page_answer(media, page, log.generation, more)
 
 
 def check_producer(call: Call, name: str | None) -> None:

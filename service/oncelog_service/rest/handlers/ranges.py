@@ -41,10 +41,12 @@ async def offsets(call: Call, asked: AskOffsets) -> dict[str, TopicOffsets]:
             elsewhere.setdefault(there.url, {})[topic] = about
     if elsewhere and not found and len(elsewhere) == 1:
         raise NotServedHere(url=next(iter(elsewhere)))
-    if not elsewhere:
+    with call.service.waits.holding(len(call.body)) as may_wait:
+        wait = wait if may_wait else 0
+        if elsewhere:
+            return await _everywhere(call, found, elsewhere, wait)
         await wait_for_more(found, wait, call.service.clock)
         return await _here(found)
-    return await _everywhere(call, found, elsewhere, wait)
 
 
 async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, TopicOffsets]:

@@ -104,7 +104,8 @@ async def receive(call: Call, asked: ReceiveMessages) -> Answer:
     """
     log = await call.log()
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
-    with call.service.scans.place() as place:
+    with call.service.scans.place() as place, call.service.waits.holding(len(call.body)) as may_wait:
+        asked = asked if may_wait else asked.model_copy(update={"wait": 0})
         page = await log.subscriptions.receive(call.path["subscription"], asked, ENCODINGS[media], place)
         return await page_answer(media, page, log.generation)
 
