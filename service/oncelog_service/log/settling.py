@@ -187,10 +187,11 @@ class Settling:
             if state == "committed":
                 raise TransactionNotInProgress(f"the transaction {pointer} has committed", write_pointer=pointer, state=state)
             runs = self._runs_between(pointer, first, last)
-            # Of what is not there any more, as an earlier call was broken off behind a part of it, the rows say so themselves.
-            ends = {runs[0].first_id[:ROW_ID_SIZE], runs[-1].last_id[:ROW_ID_SIZE]} if runs else set()
-            over = [end for end in (first, last) if end not in ends]
-            if not over or await read(_are_rolled_back, self._store, self._prefix, pointer, over):
+            over = [first, last]  # what is rolled back already says so itself, …
+            if runs:  # … or the front of it, where an earlier call was broken off
+                over = [] if runs[0].first_id[:ROW_ID_SIZE] == first else [first]
+            whole = not runs or runs[-1].last_id[:ROW_ID_SIZE] == last
+            if whole and (not over or await read(_are_rolled_back, self._store, self._prefix, pointer, over)):
                 await self._roll_back(pointer, runs, still_open=state not in ("aborted", "invalid"))
             else:
                 raise RollbackRefused(
