@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from oncelog.errors import InvalidRequest, TransactionalMismatch
 from oncelog.wire.models import MAX_QUOTA, NamespacePolicies
 from oncelog_service.bounds.quotas import UNLIMITED, Rates
+from oncelog_service.bounds.size import MaxBytes
 from oncelog_service.storage.records import TopicRow
 
 TTL = "ttl"
@@ -25,6 +26,10 @@ CHECK_EXPECTED_OFFSETS = "check.expected.offsets"
 MAX_MESSAGES_PER_SECOND, MAX_BYTES_PER_SECOND = "max.messages.per.second", "max.bytes.per.second"
 """Whole numbers from 1: more is refused for a while; left out, the namespace's policies hold, else there is no limit."""
 
+MAX_BYTES, MAX_BYTES_POLICY = "max.bytes", "max.bytes.policy"
+"""What the messages of a topic may take, a whole number from 1, and whether one that is full refuses more (`refuse`, the default)
+or trims its oldest messages (`trim`); left out, the namespace's policies hold, each by itself."""
+
 TRANSACTIONAL = "transactional"
 """`both` (the default), `only` or `none`: whether messages may be published within transactions, must be, or must not be."""
 
@@ -32,8 +37,9 @@ DEFAULT_TTL = 604_800
 MAX_TTL = 2**31 * 1_000
 """68,000 years: what still fits as milliseconds with room to add a timestamp."""
 
-_SETTABLE = (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, MAX_MESSAGES_PER_SECOND, MAX_BYTES_PER_SECOND)
-_MODES = ("both", "only", "none")
+_QUOTAS = (MAX_MESSAGES_PER_SECOND, MAX_BYTES_PER_SECOND, MAX_BYTES)
+_SETTABLE = (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, *_QUOTAS, MAX_BYTES_POLICY)
+_WORDS = {TRANSACTIONAL: ("both", "only", "none"), MAX_BYTES_POLICY: ("refuse", "trim")}
 
 
 def check_properties(properties: object, generation: int | None = None) -> dict[str, str]:
@@ -72,12 +78,12 @@ def _check_property(name: str, value: str) -> str:
     elif name in (DEDUPLICATION, CHECK_EXPECTED_OFFSETS):
         if value not in ("true", "false"):
             raise InvalidRequest(f"{name} is 'true' or 'false', not {value[:50]!r}")
-    elif name in (MAX_MESSAGES_PER_SECOND, MAX_BYTES_PER_SECOND):
+    elif name in _QUOTAS:
         if not (value.isascii() and value.isdigit() and len(value) <= 15 and 0 < int(value) <= MAX_QUOTA):
             raise InvalidRequest(f"{name} is a whole number from 1 to {MAX_QUOTA}, not {value[:50]!r}")
-    elif name == TRANSACTIONAL:
-        if value not in _MODES:
-            raise InvalidRequest(f"transactional is one of {', '.join(_MODES)}, not {value[:50]!r}")
+    elif name in _WORDS:
+        if value not in _WORDS[name]:
+            raise InvalidRequest(f"{name} is one of {', '.join(_WORDS[name])}, not {value[:50]!r}")
     else:
         near = difflib.get_close_matches(name, _SETTABLE, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -137,3 +143,13 @@ def rates(topic: Mapping[str, str], namespace: NamespacePolicies) -> Rates:
         namespace.max_bytes_per_second if size is None else int(size),
     )
     return UNLIMITED if found == UNLIMITED else found
+
+
+def max_bytes(topic: Mapping[str, str], namespace: NamespacePolicies) -> MaxBytes | None:
+    """What a topic's messages may take, and what becomes of more; None: there is no limit. Topic before namespace, each by
+    itself."""
+    size = topic.get(MAX_BYTES)
+    limit = namespace.max_bytes if size is None else int(size)
+    if limit is None:
+        return None
+    return MaxBytes(limit, trims=topic.get(MAX_BYTES_POLICY, namespace.max_bytes_policy) == "trim")

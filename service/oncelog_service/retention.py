@@ -24,7 +24,7 @@ from oncelog_service.log.groups.payloads import (
     payload_keys,
 )
 from oncelog_service.log.groups.stored import read_group_row
-from oncelog_service.log.scan import expired_rows, next_keys, trim_of
+from oncelog_service.log.scan import bytes_of, expired_rows, next_keys, trim_of
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import live_from
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, topic_key
@@ -102,6 +102,7 @@ class Retention:
         deleted = 0
         for log in list(self._topics.opened.values()):
             log.snapshots.begin_if_due()
+            log.trimming.begin_if_due()
             await self._end_expired(log)
         with_payloads = await self._with_payloads()
         for name, row in await self._topics.scans.read(lambda: list(self._topics.rows())):
@@ -110,6 +111,7 @@ class Retention:
             try:
                 deleted += await self._old_generations(name, row)
                 if not row.deleted:
+                    await self._open_too_large(name, row)
                     deleted += await self._expired(name, row)
                     deleted += await self._payloads(name, row, with_payloads)
             except NotServedHere:
@@ -133,6 +135,15 @@ class Retention:
             await log.settling.settle_expired()
         except OncelogError as error:
             _log.warning("old transactions and names of producers cannot be ended now and will be: %s", error)
+
+    async def _open_too_large(self, name: TopicName, row: TopicRow) -> None:
+        """Open a topic that trims itself and is too large, since it may have less than before: it goes on from there."""
+        limit = self._topics.max_bytes(name[0], row)
+        if limit is None or not limit.trims or name in self._topics.opened:
+            return
+        prefix = generation_key(topic_key(*name), row.generation)
+        if await self._topics.scans.read(bytes_of, self._store, prefix) > limit.bytes:
+            await self._topics.open(*name)
 
     async def _expired(self, name: TopicName, row: TopicRow) -> int:
         """Opens the topic only if there is something to delete: 10,000 idle topics stay closed."""

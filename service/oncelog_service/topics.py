@@ -26,6 +26,7 @@ from oncelog.errors import (
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, ListedTopic, NamespacePolicies, Topic, TransactionState
 from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import Rates
+from oncelog_service.bounds.size import MaxBytes
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Leases, held_briefly, topic_resource
 from oncelog_service.cluster.placement import preferred
@@ -42,6 +43,7 @@ from oncelog_service.properties import (
     checks_expectations,
     deduplicates,
     expired_before,
+    max_bytes,
     rates,
     shown_properties,
 )
@@ -179,6 +181,10 @@ class Topics:
 
     def _deduplicates(self, namespace: str, row: TopicRow) -> bool:
         return deduplicates(row.properties, self._policies.get(namespace, _NO_POLICIES).deduplication, self._limits.deduplication)
+
+    def max_bytes(self, namespace: str, row: TopicRow) -> MaxBytes | None:
+        """What the messages of a topic with this row may take; None: there is no limit."""
+        return max_bytes(row.properties, self._policies.get(namespace, _NO_POLICIES))
 
     def _rates(self, namespace: str, row: TopicRow) -> Rates:
         return rates(row.properties, self._policies.get(namespace, _NO_POLICIES))
@@ -327,11 +333,13 @@ class Topics:
                 incarnation=self.incarnation,
                 deduplication=partial(self._deduplicates, name[0]),
                 rates=partial(self._rates, name[0]),
+                max_bytes_of=partial(self.max_bytes, name[0]),
                 cache=self._cache.topic(),
                 counts=self._writer.counts.topics.of(name),
                 recovered=recovered,
             )
             log = self._open[name] = TopicLog(topic, recovered, self.scans)
+            log.trimming.begin_if_due()
         await self._settle_ended(log)
         return log
 

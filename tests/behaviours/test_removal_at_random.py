@@ -18,6 +18,7 @@ from oncelog.wire.columns import decode_message_columns, unpack
 from oncelog.wire.models import EraseMessage, TopicAsked, TrimTopic
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.bounds.size import MaxBytes
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.log.scan import expired_rows, runs_from, stored_in
 from oncelog_service.log.verify import verify_log
@@ -56,18 +57,20 @@ class Model(Undecided[Written]):
 class Run:
     """Does the same to the log and to the model, and compares what they answer."""
 
-    def __init__(self) -> None:
-        self.disk, self.clock, self.model = Disk(), ManualClock(), Model()
+    def __init__(self, limit: MaxBytes | None = None) -> None:
+        self.disk, self.clock, self.model, self.limit = Disk(), ManualClock(), Model(), limit
         self.sent: list[PublishRequest] = []
         """By the named producer."""
         self.next_id = 0
 
     async def through(self, lives: Sequence[Sequence[Any]]) -> None:
         for *steps, end in lives:
-            async with opened(self.disk, self.clock, clean=end == "stop", keyed=True) as self.house:
+            async with opened(self.disk, self.clock, clean=end == "stop", keyed=True, max_bytes=self.limit) as self.house:
+                await self._settled()
                 await self._compare(1)
                 for at, (name, *rest) in enumerate(steps):
                     await getattr(self, f"_{name}")(*rest)
+                    await self._settled()
                     await self._compare(1 + at % 7)
                 await self._resend()
                 *_, found = verify_log(self.house.store, self.house.log)
@@ -79,11 +82,14 @@ class Run:
     def _house(self) -> House:
         return self.house
 
+    async def _settled(self) -> None:
+        """Return when the topic does nothing by itself any more."""
+
     # --- what is answered
 
     async def _compare(self, limit: int) -> None:
         log, model = self._house.log, self.model
-        assert log.topic.size.bytes == self._bytes(model.begin)
+        assert log.topic.size.present == self._bytes(model.begin)
         left = [(offset, each) for offset, each in enumerate(model.log) if offset >= model.begin]
         found, position = list[Any](), None
         while True:
@@ -172,7 +178,7 @@ class Run:
             self.next_id += count
 
     async def _transact(self, count: int, stored: bool) -> None:
-        pointer = (await self._house.transactions.start(TransactionType.SHORT)).write_pointer
+        pointer = await self._start()
         written, request = self._messages(count, pointer)
         if stored:
             await self._house.log.store(request)
@@ -180,6 +186,9 @@ class Run:
         await self._house.log.publish(request)
         self.model.undecided.add(pointer)
         self._appear(written)
+
+    async def _start(self) -> int:
+        return (await self._house.transactions.start(TransactionType.SHORT)).write_pointer
 
     def _appear(self, written: list[Written]) -> None:
         for each in written:

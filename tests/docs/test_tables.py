@@ -37,7 +37,9 @@ from oncelog_service.properties import (
     CHECK_EXPECTED_OFFSETS,
     DEDUPLICATION,
     GENERATION,
+    MAX_BYTES,
     MAX_BYTES_PER_SECOND,
+    MAX_BYTES_POLICY,
     MAX_MESSAGES_PER_SECOND,
     TRANSACTIONAL,
     TTL,
@@ -167,6 +169,7 @@ NAMED: dict[str, list[str]] = {
     "http.md": [
         *(f"| `{name}`" for name in (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, GENERATION)),
         f"| `{MAX_MESSAGES_PER_SECOND}`, `{MAX_BYTES_PER_SECOND}`",
+        f"| `{MAX_BYTES}`, `{MAX_BYTES_POLICY}`",
     ],
 }
 """Page → what it must name: media types and tables on disk, properties of a topic."""

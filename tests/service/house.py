@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.bounds.size import MaxBytes
 from oncelog_service.clock import Clock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
@@ -73,6 +74,7 @@ async def opened(
     keyed: bool = False,
     store: MemoryStore | None = None,
     writing: Callable[..., Writer] = Writer,
+    max_bytes: MaxBytes | None = None,
 ) -> AsyncIterator[House]:
     """The log recovered from ``disk``, closed at the end; without ``clean`` as if the process had gone. ``keyed``: it checks
     expectations. ``store``: the opening of the disk, if it is a special one."""
@@ -95,9 +97,11 @@ async def opened(
             participant=PARTICIPANT,
             deduplication=lambda _: deduplication,
             cache=cache,
+            max_bytes_of=lambda _: max_bytes,
             recovered=recovered,
         )
         log = TopicLog(topic, recovered, Scans())
+        log.trimming.begin_if_due()
         yield House(log, store, writer, transactions)
         if clean:
             await log.close()

@@ -79,6 +79,8 @@ class TopicStats(Resource):
     cached_messages: int
     bytes: int = 0
     """Of the messages in the log, as a poll answers them: payload, key, properties, producer, ids and offset."""
+    max_bytes: int | None = None
+    """What they may take; null: there is no limit."""
     held_messages: int = 0
     """Messages of transactions that are not decided; consumers, Spark, snapshots and retention stop before the first of them."""
     held_write_pointers: int = 0
@@ -262,6 +264,10 @@ class NamespacePolicies(Request):
     max_messages_per_second: int | None = Field(default=None, ge=1, le=MAX_QUOTA)
     """Of each topic; null: as many as come."""
     max_bytes_per_second: int | None = Field(default=None, ge=1, le=MAX_QUOTA)
+    max_bytes: int | None = Field(default=None, ge=1, le=MAX_QUOTA)
+    """That each topic's messages may take; null: there is no limit."""
+    max_bytes_policy: Literal["refuse", "trim"] | None = None
+    """What a topic does that is full; null: it refuses."""
 
 
 class CreateToken(Request):

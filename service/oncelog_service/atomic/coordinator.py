@@ -208,6 +208,7 @@ class AtomicCommits:
             return
         self._writer.check()
         log.topic.check_producers([request.producer] if request.producer else [])  # it is counted once it is committed
+        log.atomic.check_size_with(staged, request)
         log.topic.admit(len(request.payloads), request.size)
         batch = Batch()
         with self._writer.moving():

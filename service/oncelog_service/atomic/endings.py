@@ -193,6 +193,7 @@ class Endings:
         carried = [(of.log.topic, *of.carries) for of in work.values()]
         for of in work.values():
             of.log.topic.check_producers(name for each in of.ready.staged for name in each.group.producers())
+            of.log.atomic.check_size(of.ready.staged)
         for topic, messages, size in carried:
             topic.check_quota(messages, size)
         self._writer.admit(sum(size for _, _, size in carried))

@@ -80,6 +80,11 @@ class Quota:
                     retry_after_ms=ceil(wait * 1000),
                 )
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything was counted the last time that somebody asked."""
+        return bool(self._buckets)
+
     def is_full(self, now: float) -> bool:
         """Whether it is as good as a new one."""
         return all(bucket.level(now) == bucket.rate for bucket in self._buckets.values())

@@ -33,6 +33,13 @@ class Policy(StrEnum):
         return None if self is Policy.INHERIT else self is Policy.ON
 
 
+class Full(StrEnum):
+    """What a topic does that has as many bytes as it may have."""
+
+    REFUSE = "refuse"
+    TRIM = "trim"
+
+
 def parse_properties(texts: Sequence[str]) -> dict[str, str]:
     """``name=value`` each. Raises BadParameter."""
     return parse_pairs(texts, "a property is name=value", "--property")

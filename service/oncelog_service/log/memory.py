@@ -6,12 +6,13 @@ has ended counts for nobody, also where its messages were in flight when it ende
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from oncelog_dedup import Run
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.names.assigned import has_ended
 from oncelog_service.log.open_topic import OpenTopic
+from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.runs import Laying, StoredRun
 
 
@@ -32,13 +33,13 @@ class Memory:
         """Note that the messages of a publish are on disk, as ``laid``; ``keyed`` is their run for the index of keys."""
         self._persist(run, keyed)
         self._cache.append(laid.runs)
-        self._topic.size.written = laid.upto_bytes
+        self._topic.size.grow(laid.upto_bytes)
         self._count(run)
 
     def group_written(self, run: Run, keyed: Run | None, upto_bytes: int) -> None:
         """Note that the row which stands for a stored group, and says ``upto_bytes``, is on disk."""
         self._persist(run, keyed)
-        self._topic.size.written = upto_bytes
+        self._topic.size.grow(upto_bytes)
         self._cache.clear()  # the group's payloads are not in memory, and what is must reach up to the end of the log
         self._count(run)
 
@@ -55,9 +56,11 @@ class Memory:
         self._snapshots.count(run.count)
         self._topic.arrivals.wake()
         self._topic.stable_arrivals.wake()
+        self._topic.grown()
 
     def commit(self, pointer: int) -> None:
         """What was written under the pointer counts for good."""
+        self._decided(self._dedup.fold.unsettled.get(pointer, ()))
         self._dedup.fold.commit(pointer)
         if self._keys is not None:
             self._keys.commit(pointer)
@@ -65,6 +68,7 @@ class Memory:
 
     def roll_back(self, pointer: int, runs: Sequence[Run], stored: Sequence[StoredRun]) -> None:
         """These runs of the pointer do not count any more; what is ``stored`` of them on disk says so."""
+        self._decided(runs)
         affected = self._dedup.fold.roll_back(pointer, runs)
         if self._keys is not None:
             self._keys.roll_back(pointer, runs)
@@ -73,6 +77,11 @@ class Memory:
         self._cache.replace(stored)
         self._more_stable()
 
+    def _decided(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            self._topic.size.decided(run.first_id[:ROW_ID_SIZE])
+
     def _more_stable(self) -> None:
         self._snapshots.begin_if_due()
         self._topic.stable_arrivals.wake()
+        self._topic.grown()

@@ -13,7 +13,7 @@ from oncelog.errors import StaleMessageId, StorageUnavailable
 from oncelog_dedup import Deduplicator, Fold
 from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import UNLIMITED, Quota, Rates
-from oncelog_service.bounds.size import Size
+from oncelog_service.bounds.size import MaxBytes, Size
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
 from oncelog_service.counting.topics import Tally, TopicCounts
@@ -81,6 +81,8 @@ class OpenTopic:
     """What happens on it, as long as it has a name."""
     rates: Callable[[TopicRow], Rates] = lambda row: UNLIMITED
     """What a topic with this row takes in a second, as topic and namespace say at this moment."""
+    max_bytes_of: Callable[[TopicRow], MaxBytes | None] = lambda row: None
+    """What its messages may take, likewise."""
     recovered: InitVar[Recovered]
 
     dedup: Deduplicator = field(init=False)
@@ -109,6 +111,8 @@ class OpenTopic:
     """Woken when there are more messages, or the topic is closed."""
     stable_arrivals: Arrivals = field(default_factory=Arrivals)
     """Woken when more may be settled, or the topic is closed."""
+    grown: Callable[[], None] = lambda: None
+    """To be called when more is in the log, or more of it is settled."""
     watchers: list[set[str]] = field(default_factory=list)
     """Producers that step back or are forgotten are added to each of these, while a verification compares the log with memory."""
     closed: bool = False
@@ -181,6 +185,17 @@ class OpenTopic:
             there = self.dedup.producers()
             there.update(name for name, row in self.producers.items() if row.opens)
             check_names("producers", len(there), len(new), limit, "the topic")
+
+    @property
+    def max_bytes(self) -> MaxBytes | None:
+        """What the topic's messages may take; None: there is no limit."""
+        return self.max_bytes_of(self.row)
+
+    def check_size(self, more: int) -> None:
+        """Raises QuotaExceeded where so many bytes more are too many, in the step that hands them over; before anything moves."""
+        limit = self.max_bytes
+        if limit is not None:
+            self.size.check(limit, more)
 
     def check_quota(self, messages: int, size: int) -> None:
         """Raises QuotaExceeded where the topic takes no more at this moment."""

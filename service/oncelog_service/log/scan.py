@@ -249,6 +249,12 @@ def bytes_in(store: Store, prefix: bytes, run: StoredRun) -> int | None:
     return None if is_trimmed(store, prefix, run.id) else found
 
 
+def bytes_of(store: Store, prefix: bytes) -> int:
+    """What a log takes that is not open (bounds/size.py). Raises TopicDamaged."""
+    trim, last = trim_of(store, prefix), run_before(store, prefix)
+    return 0 if last is None else last.upto_bytes - trim.bytes_below - sum(size for _, size in trim.missing)
+
+
 def bytes_before(store: Store, prefix: bytes, place: bytes) -> tuple[int, int] | None:
     """What the last run says that lies before this place as a whole: the offset behind it, and its ``upto_bytes``. None: none
     does. Raises TopicDamaged."""
@@ -257,6 +263,22 @@ def bytes_before(store: Store, prefix: bytes, place: bytes) -> tuple[int, int] |
 
 
 # --- by offset ----------------------------------------------------------------------------------------------------------
+
+
+def last_before(store: Store, prefix: bytes, stable: int, is_enough: Callable[[StoredRun], bool]) -> StoredRun | None:
+    """The first run from the beginning of the log with which it is enough, and for all behind it; never the last run of the log,
+    nor one that does not end at or below the offset ``stable``, but the one before. None: there is none.
+
+    By bisection, as :func:`find_offset`. Raises TopicDamaged.
+    """
+    last = run_before(store, prefix)
+    if last is None:
+        return None
+    newest = last.id
+    found = _first_where(store, Table.MESSAGE, prefix, lambda run: run.id >= newest or run.end > stable or is_enough(run))
+    if found is not None and (found.id >= newest or found.end > stable):
+        return run_before(store, prefix, found.first_id)
+    return found
 
 
 def find_offset(store: Store, prefix: bytes, offset: int) -> bytes | None:
@@ -319,14 +341,19 @@ def offset_from(store: Store, prefix: bytes, place: bytes) -> int | None:
 
 def _first_behind(store: Store, table: Table, prefix: bytes, number: int) -> StoredRun | None:
     """The first run that ends behind this offset or index; None if there is none."""
+    return _first_where(store, table, prefix, lambda run: run.end > number)
+
+
+def _first_where(store: Store, table: Table, prefix: bytes, holds: Callable[[StoredRun], bool]) -> StoredRun | None:
+    """The first run for which something holds that then holds for all behind it as well; None if there is none."""
     last, first = _last_run(store, table, prefix, AFTER_ANY), _first_run(store, table, prefix, b"")
-    if last is None or first is None or last.end <= number:
+    if last is None or first is None or not holds(last):
         return None
     low, high = int.from_bytes(first.id, "big"), int.from_bytes(last.id, "big")
     while low < high:  # the run wanted is the first one at or after some key in [low, high]
         middle = (low + high) // 2
         found = _first_run(store, table, prefix, middle.to_bytes(ROW_ID_SIZE, "big"))
-        if found is None or found.end > number:
+        if found is None or holds(found):
             high = middle
         else:
             low = int.from_bytes(found.id, "big") + 1

@@ -30,6 +30,7 @@ from oncelog_service.log.checks import check_publish, check_store
 from oncelog_service.log.keep.expiry import Expiry
 from oncelog_service.log.keep.removal import Removal
 from oncelog_service.log.keep.snapshots import Snapshots
+from oncelog_service.log.keep.trimming import Trimming
 from oncelog_service.log.key_index import KeyEntries, key_entries
 from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic, Recovered
@@ -86,6 +87,7 @@ class TopicLog:
         "snapshots",
         "subscriptions",
         "topic",
+        "trimming",
     )
 
     def __init__(self, topic: OpenTopic, recovered: Recovered, scans: Scans) -> None:
@@ -113,6 +115,8 @@ class TopicLog:
         self.subscriptions = Subscriptions(topic, recovered.subscriptions, self.ranges, polls, self.settling)
         self.inspection = Inspection(topic, polls)
         self.removal = Removal(topic, self.snapshots, self.settling.settle_ended, scans)
+        self.trimming = Trimming(topic, self.removal)
+        topic.grown = self.trimming.begin_if_due
 
         self.poll = polls.poll
         self.settle = self.settling.settle
@@ -205,14 +209,18 @@ class TopicLog:
                 break
             await self._expectations.refuse(found, pointer)
         # Behind the verdicts: what is stored already, or is refused, takes no room and counts for no quota.
+        new = len(request.payloads) - known.messages
         self.topic.check_producers([request.producer] if request.producer else [])
-        self.topic.admit(len(request.payloads) - known.messages, request.size)
+        if self.topic.quota.is_limited:
+            self.topic.check_quota(new, request.size)  # what comes too fast is not even encoded
         # Nothing awaits from the last verdict to the hand-over: another request would take these sequence ids, or these offsets.
-        self.topic.counts.repeated(known.messages)
         columns = columns_of(request, known.messages, self._newest_row(request.producer), pointer)
         with self._stamps.given_back():
             row_ids, first_offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
             messages = encode_messages(columns, row_ids, first_offset)
+            self.topic.check_size(messages.total)
+            self.topic.admit(new, request.size)
+        self.topic.counts.repeated(known.messages)
         with self._writer.moving():
             done = self._hand_over(columns, row_ids, messages, first_offset)
         await done
@@ -245,6 +253,8 @@ class TopicLog:
             if done is not None:
                 self.topic.size.handed_over = queued.laying.upto_bytes
                 return done
+        if pointer is not None:
+            self.topic.size.undecided(row_ids[0], first_offset, self.topic.size.handed_over)
         addition = Addition(self.prefix, first_offset, pointer, self.topic.size.handed_over)
         addition.add(row_ids, messages, previous, last_entries, keys)
         self.topic.size.handed_over = addition.laying.upto_bytes
@@ -302,6 +312,7 @@ class TopicLog:
     async def close(self, snapshot: bool = True) -> None:
         """Take nothing more; wait for what is in flight and, at a clean stop, leave a snapshot so that nothing is replayed."""
         self.topic.close()
+        await self.trimming.stop()
         await self._writer.drained()
         if snapshot and self._writer.is_valid:
             await self.expiry.hide(self.expiry.living())
@@ -324,6 +335,7 @@ class TopicLog:
         """The topic's properties are others from now on."""
         self.topic.row = row
         self._stamps.rise(row.expired_before)
+        self.trimming.begin_if_due()
 
     @property
     def generation(self) -> int:

@@ -31,7 +31,7 @@ OPEN: Sequence[Measure[TopicLog]] = (
     Measure(GAUGE, "topic_begin_offset", "Offset at which a topic begins", lambda it: it.begin_offset),
     Measure(GAUGE, "topic_end_offset", "Offset that the next message gets", lambda it: it.position.upcoming_offset),
     Measure(GAUGE, "topic_stable_offset", "Offset below which everything is decided", lambda it: it.ranges.stable),
-    Measure(GAUGE, "topic_size_bytes", "Bytes of a topic's log", lambda it: it.topic.size.bytes),
+    Measure(GAUGE, "topic_size_bytes", "Bytes of a topic's log", lambda it: it.topic.size.present),
     Measure(GAUGE, "topic_producers", "Producers under whose names something is stored", lambda it: len(it.dedup.fold)),
     Measure(GAUGE, "topic_lag", "Offsets before the subscription farthest behind", lambda it: it.subscriptions.largest_lag),
 )

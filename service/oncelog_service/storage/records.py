@@ -4,7 +4,7 @@
 
     TOPIC      {"version": 1, "generation": int, "created": ms, "last_timestamp": ms, "expired_before": ms,
                 "epoch_floor": int, "deleted": bool, "properties": {str: str}}
-    NAMESPACE  {"version": 1, "policies": {str: bool | int | null}}
+    NAMESPACE  {"version": 1, "policies": {str: bool | int | str | null}}
     PRODUCER   {"version": 1, "epoch": int | null, "opens": [[nonce, epoch], ...], "gaps": "allow" | "refuse",
                 "forgotten_below": offset, "assigned_ms": ms | null}
     TRIM       {"version": 1, "earliest_offset": int, "last_id": hex | null, "hidden_below": int, "hidden_before": hex | null,
@@ -53,7 +53,7 @@ class TopicRow:
 class NamespaceRow:
     """Policies of a namespace."""
 
-    policies: dict[str, bool | int | None] = field(default_factory=dict)
+    policies: dict[str, bool | int | str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

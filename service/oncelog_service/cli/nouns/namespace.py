@@ -9,10 +9,11 @@ import typer
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import NamespacePolicies
 from oncelog_service.cli.session import Session, command
-from oncelog_service.cli.values import Policy
+from oncelog_service.cli.values import Full, Policy
 
 group = typer.Typer(help="List namespaces; show and set what holds for their topics.", no_args_is_help=True)
 
+_QUOTAS = ("max_messages_per_second", "max_bytes_per_second", "max_bytes")
 _WORDS = {None: Policy.INHERIT, True: Policy.ON, False: Policy.OFF}
 
 
@@ -28,8 +29,9 @@ def show(session: Session, name: Annotated[str, typer.Argument(help="Name of the
     """Show what holds for the namespace's topics that do not say otherwise."""
     policies = session.client.policies(name)
     value = {"namespace": name, **policies.model_dump(mode="json")}
-    quotas = [(each, getattr(policies, each) or "none") for each in ("max_messages_per_second", "max_bytes_per_second")]
-    session.out.table(value, ["", name], [("deduplication", _WORDS[policies.deduplication].value), *quotas])
+    quotas = [(each, getattr(policies, each) or "none") for each in _QUOTAS]
+    full = ("max_bytes_policy", policies.max_bytes_policy or Full.REFUSE.value)
+    session.out.table(value, ["", name], [("deduplication", _WORDS[policies.deduplication].value), *quotas, full])
 
 
 @command(group, "set", namespaced=False)
@@ -46,10 +48,18 @@ def set_(
     max_bytes_per_second: Annotated[
         int | None, typer.Option(min=0, help="Of each topic; 0: as many as come.", show_default=False)
     ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=0, help="That each topic's messages may take; 0: no limit.", show_default=False)
+    ] = None,
+    max_bytes_policy: Annotated[
+        Full | None, typer.Option(help="A topic that is full refuses more, or trims its oldest messages.", show_default=False)
+    ] = None,
 ) -> None:
     """Set what holds for the namespace's topics that do not say otherwise; what is not named stays."""
-    quotas = {"max_messages_per_second": max_messages_per_second, "max_bytes_per_second": max_bytes_per_second}
-    changes = {each: quota or None for each, quota in quotas.items() if quota is not None}
+    quotas = dict(zip(_QUOTAS, (max_messages_per_second, max_bytes_per_second, max_bytes), strict=True))
+    changes: dict[str, object] = {each: quota or None for each, quota in quotas.items() if quota is not None}
+    if max_bytes_policy is not None:
+        changes["max_bytes_policy"] = max_bytes_policy.value
     if deduplication is not None:
         changes["deduplication"] = deduplication.value_on_wire
     if not changes:
@@ -58,5 +68,7 @@ def set_(
     session.client.set_policies(policies, name)
     value = {"namespace": name, **policies.model_dump(mode="json")}
     said = [f"deduplication {_WORDS[policies.deduplication].value}"]
-    said += [f"{each} {getattr(policies, each)}" for each in quotas if getattr(policies, each) is not None]
+    said += [
+        f"{each} {getattr(policies, each)}" for each in (*_QUOTAS, "max_bytes_policy") if getattr(policies, each) is not None
+    ]
     session.out.result(value, f"namespace {name}: {', '.join(said)}")

@@ -41,6 +41,8 @@ class Appearances:
         last_entries = last_entries_of(summary, at, offset)
         run = Run(offset, summary.messages, at + FIRST_PAYLOAD_ID, at + summary.last_payload_id, last_entries, pointer)
         group.row = GroupRow(at.hex(), producer)
+        if pointer is not None:
+            self._size.undecided(at, offset, self._size.handed_over)
         upto = self._size.handed_over = self._size.handed_over + group.bytes
         row = encode_group(self._prefix, at, offset, pointer, summary, upto)
         batch.put_rows(Table.MESSAGE, self._prefix, [(at, row.data)])

@@ -36,10 +36,11 @@ from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import payload_runs, read_back
 from oncelog_service.reading import read
 from oncelog_service.storage.fields import Columns
-from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, ROW_ID_SIZE, chunk_key, pointer_key
+from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, chunk_key, pointer_key
 from oncelog_service.storage.payload_rows import Payload, decode_payloads, encode_payloads, tails_of
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import ChunkRow, decode_record, encode_record
+from oncelog_service.storage.rows import encode_messages
 from oncelog_service.storage.runs import Laying
 
 _DROPPED_AT_ONCE = 1_000
@@ -362,6 +363,28 @@ class AtomicOnTopic:
             if first_id is None:
                 first_id, first_offset = begin, run.first_offset
         return Copied(total, first_offset, first_id, lambda: _call_all(written))
+
+    def check_size(self, staged: Iterable[Staged]) -> None:
+        """Raises QuotaExceeded where what a commit has for the topic takes too much room; in the step that copies it."""
+        if self._topic.max_bytes is not None:
+            self._topic.check_size(self._bytes_of(staged))
+
+    def _bytes_of(self, staged: Iterable[Staged]) -> int:
+        """What they take in the log, if they are copied now."""
+        total, offset = 0, self._topic.stamps.upcoming_offset
+        for each in staged:
+            if each.brought is None:
+                total += each.group.bytes
+            else:  # how many bytes an offset takes depends on it
+                columns = columns_of(each.brought, each.known, None)
+                total += encode_messages(columns, [FIRST_ROW_ID] * len(columns.payloads), offset).total
+            offset += each.group.messages
+        return total
+
+    def check_size_with(self, staged: Staged, request: PublishRequest) -> None:
+        """Raises QuotaExceeded where the topic could not take what is staged with this request behind it."""
+        if self._topic.max_bytes is not None:
+            self._topic.check_size(staged.group.bytes + encode_payloads(columns_of(request, 0, None)).total)
 
     # --- drop
 

@@ -56,13 +56,14 @@ class Transactional:
         self._topic.writer.check()
         self._topic.pointers.check(pointer)
         self._topic.check_producers([producer] if producer else [])  # it is counted once it appears
-        self._topic.admit(len(request.payloads) - known, request.size)
         columns = columns_of(request, known, None)
         batch = Batch()
         with group.stamps.given_back():
             payload_ids, first = group.stamps.take(len(columns.payloads), self._topic.clock.now_ms())
             laying = Laying(Table.PAYLOAD, group.key, first, before_bytes=group.bytes)
             laying.add(payload_ids, encode_payloads(columns))
+            self._topic.check_size(laying.upto_bytes)  # what is there, and all of this: it could not appear
+            self._topic.admit(len(request.payloads) - known, request.size)
             batch.put_laid(laying)
         with self._topic.writer.moving():
             group.bytes = laying.upto_bytes
@@ -133,6 +134,7 @@ class Transactional:
         if self._topic.deduplicates:
             self._check_still_new(group)
         self._topic.check_producers(group.producers())
+        self._topic.check_size(group.bytes)
         self._topic.writer.admit()
         return await self._insert(group, request.producer)
 

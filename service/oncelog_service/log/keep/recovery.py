@@ -23,6 +23,7 @@ from oncelog_service.log.names.assigned import counted_from
 from oncelog_service.log.open_topic import Recovered
 from oncelog_service.log.scan import (
     after,
+    bytes_before,
     earliest_offset,
     last_id,
     read_back,
@@ -61,7 +62,8 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         )
     last = _check_end(store, prefix, earliest, begin)
     try:
-        with closing(_entries(store, prefix, _behind(snapshot))) as found:
+        size = Size(trim.bytes_below if last is None else last.upto_bytes, trim.bytes_below, trim.missing)
+        with closing(_entries(store, prefix, _behind(snapshot), size)) as found:
             replayed = replay(snapshot, found, partial(counted_from, producers))
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
@@ -79,7 +81,7 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         hidden_below=trim.hidden_below,
         hidden_before=bytes.fromhex(trim.hidden_before or ""),
         judgements=read_judgements(store, prefix),
-        size=Size(trim.bytes_below if last is None else last.upto_bytes, trim.bytes_below, trim.missing),
+        size=size,
     )
 
 
@@ -139,14 +141,20 @@ def _unreadable(run: StoredRun, error: Exception) -> TopicDamaged:
     return TopicDamaged(f"the row at {run.id.hex()} cannot be read: {error}")
 
 
-def _entries(store: Store, prefix: bytes, start: bytes) -> Generator[Entry]:
+def _entries(store: Store, prefix: bytes, start: bytes, size: Size) -> Generator[Entry]:
     """Every message from the key ``start`` on, as the fold of producers takes it; to be closed. Raises TopicDamaged.
 
-    Only what the fold needs is decoded: 100,000 names are 100,000 messages that are read before the topic's first answer.
+    What may be undecided is noted in ``size``. Only what the fold needs is decoded: 100,000 names are 100,000 messages that are
+    read before the topic's first answer.
     """
+    before: int | None = None
     with closing(runs_from(store, prefix, start)) as runs:
         for run in runs:
             try:
+                if run.write_pointer is not None and run.write_pointer > 0 and (run.flags & GROUP or 0 in run.begins):
+                    before = _upto_bytes(store, prefix, run, size) if before is None else before
+                    size.undecided(run.first_id, run.first, before)
+                before = run.upto_bytes
                 if run.flags & GROUP:
                     yield _group_entry(decode_row(run, 0))
                 elif run.write_pointer is not None or len(run) < _FEW:
@@ -155,6 +163,12 @@ def _entries(store: Store, prefix: bytes, start: bytes) -> Generator[Entry]:
                     yield _plain_entry(run, run.index_from(start))
             except _UNREADABLE as error:
                 raise _unreadable(run, error) from error
+
+
+def _upto_bytes(store: Store, prefix: bytes, run: StoredRun, size: Size) -> int:
+    """What the run before this one says."""
+    before = bytes_before(store, prefix, run.first_id)
+    return size.below if before is None else before[1]
 
 
 _FEW = 6

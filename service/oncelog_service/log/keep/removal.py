@@ -29,13 +29,16 @@ from oncelog.errors import (
 )
 from oncelog.message_id import MessageId
 from oncelog.wire.models import ErasedMessage, EraseMessage, Trimmed, TrimTopic
+from oncelog_service.bounds.size import MaxBytes
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import (
     Expired,
     bytes_before,
+    expired_rows,
     find_offset,
     following,
+    last_before,
     offset_behind,
     offset_from,
     read_back,
@@ -50,6 +53,10 @@ from oncelog_service.storage.records import TrimRow, encode_record
 from oncelog_service.storage.rows import erased_run, payloads_under
 from oncelog_service.storage.runs import GROUP
 
+_SPARE = 16
+"""This part of what a topic may take is free after a trim of its own."""
+_SLICE = 1_000
+"""Rows deleted in one write, at most."""
 _IDLE_MS = 24 * 3_600_000
 """Without a message for so long a topic is idle: its schedule writes no snapshots, so retention does, whatever they cost."""
 
@@ -157,6 +164,8 @@ class Removal:
         topic.earliest_offset, topic.trimmed_id = row.earliest_offset, bytes.fromhex(row.last_id or "")
         topic.hidden_below, topic.hidden_before = row.hidden_below, bytes.fromhex(row.hidden_before or "")
         topic.size.noted(row.bytes_below, row.missing)
+        if erased:
+            topic.grown()  # what says that a message is erased may be longer than what it said
 
     # --- trim
 
@@ -184,6 +193,34 @@ class Removal:
                     raise TopicDamaged(f"offset {offset} is missing: nothing is there, nor behind it")
                 await self._hide(offset, place)
             return Trimmed(generation=self._topic.generation, earliest_offset=self._topic.begin_offset)
+
+    async def trim_to(self, limit: MaxBytes) -> int:
+        """Trim as many of the oldest messages as it takes for the others to be within the limit, and a part of it more, so that
+        this is not done with each message; returns how many. In whole runs: what was written last stays, and what is undecided.
+
+        Raises TopicDamaged, StorageUnavailable, StorageFailed.
+        """
+        async with self._alone():
+            topic, size = self._topic, self._topic.size
+            topic.check_open()
+            if size.present <= limit.bytes:
+                return 0
+            keep = min(limit.bytes, max(limit.bytes - limit.bytes // _SPARE, size.newest))
+            stable, begin = self._fold.stable.position.upcoming_offset, topic.begin_offset
+            behind = size.left_behind()
+            run = await read(
+                last_before, self._store, self._prefix, stable, lambda each: behind(each.end, each.upto_bytes) <= keep
+            )
+            if run is None or run.end <= begin:
+                return 0
+            await self._hide(run.end, following(run.id))
+            return run.end - begin
+
+    async def delete_trimmed(self) -> None:
+        """Delete the rows of what was trimmed, slice by slice. Raises as :meth:`trim_to`."""
+        while rows := await self._scans.read(expired_rows, self._store, self._prefix, 0, 0, _SLICE):
+            if await self.delete(rows) < len(rows):
+                return
 
     async def _first_kept(self, asked: TrimTopic) -> int:
         stable = self._fold.stable.position.upcoming_offset

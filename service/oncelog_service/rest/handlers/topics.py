@@ -62,7 +62,7 @@ async def stats(call: Call) -> TopicStats:
     """Where the log begins and ends, and what a restart would replay."""
     log = await call.log()
     last_id = log.position.last_message_id
-    held = held_messages(log.dedup.fold.unsettled)
+    held, limit = held_messages(log.dedup.fold.unsettled), log.topic.max_bytes
     return TopicStats(
         name=call.path["topic"],
         generation=log.generation,
@@ -74,7 +74,8 @@ async def stats(call: Call) -> TopicStats:
         snapshot_offset=log.snapshots.newest,
         replayed=log.replayed,
         cached_messages=log.topic.cache.messages,
-        bytes=log.topic.size.bytes,
+        bytes=log.topic.size.present,
+        max_bytes=None if limit is None else limit.bytes,
         held_messages=sum(each.messages for each in held),
         held_write_pointers=len(held),
     )
