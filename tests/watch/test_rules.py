@@ -104,7 +104,7 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
     ("task_failing", "warning", {"failing": ("retention",)}, {}, ["retention"]),
     ("clock_back", "warning", {"clock_behind_ms": 1_000}, {"clock_behind_ms": 999}, ["set back by 1 s"]),
     ("clock_back", "warning", {"ahead": ("shop", "orders", 1_000)}, {"ahead": ("shop", "orders", 999)}, ["shop/orders"]),
-    ("instance_missing", "warning", member(alive=False, leases=3), member(leases=3), ["m2", "3 leases"]),
+    ("instance_missing", "warning", member(alive=False, leases=3), member(leases=3), ["10.0.0.2:7070 is gone", "3 leases"]),
     ("instance_silent", "warning", member(answers=False), member(), ["http://10.0.0.2:7070"]),
     ("clocks_apart", "warning", member(apart_ms=1_000), member(apart_ms=999), ["1 s ahead of"]),
     ("clocks_apart", "warning", member(apart_ms=-1_000), member(apart_ms=-999), ["1 s behind"]),

@@ -123,4 +123,4 @@ class Overview(Resource):
     topics: list[TopicActivity]
     """The busiest ones, at most 20."""
     alarms: list[Alarm]
-    """Of this instance, the most severe first."""
+    """Of all instances, the most severe first."""

@@ -38,6 +38,8 @@ _KEPT_SECONDS = 600.0
 _SETTLED_BEATS = 6
 """An instance has been there for so many heartbeats before anything is moved to it."""
 _MOVED_AT_ONCE = 20
+_VANISHED = 20
+"""Of which the latest are remembered."""
 _ASKING = 8
 
 T = TypeVar("T")
@@ -74,6 +76,8 @@ class Membership(Leases):
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self._alive: Mapping[str, Instance] = {}
         self._seen: dict[str, int] = {}
+        self.vanished: Mapping[str, str] = {}
+        """id → URL of those that this process has seen alive and that are not any more; but where another one has come for it."""
         self._valid_until = -1.0
         self._ending = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="oncelog-heartbeat", daemon=True)
@@ -270,7 +274,11 @@ class Membership(Leases):
                 self._renewed(began, alive)
 
     def _renewed(self, began: float, alive: Sequence[Instance]) -> None:
+        before = {each.id: each.url for each in self._alive.values()}
         self._alive = {each.id: each for each in alive if each.is_service}  # a command is gone before it could serve anything
+        urls = {each.url for each in self._alive.values()}
+        gone = [each for each in {**self.vanished, **before}.items() if each[0] not in self._alive and each[1] not in urls]
+        self.vanished = dict(gone[-_VANISHED:])
         self._seen = {each.id: self._seen.get(each.id, 0) + 1 for each in alive}
         self._valid_until = began + self._ttl * (1 - _MARGIN)
 

@@ -63,6 +63,7 @@ class Application:
         self._access = service.access
         self._audit = service.audit
         self._forwarder = Forwarder(service.access, settings.max_wait_ms / 1000 + READ_SECONDS)
+        self.watch.ask = lambda url, target: self._forwarder.ask(url, "GET", target)
         self._names = Names.of(settings)
         made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
         described = [Route("GET", path, _made(partial(make, routes)), "", right=None) for path, make in made.items()]

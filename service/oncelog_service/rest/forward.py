@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import closing
 from functools import cached_property
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from oncelog.errors import ConnectionFailed, StorageUnavailable
+from oncelog.errors import ConnectionFailed, StorageUnavailable, from_problem
 from oncelog.http.connections import FAILURES, Connections, connection_error
 from oncelog.http.credentials import authorization, shown
 from oncelog.http.sockets import Awaiting, Deadline
 from oncelog.http.trust import Trust
+from oncelog.wire.media import JSON
 from oncelog_service.access.access import Access
 from oncelog_service.access.grants import EVERYBODY, Principal
 from oncelog_service.rest.answer import Answer
@@ -37,6 +40,24 @@ class Forwarder:
     @cached_property
     def _trust(self) -> Trust:
         return Trust.chosen()  # once, as its certificates are read on the event loop
+
+    async def ask(self, url: str, method: str, target: str, value: object = None) -> Any:
+        """Returns the JSON that another instance answers to who may do everything: the caller has looked at who asks here.
+
+        Raises its refusal; StorageUnavailable if it answers no JSON.
+        """
+        headers = {} if value is None else {b"content-type": JSON.encode()}
+        body = b"" if value is None else json.dumps(value).encode()
+        answer = await self.send(url, method, target, headers, body, EVERYBODY)
+        try:
+            found = json.loads(answer.body) if isinstance(answer.body, bytes) else None
+        except ValueError:
+            found = None
+        if answer.status != 200 and isinstance(found, dict):
+            raise from_problem(found, answer.status)
+        if answer.status != 200 or found is None:
+            raise StorageUnavailable(f"{url} serves some of the topics and answered {answer.status}, which says nothing of them")
+        return found
 
     async def send(
         self, url: str, method: str, target: str, headers: Mapping[bytes, bytes], body: bytes, principal: Principal

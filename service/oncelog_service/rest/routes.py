@@ -7,7 +7,6 @@ oncelog's errors. It knows nothing of status lines.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel
 
 from oncelog import errors
-from oncelog.errors import OncelogError, Overloaded, StorageUnavailable, from_problem
+from oncelog.errors import OncelogError, Overloaded
 from oncelog.wire.media import JSON
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, SERVICE_WIDE, Principal, Right
@@ -81,18 +80,7 @@ class Call:
 
     async def ask(self, url: str, method: str, target: str, value: object = None) -> Any:
         """Returns the JSON that another instance answers. Raises its refusal; StorageUnavailable if it answers no JSON."""
-        headers = {} if value is None else {b"content-type": JSON.encode()}
-        body = b"" if value is None else json.dumps(value).encode()
-        answer = await self.forwarder.send(url, method, target, headers, body, EVERYBODY)  # whose rights were looked at here
-        try:
-            found = json.loads(answer.body) if isinstance(answer.body, bytes) else None
-        except ValueError:
-            found = None
-        if answer.status != 200 and isinstance(found, dict):
-            raise from_problem(found, answer.status)
-        if answer.status != 200 or found is None:
-            raise StorageUnavailable(f"{url} serves some of the topics and answered {answer.status}, which says nothing of them")
-        return found
+        return await self.forwarder.ask(url, method, target, value)
 
 
 class _InTurn:

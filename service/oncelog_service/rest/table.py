@@ -131,7 +131,10 @@ STATUS_ROUTES = (
     Route("GET", "/livez", status.livez, "Does the process answer", right=None),
     Route("GET", "/readyz", status.readyz, "Are requests to be sent here", (errors.StorageUnavailable,), right=None),
     Route("GET", "/metrics", status.metrics, "Prometheus metrics", gives={"text/plain": str}, right=Right.OPERATE),
-    Route("GET", "/v1/alarms", status.alarms, "Say what is wrong, and what to do", right=Right.OPERATE),
+    Route(
+        "GET", "/v1/alarms", status.alarms, "Say what is wrong, and what to do",
+        query={"here": "true: only of the instance that is asked"}, reads=True, right=Right.OPERATE,
+    ),
     Route(
         "GET", "/v1/overview", status.overview, "Show how the service is doing, and how it did",
         query={"after": "number of a sample: only those behind it", "wait": "ms to wait for one"},

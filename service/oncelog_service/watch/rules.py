@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.overview import SEVERITIES, Alarm
-from oncelog_service.watch.facts import Facts, Held, Refused, Thresholds
+from oncelog_service.watch.facts import Facts, Held, Member, Refused, Thresholds
 
 MOST_OF_A_KIND = 20
 """Alarms of one rule: the worst ones. Whatever makes more of them is one thing that went wrong."""
@@ -40,7 +40,17 @@ Rule = Callable[[Facts, Thresholds], Iterator[Alarm]]
 def alarms(facts: Facts, thresholds: Thresholds) -> list[Alarm]:
     """All that are to be raised, the most severe first, and of one severity in the order of the rules."""
     found = [alarm for rule in RULES for alarm in _first(rule(facts, thresholds))]
+    return by_severity(found)
+
+
+def by_severity(found: Sequence[Alarm]) -> list[Alarm]:
+    """The most severe first, else as they are."""
     return sorted(found, key=lambda each: SEVERITIES.index(each.severity))
+
+
+def about_members(members: tuple[Member, ...]) -> list[Alarm]:
+    """What is wrong with the other instances, which are not known yet when one judges itself."""
+    return _first(cluster(Facts(now_ms=0, members=members), Thresholds()))
 
 
 def _first(found: Iterator[Alarm]) -> list[Alarm]:
@@ -354,10 +364,12 @@ def cluster(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
     for each in facts.members:
         if not each.alive:
             code, what = "instance_missing", (
-                f"instance {each.id} is gone without having left, with {count(each.leases, 'lease')}: others take over what it "
-                "served when it is asked for"
+                f"the instance at {each.url} is gone without having left, with {count(each.leases, 'lease')}: others take over "
+                "what it served when it is asked for"
             )  # fmt: skip
-            mend = "Start it again, or find out why it ended. It is forgotten once others serve what it had."
+            mend = (
+                "Find out why it ended, and start it again. If it is not to come again, this goes once others serve what it had."
+            )
         elif not each.answers:
             code, what = "instance_silent", f"{each.url} is alive by its heartbeat, and does not answer here"
             mend = "Look at the network between the two, at its TLS, and at its log: clients of its topics may meet the same."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isinf
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import oncelog
 from oncelog.errors import NotServedHere, NotSupported, StorageUnavailable
 from oncelog.wire.overview import Alarm, Overview, Sample, TopicActivity
+from oncelog_service.cluster.membership import Membership
 from oncelog_service.counting.topics import Tally
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.topic_log import TopicLog
@@ -24,10 +25,11 @@ from oncelog_service.service import Service
 from oncelog_service.storage.open import path_of, shown
 from oncelog_service.topics import TopicName
 from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.watch.around import OF_THE_STORE, Around, Ask, look_around
 from oncelog_service.watch.facts import Thresholds
 from oncelog_service.watch.gather import Edge, Published, gather, open_logs
 from oncelog_service.watch.refusals import Refusals
-from oncelog_service.watch.rules import alarms
+from oncelog_service.watch.rules import about_members, alarms, by_severity
 from oncelog_service.watch.samples import EVERY_SECONDS, Samples, Totals, busiest, part
 
 _FRESH_SECONDS = 1.0
@@ -61,6 +63,22 @@ class _Seen:
             self.held.add(name)
 
 
+class _SeenFirst:
+    """Of alarms that do not know it themselves: when they were seen first, as long as they are."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, str], int] = {}
+
+    def dated(self, found: Sequence[Alarm], now_ms: int) -> list[Alarm]:
+        """All that there are now, with since when."""
+        before = self._since
+        self._since = {(each.code, each.subject): before.get((each.code, each.subject), now_ms) for each in found}
+        return [
+            each if each.since_ms is not None else each.model_copy(update={"since_ms": self._since[each.code, each.subject]})
+            for each in found
+        ]
+
+
 class Watch:
     """Belongs to one event loop, and to one process over all openings of its store."""
 
@@ -71,10 +89,13 @@ class Watch:
         self.refusals = Refusals()
         self.samples = Samples()
         self._started_ms = service.clock.now_ms()
-        self._since: dict[tuple[str, str], int] = {}
-        """Of alarms that do not know it themselves: when they were seen first, as long as they are."""
+        self._seen_first, self._members_seen_first = _SeenFirst(), _SeenFirst()
         self._judging = asyncio.Lock()
         self._judged: tuple[float, list[Alarm]] | None = None
+        self.ask: Ask | None = None
+        """Asks another instance; None: nobody is asked."""
+        self._looking = asyncio.Lock()
+        self._around: tuple[float, Around] | None = None
         self._published: Published = {}
         self._sampled = Arrivals()
         self._last: _Counted | None = None
@@ -84,13 +105,39 @@ class Watch:
 
     # --- alarms
 
-    async def alarms(self) -> list[Alarm]:
-        """What is wrong, the most severe first."""
+    async def alarms(self, *, here: bool = False) -> tuple[list[Alarm], int]:
+        """What is wrong, the most severe first, and how many topics were seen. ``here``: of this instance only."""
+        own, seen = await self._own(), self._topics_open
+        try:
+            membership = self._service.membership
+        except (NotSupported, StorageUnavailable):
+            return own, seen
+        if here or self.ask is None:
+            return own, seen
+        around = await self._others(membership, self.ask)
+        ours = [each.model_copy(update={"instance": self._service.url}) for each in own]
+        same = {each.subject for each in own if each.code in OF_THE_STORE}
+        theirs = [each for each in around.alarms if each.code not in OF_THE_STORE or each.subject not in same]
+        missing = self._members_seen_first.dated(about_members(around.members), self._service.clock.now_ms())
+        return by_severity([*ours, *theirs, *missing]), seen + around.topics_seen
+
+    async def _own(self) -> list[Alarm]:
         async with self._judging:
             now = self._service.clock.monotonic()
             if self._judged is None or not 0 <= now - self._judged[0] < _FRESH_SECONDS:
                 self._judged = now, await self._judge()
             return self._judged[1]
+
+    async def _others(self, membership: Membership, ask: Ask) -> Around:
+        async with self._looking:
+            now = self._service.clock.monotonic()
+            if self._around is None or not 0 <= now - self._around[0] < _FRESH_SECONDS:
+                try:
+                    around = await look_around(membership, ask, self._service.clock)
+                except StorageUnavailable:
+                    around = Around()
+                self._around = now, around
+            return self._around[1]
 
     async def _judge(self) -> list[Alarm]:
         settings = self._service.settings
@@ -98,20 +145,10 @@ class Watch:
             settings.alarm_lag_messages, round(settings.alarm_lag_seconds * 1000), round(settings.alarm_held_seconds * 1000)
         )
         facts = await gather(self._service, self.edge(), self.refusals, thresholds, self._published)
-        found = alarms(facts, thresholds)
-        before, self._since = self._since, {}
-        dated = []
-        for each in found:
-            key = each.code, each.subject
-            since_ms = each.since_ms
-            if since_ms is None:
-                since_ms = self._since[key] = before.get(key, facts.now_ms)
-            dated.append(each.model_copy(update={"since_ms": since_ms}))
-        return dated
+        return self._seen_first.dated(alarms(facts, thresholds), facts.now_ms)
 
     @property
-    def topics_seen(self) -> int:
-        """Topics that are open: of others nothing is known."""
+    def _topics_open(self) -> int:
         try:
             return len(self._service.topics.opened)
         except StorageUnavailable:
@@ -209,7 +246,7 @@ class Watch:
             history=self.samples.behind(after),
             disk_min_free_bytes=service.room.floor,
             topics=self._topics,
-            alarms=await self.alarms(),
+            alarms=(await self.alarms())[0],
         )
 
     def _instances(self) -> int:

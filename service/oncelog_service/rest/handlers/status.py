@@ -53,10 +53,11 @@ async def metrics(call: Call) -> Answer:
 async def alarms(call: Call) -> Alarms:
     """What is wrong, the most severe first: since when, with its figures, and the commands that end it.
 
-    It answers while the store is closed, too, and says why that is. Judged at most once in a second.
+    Also with the other instances over the store; with `here=true` only of the one that is asked. It answers while the store is
+    closed, too, and says why that is. Judged at most once in a second.
     """
-    found = await call.watch.alarms()
-    return Alarms(now_ms=call.service.clock.now_ms(), alarms=found, topics_seen=call.watch.topics_seen)
+    found, seen = await call.watch.alarms(here=call.query.get("here", "false") == "true")
+    return Alarms(now_ms=call.service.clock.now_ms(), alarms=found, topics_seen=seen)
 
 
 async def overview(call: Call) -> Overview:
