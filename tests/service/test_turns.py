@@ -193,7 +193,7 @@ def test_queues_share_by_bytes_whatever_the_size_of_their_requests(mine: list[in
 
 def test_a_small_request_passes_the_flood_of_another_topic_and_not_those_of_its_own() -> None:
     turns, went = Turns(WAITING, Later(), AHEAD, LIGHT), list[str]()
-    flood = [turns.begin((("loud", 900),)) for _ in range(3)]
+    flood = [turns.begin((("loud", 960),)) for _ in range(3)]
     assert [each.waits for each in flood] == [False, True, True]
     assert not turns.begin((("quiet", 50),)).waits
     behind = turns.begin((("loud", 50),))
