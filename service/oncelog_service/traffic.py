@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from oncelog_service.counting.histogram import REQUEST_SECONDS, Histogram
+from oncelog_service.counting.histogram import SECONDS, Histogram
 
 REASONS = ("connections", "address", "idle", "descriptors", "requests", "bodies", "slow_body", "waiting", "unread", "slow_reader")
 """Why somebody was refused, or ended for others' sake."""
 
 
+PUBLISH = ("POST", "/v1/namespaces/{namespace}/topics/{topic}/publish")
+"""Method and address of what everybody asks about first."""
 UNROUTED = ("", "(none)")
 """Of requests that no address has taken: nothing is there, or who asks was refused before that was looked at."""
 
@@ -27,7 +29,7 @@ class Times:
         """Counts an answer."""
         found = self.by_status.get(status)
         if found is None:
-            found = self.by_status[status] = Histogram(REQUEST_SECONDS)
+            found = self.by_status[status] = Histogram(SECONDS)
         found.observe(seconds)
 
 
@@ -49,6 +51,11 @@ class Traffic:
     """Of requests that no address has taken."""
     routes: dict[tuple[str, str], Times] = field(default_factory=dict)
     """Of the others, by method and address, as it stands in the table."""
+
+    @property
+    def publishes(self) -> Histogram:
+        """How long it took to answer publishes that were not refused."""
+        return self.times_of(*PUBLISH).by_status.get(200) or Histogram(SECONDS)
 
     def times_of(self, method: str, path: str) -> Times:
         """Returns where an address of the table counts."""

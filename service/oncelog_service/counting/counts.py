@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from oncelog_service.counting.histogram import SUBMISSIONS, SYNC_SECONDS, Histogram
+from oncelog_service.counting.histogram import SECONDS, SUBMISSIONS, Histogram
 from oncelog_service.counting.topics import TopicsCounted
 
 MOST_TOPICS = 100
@@ -19,11 +19,9 @@ class Counts:
     def __init__(self, most_topics: int = MOST_TOPICS) -> None:
         """``most_topics``: how many are counted each by itself."""
         self.topics = TopicsCounted(most_topics)
-        self.publish = Histogram(SYNC_SECONDS)
-        """Seconds from a publish, read as a whole, to its answer; those that were refused are not among them."""
-        self.page = Histogram(SYNC_SECONDS)
+        self.page = Histogram(SECONDS)
         """Seconds to put one page together for a poll or a consumer, whatever it waited for messages."""
-        self.sync = Histogram(SYNC_SECONDS)
+        self.sync = Histogram(SECONDS)
         """Seconds of one write of the store, synced."""
         self.group = Histogram(SUBMISSIONS)
         """Submissions that shared one."""

@@ -78,15 +78,15 @@ def _build_info() -> Metric:
 
 
 def _of_time(counts: Counts) -> Iterator[Metric]:
-    yield histogram(
-        "publish_seconds", "From a publish, read as a whole, to its answer, those apart that are refused", counts.publish
-    )
     yield histogram("page_seconds", "To put a page together for a poll or a consumer, without the wait for messages", counts.page)
     yield histogram("sync_seconds", "One synced write of the store", counts.sync)
     yield histogram("write_submissions", "Requests that shared a synced write", counts.group)
 
 
 def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
+    yield histogram(
+        "publish_seconds", "From a publish, read as a whole, to its answer, where it was not refused", traffic.publishes
+    )
     refused = CounterMetricFamily(
         "oncelog_refused", "Connections and requests that were refused, or ended for others' sake", labels=["reason"]
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
 
 from oncelog.errors import Overloaded
 from oncelog.wire.codec import (
@@ -51,7 +50,6 @@ async def publish(call: Call) -> Answer:
 
     The TMS media type gets an empty answer where there is no write pointer: nothing can be rolled back.
     """
-    began = perf_counter()
     await call.log()
     media = essence(call.content_type)
     async with call.turn():
@@ -61,7 +59,6 @@ async def publish(call: Call) -> Answer:
         call.count(request)
         response = await log.publish(request, call.principal.whose())
     body = b"" if media == AVRO and request.write_pointer is None else encode_publish_response(media, response)
-    call.service.counts.publish.observe(perf_counter() - began)
     return Answer(body, media, headers=_quota_of(log))
 
 
