@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from oncelog_service.storage.format import check_format
 from oncelog_service.storage.port import InFiles, Store, StoreError
 from oncelog_service.storage.seals import SealedStore
 
@@ -20,7 +21,7 @@ _KNOWN = (
 def store_opener(url: str) -> Callable[[], Store]:
     """Makes a function that opens the store at ``url``, now and again after a failure. Opens nothing yet, and loads no driver.
 
-    Its rows are sealed (seals.py).
+    Its rows are sealed (seals.py). Who opens it gets UnknownFormat where another version has to.
 
     ``leveldb:///absolute/path`` or ``leveldb://relative/path``; ``sqlite:`` in the same way (and with SQLAlchemy's four slashes);
     ``postgresql+psycopg://user:password@host:port/database``, also without ``+psycopg``, with libpq's settings as its query;
@@ -30,7 +31,17 @@ def store_opener(url: str) -> Callable[[], Store]:
         ValueError: the URL names no store that is known here.
     """
     opener = raw_opener(url)
-    return lambda: SealedStore(opener())
+
+    def opened() -> Store:
+        store = SealedStore(opener())
+        try:
+            check_format(store)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    return opened
 
 
 def raw_opener(url: str) -> Callable[[], Store]:

@@ -6,6 +6,7 @@ import re
 import secrets
 from uuid import uuid4
 
+from oncelog_service.storage.format import put_format
 from oncelog_service.storage.port import Batch, Fence, Store, StoreDamaged, Table
 
 _KEY = b""
@@ -28,6 +29,7 @@ def store_id_of(store: Store, fence: Fence | None = None) -> str:
         name = uuid4().hex
         batch = Batch(fence)
         batch.put(Table.STORE_ID, _KEY, name.encode())
+        put_format(batch)
         batch.put(Table.STORE_ID, _SECRET_KEY, secrets.token_hex(32).encode())
         store.write([batch])
     return name
