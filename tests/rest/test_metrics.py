@@ -219,6 +219,15 @@ def test_no_counter_falls_when_a_topic_is_closed_deleted_or_out_of_the_busiest()
         before = Metrics(service)
         assert before.of_topics("messages_total") == {"t0": 3, "t1": 2, "(others)": 4}
         assert set(before.of_topics("end_offset")) == {"t0", "t1"}
+        closed = done(
+            Topic(service.url, "t1", create=False).request("PUT", "/properties", json={"check.expected.offsets": "true"})
+        )
+        assert closed.status_code == 200, "its log is closed, as at a hand-over"
+        without = Metrics(service)
+        check_none_fell(before, without)
+        assert set(without.of_topics("end_offset")) == {"t0"}
+        assert without.of_topics("messages_total") == before.of_topics("messages_total")
+        Topic(service.url, "t1", create=False).read()
         Topic(service.url, "t0", create=False).request("DELETE", "")
         after = Metrics(service)
         check_none_fell(before, after)
