@@ -172,6 +172,20 @@ def test_all_subscriptions_are_listed_also_of_topics_that_nobody_has_used_since(
             assert paged == [f"{each.namespace}/{each.topic}/{each.name}" for each in found]
 
 
+def test_a_damaged_topic_keeps_nobody_from_seeing_the_subscriptions_of_the_others(house: House) -> None:
+    for name in ("a", "b", "c"):
+        house.make(name).publish("m")
+        house.client.open_subscription(name, "s")
+    house.damaged = True
+    with house.off() as disk:
+        rows = disk.tables[Table.MESSAGE]
+        (key,) = [each for each in rows if each.startswith(b"default:b:")]
+        rows[key] = rows[key][:-1] + bytes([rows[key][-1] ^ 1])
+        for table in (Table.SNAPSHOT, Table.KEY_SNAPSHOT):
+            disk.tables[table].clear()
+    assert [(each.topic, each.name) for each in house.client.all_subscriptions()] == [("a", "s"), ("c", "s")]
+
+
 # --- the cursor
 
 

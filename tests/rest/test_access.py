@@ -514,15 +514,27 @@ def test_ending_what_another_one_began_leaves_a_line_and_ending_ones_own_does_no
         def atomic() -> str:
             return f"/v1/atomic/{owner.good('POST', '/v1/atomic', json={'id': f'a{next(begun)}', 'group': 'g'})['id']}"
 
-        for make, ends in ((transaction, "abort"), (transaction, "invalidate"), (atomic, "abort")):
+        for make, ends, by in (
+            (transaction, "abort", operator),
+            (transaction, "invalidate", operator),
+            (transaction, "commit", ada),
+            (atomic, "abort", operator),
+        ):
             lines.new()
-            owner.good("POST", f"{make()}/{ends}")
+            owner.good("POST", f"{make()}/{ends}", json={})
             assert lines.new() == [], (make, ends)
-            path = f"{make()}/{ends}"
-            assert_problem(other.request("POST", path), 403, "not_allowed")
-            operator.good("POST", path)
+            path, name = f"{make()}/{ends}", "ada" if by is ada else "operator"
+            assert_problem(other.request("POST", path, json={}), 403, "not_allowed")
+            by.good("POST", path, json={})
             noted = [(line["principal"], line["path"], line["status"], line.get("subject")) for line in lines.new()]
-            assert noted == [("other", path, 403, None), ("operator", path, 200, {"owner": "owner"})]
+            assert noted == [("other", path, 403, None), (name, path, 200, {"owner": "owner"})]
+        part = {"namespace": "default", "topic": "t", "request": {"messages": ["m"]}}
+        ada.good("PUT", "/v1/namespaces/default/topics/t")
+        for who, noted in ((owner, []), (ada, [{"owner": "owner"}])):
+            path = atomic()
+            lines.new()
+            who.good("POST", path + "/commit", json={"parts": [part]})
+            assert [line["subject"] for line in lines.new()] == noted
 
 
 def test_what_a_client_does_with_its_own_subscription_and_producer_leaves_no_line(tmp_path: Path) -> None:

@@ -65,16 +65,13 @@ async def _committed(call: Call, request: CommitRequest) -> AtomicOutcome:
         call.principal.check_producer(part.namespace, part.topic, part.request.producer)
     atomic = call.service.atomic
     call.count(*(part.request for part in request.parts))
-    return _told(call, await atomic.commit(_id(call), request, call.principal))
+    return _ended(call, await atomic.commit(_id(call), request, call.principal))
 
 
 async def abort(call: Call) -> AtomicOutcome:
     """Drop everything that is staged; none of it will ever be seen. Idempotent."""
     with of_another(call):
-        outcome = await call.service.atomic.abort(_id(call), call.principal)
-    call.audited = not may_touch(outcome.owner, call.principal.name)
-    call.subject = {"owner": outcome.owner}
-    return _told(call, outcome)
+        return _ended(call, await call.service.atomic.abort(_id(call), call.principal))
 
 
 async def show(call: Call) -> AtomicOutcome:
@@ -106,6 +103,13 @@ async def forget_producer(call: Call) -> None:
     With `incarnation` only while the newest commit is of that one: else `producer_fenced`, and nothing is forgotten.
     """
     await call.service.atomic.forget_producer(*_producer(call), call.query.get("incarnation"), call.principal)
+
+
+def _ended(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
+    """That somebody has ended what another principal began is kept."""
+    call.audited = not may_touch(outcome.owner, call.principal.name)
+    call.subject = {"owner": outcome.owner}
+    return _told(call, outcome)
 
 
 def _told(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:

@@ -81,11 +81,12 @@ async def _of_topic(call: Call, topic: TopicName, after: str, limit: int) -> Seq
     """Those of one topic, wherever it is served; none if it is gone by now, or damaged."""
     namespace, name = topic
     try:
-        subscriptions = (await call.service.topics.open(namespace, name)).subscriptions
-        shown = [each.to_wire() for each in await subscriptions.show_all(subscriptions.names(after, limit))]
-    except NotServedHere as elsewhere:
-        query = f"?limit={limit}" + (f"&after={after}" if after else "")
-        shown = await call.ask(elsewhere.url, "GET", f"/v1/namespaces/{namespace}/topics/{name}/subscriptions{query}")
+        try:
+            subscriptions = (await call.service.topics.open(namespace, name)).subscriptions
+            shown = [each.to_wire() for each in await subscriptions.show_all(subscriptions.names(after, limit))]
+        except NotServedHere as elsewhere:
+            query = f"?limit={limit}" + (f"&after={after}" if after else "")
+            shown = await call.ask(elsewhere.url, "GET", f"/v1/namespaces/{namespace}/topics/{name}/subscriptions{query}")
     except (TopicNotFound, TopicDamaged):
         return []
     return [SubscriptionOnTopic.model_validate({**each, "namespace": namespace, "topic": name}) for each in shown]

@@ -111,8 +111,10 @@ async def commit(call: Call, changes: Changes) -> TransactionStatus:
     pointer, by = pointer_of(call), _by(call)
     if changes.resource is not None:
         raise InvalidRequest("a resource goes with can-commit only")
-    await call.service.transactions.commit(pointer, await _keys(call, changes), by)
-    return await call.service.transactions.show(pointer)
+    keys = await _keys(call, changes)
+    with of_another(call):
+        await call.service.transactions.commit(pointer, keys, by)
+    return _ended(call, await call.service.transactions.show(pointer))
 
 
 async def abort(call: Call, asked: AbortTransaction) -> TransactionStatus:
