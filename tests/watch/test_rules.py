@@ -88,7 +88,7 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
         "quota_exceeded", "warning", refused("quota_exceeded", 0, name="messages", detail="5 messages a second", who="loader"),
         refused("quota_exceeded", LATELY_MS), ["loader", "5 messages a second"],
     ),
-    ("overloaded", "warning", refused("overloaded", 0, detail="too many"), refused("overloaded", LATELY_MS), ["too many"]),
+    ("overloaded", "warning", {"shed": {"requests": 3, "bodies": 1}}, {"shed": {"requests": 0}}, ["requests 3 times"]),
     (
         "topic_damaged", "critical", refused("topic_damaged", 10 * DAY, detail="offset 7 is missing"), {},
         ["shop/orders", "offset 7 is missing", "oncelog verify orders --namespace shop"],

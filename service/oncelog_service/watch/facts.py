@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -117,6 +118,8 @@ class Facts:
     held: tuple[Held, ...] = ()
     lagging: tuple[Lagging, ...] = ()
     refused: tuple[Refused, ...] = ()
+    shed: Mapping[str, int] = field(default_factory=dict)
+    """What was refused, or ended for others' sake, within the last minutes: how often, by reason (traffic.py)."""
     replays: tuple[Replay, ...] = ()
     transactions_url: str | None = None
     transactions_reachable: bool = True

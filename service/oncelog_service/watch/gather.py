@@ -6,7 +6,7 @@ Only topics that are open are looked at: of one that nobody has used since the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
@@ -53,8 +53,16 @@ Published = dict[tuple[bytes, str], tuple[int, int | None]]
 """(topic, subscription) → where it stood, and when the message there was published."""
 
 
-async def gather(service: Service, edge: Edge, refusals: Refusals, thresholds: Thresholds, published: Published) -> Facts:
-    """The facts of this moment. ``published``: what was read the last time, and is replaced by what is read now."""
+async def gather(
+    service: Service,
+    edge: Edge,
+    refusals: Refusals,
+    shed: Mapping[str, int],
+    thresholds: Thresholds,
+    published: Published,
+) -> Facts:
+    """The facts of this moment. ``shed``: as in :class:`Facts`; ``published``: what was read the last time, which is replaced by
+    what is read now."""
     settings, room, now_ms = service.settings, service.room, service.clock.now_ms()
     seen = _OfTopics([], [], [], None)
     held: tuple[Held, ...] = ()
@@ -80,6 +88,7 @@ async def gather(service: Service, edge: Edge, refusals: Refusals, thresholds: T
         held=held,
         lagging=lagging,
         refused=refusals.lately(now_ms),
+        shed=shed,
         replays=tuple(seen.replays),
         transactions_url=transactions_url,
         transactions_reachable=reachable,

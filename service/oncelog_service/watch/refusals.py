@@ -13,7 +13,6 @@ from typing import Any
 from oncelog.errors import (
     ConsumerFenced,
     OncelogError,
-    Overloaded,
     ProducerFenced,
     QuotaExceeded,
     SequenceGap,
@@ -34,7 +33,6 @@ _NAMED: Mapping[type[OncelogError], tuple[str, str, str]] = {
     ConsumerFenced: ("subscription", "epoch", "current_epoch"),
     SequenceGap: ("producer", "received", "expected"),
     QuotaExceeded: ("quota", "", ""),
-    Overloaded: ("", "", ""),
     TopicDamaged: ("", "", ""),
 }
 """What is remembered, and which of its values name the thing, what was refused, and what would have been taken."""

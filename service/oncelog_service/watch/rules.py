@@ -274,16 +274,27 @@ def gaps(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
 
 # --- clients and load
 
-_LOAD = {
-    "overloaded": ("requests were refused since too much is under way", "operating.md#when-clients-take-too-much"),
-    "quota_exceeded": ("requests were refused by a quota", "operating.md#quotas"),
-}
+
+def shed(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
+    """Clients take more than there is: connections and requests are refused, or ended for others' sake."""
+    found = {reason: often for reason, often in facts.shed.items() if often}
+    if found:
+        said = ", ".join(f"{reason} {times(often)}" for reason, often in sorted(found.items()))
+        yield Alarm(
+            code="overloaded",
+            severity="warning",
+            subject="clients",
+            about=dict(found),
+            what=f"connections and requests were refused, or ended for others' sake, within the last {span(LATELY_MS)}: {said}",
+            mend="Find the client that takes so much, and have it take less; or raise the bound, if the machine can do more.",
+            commands=["oncelog top", "oncelog config show"],
+            docs="operating.md#when-clients-take-too-much",
+        )
 
 
-def load(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
-    """Requests were refused lately for too much load, or by a quota."""
-    for each in _lately(facts, *_LOAD):
-        said, docs = _LOAD[each.code]
+def quotas(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
+    """Requests were refused lately by a quota."""
+    for each in _lately(facts, "quota_exceeded"):
         who = f" of {each.who}" if each.who else ""
         yield Alarm(
             code=each.code,
@@ -291,10 +302,11 @@ def load(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             subject=f"topic {_topic(each.namespace, each.topic)}" if each.topic else each.who or "clients",
             about=_about(each, "quota") | {"times": each.times},
             since_ms=each.first_ms,
-            what=f"{said}, {times(each.times)}, the last{who} {span(facts.now_ms - each.last_ms)} ago: {each.detail}",
+            what=f"requests were refused by a quota {times(each.times)}, the last{who} "
+            f"{span(facts.now_ms - each.last_ms)} ago: {each.detail}",
             mend="Have the clients send less, or more in one request; or raise the bound that is named.",
             commands=["oncelog top"],
-            docs=docs,
+            docs="operating.md#quotas",
         )
 
 
@@ -494,7 +506,7 @@ def descriptors(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
 
 
 RULES: Sequence[Rule] = (
-    *(store_closed, store_damaged, topic_damaged, disk, transactions_unreachable, held, lag, fenced, gaps, load),
+    *(store_closed, store_damaged, topic_damaged, disk, transactions_unreachable, held, lag, fenced, gaps, shed, quotas),
     *(cluster, clock, certificate, tokens, failing, replay, exposed, restored, descriptors),
 )
 """In the order in which their alarms are shown, where these are as severe."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,13 +25,14 @@ from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.service import Service
 from oncelog_service.storage.open import path_of, shown
 from oncelog_service.topics import TopicName
+from oncelog_service.traffic import Traffic
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.watch.around import OF_THE_STORE, Around, Ask, look_around
 from oncelog_service.watch.facts import Thresholds
 from oncelog_service.watch.gather import Edge, Published, gather, open_logs
 from oncelog_service.watch.refusals import Refusals
-from oncelog_service.watch.rules import about_members, alarms, by_severity
-from oncelog_service.watch.samples import EVERY_SECONDS, Samples, Totals, busiest, part
+from oncelog_service.watch.rules import LATELY_MS, about_members, alarms, by_severity
+from oncelog_service.watch.samples import EVERY_SECONDS, KEPT, Samples, Totals, busiest, part
 
 _FRESH_SECONDS = 1.0
 """So long what was judged is answered again."""
@@ -101,6 +103,8 @@ class Watch:
         self._last: _Counted | None = None
         """What was counted when the newest sample was taken."""
         self._topics: list[TopicActivity] = []
+        self._shed_at: deque[tuple[int, Counter[str]]] = deque(maxlen=KEPT)
+        """What was shed up to each of the latest samples."""
         self._released = False
 
     # --- alarms
@@ -144,8 +148,15 @@ class Watch:
         thresholds = Thresholds(
             settings.alarm_lag_messages, round(settings.alarm_lag_seconds * 1000), round(settings.alarm_held_seconds * 1000)
         )
-        facts = await gather(self._service, self.edge(), self.refusals, thresholds, self._published)
+        facts = await gather(self._service, self.edge(), self.refusals, self._shed(), thresholds, self._published)
         return self._seen_first.dated(alarms(facts, thresholds), facts.now_ms)
+
+    def _shed(self) -> Mapping[str, int]:
+        """What was shed since the oldest sample of the last minutes; before the first one, all."""
+        begin_ms = self._service.clock.now_ms() - LATELY_MS
+        while self._shed_at and self._shed_at[0][0] < begin_ms:
+            self._shed_at.popleft()
+        return _shed_so_far(self._service.traffic) - (self._shed_at[0][1] if self._shed_at else Counter())
 
     @property
     def _topics_open(self) -> int:
@@ -205,6 +216,7 @@ class Watch:
                 **rates,
             )
         )
+        self._shed_at.append((service.clock.now_ms(), _shed_so_far(service.traffic)))
         self._sampled.wake()
 
     def _take_times(self) -> list[float]:
@@ -263,6 +275,11 @@ class Watch:
 
 def _totals(tally: Tally) -> Totals:
     return Totals(tally.messages, tally.bytes, tally.delivered, tally.delivered_bytes, tally.duplicates)
+
+
+def _shed_so_far(traffic: Traffic) -> Counter[str]:
+    """That a connection which is idle gives way to a new one is no sign of anything."""
+    return Counter({reason: often for reason, often in traffic.refused.items() if reason != "idle"})
 
 
 def _where(store: str) -> str:
