@@ -13,6 +13,7 @@ import requests
 
 from oncelog import Producer, errors
 from oncelog.wire.models import NamespacePolicies
+from oncelog_service.log.scan import expired_rows
 from oncelog_service.storage.port import Table
 from tests.patience import PATIENCE, until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, done
@@ -234,13 +235,14 @@ def test_what_is_undecided_stays_and_what_has_no_room_behind_it_is_refused(house
     done(topic.publish(PAYLOAD))
     pointer = house.start()
     topic.publish_under(pointer, PAYLOAD, PAYLOAD)
-    for _ in range(2):
-        done(topic.publish(PAYLOAD))
+    for text in (PAYLOAD, PAYLOAD, "y" * 25):  # more than a trim leaves, if it might
+        done(topic.publish(text))
     idle(house)
     for _ in house.lives():
         assert topic.stats()["earliestOffset"] == 1, "up to where it is stable"
         assert_full(topic.publish(PAYLOAD))
         assert_full(topic.publish(PAYLOAD, transactionWritePointer=pointer))
+        assert topic.stats()["heldMessages"] == 2
     house.end(pointer, "commit")
     house.settle()
     done(topic.publish(PAYLOAD))
@@ -341,3 +343,31 @@ def test_a_run_counts_until_all_of_it_is_trimmed(house: House) -> None:
     assert_full(topic.publish(PAYLOAD))
     trim(topic, 2)
     done(topic.publish(PAYLOAD))
+
+
+def test_of_a_request_of_many_runs_nothing_goes_to_make_room_for_itself(house: House) -> None:
+    topic = house.make(**{LIMIT: "210000", POLICY: "trim"})
+    done(topic.publish("x" * 10_000))
+    done(topic.publish(*["x" * 10_000] * 20))
+    idle(house)
+    assert [each["offset"] for each in topic.read(limit=100)] == list(range(1, 21))
+    assert topic.stats()["bytes"] > 210_000 * 15 // 16
+
+
+def test_rows_of_what_was_trimmed_are_deleted_a_few_at_a_time_and_counted_no_more(house: House) -> None:
+    topic = house.make()
+    for _ in range(5):
+        done(topic.publish(PAYLOAD))
+    trim(topic, 4)
+    left = topic.stats()["bytes"]
+
+    async def delete_one(service: Any) -> int:
+        log = await service.topics.open("default", "t")
+        deleted: int = await log.removal.delete(expired_rows(service.store, log.prefix, 0, 0, 1))
+        return deleted
+
+    for _ in range(3):
+        assert house.service.on_loop(delete_one) == 1
+        assert topic.stats()["bytes"] == left
+    house.crash()
+    assert topic.stats()["bytes"] == left
