@@ -371,3 +371,22 @@ def test_rows_of_what_was_trimmed_are_deleted_a_few_at_a_time_and_counted_no_mor
         assert topic.stats()["bytes"] == left
     house.crash()
     assert topic.stats()["bytes"] == left
+
+
+def test_a_trim_never_goes_beyond_the_first_undecided_message_however_little_it_is(house: House) -> None:
+    topic = limited(house, 20, **{POLICY: "trim"})
+    done(topic.publish(PAYLOAD))
+    pointer = house.start()
+    for text in ("a", "b"):
+        topic.publish_under(pointer, text)
+    for _ in range(20):
+        done(topic.publish(PAYLOAD))
+    idle(house)
+    assert topic.stats()["bytes"] > topic.stats()["maxBytes"] * 15 // 16, "there is less room than a trim makes"
+    assert (topic.stats()["earliestOffset"], topic.stats()["heldMessages"]) == (1, 2)
+    house.end(pointer, "commit")
+    house.settle()
+    assert len(topic.read(limit=100)) == 22
+    done(topic.publish(PAYLOAD))
+    idle(house)
+    assert topic.stats()["earliestOffset"] > 3

@@ -87,7 +87,7 @@ class Size:
         else:
             what = f"its messages take {held} of the {limit.bytes} bytes that they may"
         raise QuotaExceeded(
-            f"the topic cannot take {more} bytes more: {what} (max.bytes); nothing was done, trim it or end what is open",
+            f"the topic cannot take {more} bytes more: {what} (max.bytes); nothing was done; trim it, or end what is undecided",
             quota="max.bytes",
             limit=limit.bytes,
             retry_after_ms=None,
