@@ -50,6 +50,10 @@ fight: $(READY) ## two leaders of a key-value store fight under kill -9; a check
 bench: $(READY) ## measure speed and memory; prints a table, writes benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: pictures
+pictures: $(READY) ## take the pictures of the console that the documentation shows; needs Chromium
+	$(BIN)/python -m docs.pictures
+
 .PHONY: lint
 lint: $(READY) ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Browser, Page, Request, expect
 
+from oncelog import Client
 from tests.access.carrying import Carrying
-from tests.console.browsing import IN_A_BROWSER, assert_accessible
+from tests.console.browsing import IN_A_BROWSER, Watched, assert_accessible
 from tests.patience import until
 from tests.rest.talk import Calls, Topic
+from tests.world.certificates import Authority
 from tests.world.service import RunningService, free_port, running_service
 
 pytestmark = IN_A_BROWSER
@@ -151,6 +154,24 @@ def test_a_token_that_ends_meanwhile_leads_back_to_the_sign_in(locked: Locked, s
     locked.admin.revoke(made["id"])
     page.get_by_label("Token").wait_for()
     assert kept(page)[0] == []
+
+
+def test_who_shows_a_certificate_signs_in_with_that(browser: Browser, tmp_path: Path) -> None:
+    ca = Authority(tmp_path)
+    ada = ca.issue("ada", common_names=["ada"])
+    with running_service(**ca.service().tls, tls_client_ca=ca.file, token="s3cret") as service:
+        with Client(service.url, token="s3cret", verify=ca.file) as client:
+            client.create_token("cert:ada", ["operate"])
+        context = browser.new_context(
+            ignore_https_errors=True,
+            client_certificates=[{"origin": service.url, "certPath": ada.certificate, "keyPath": ada.key}],
+        )
+        watched = Watched(context.new_page())
+        watched.page.goto(f"{service.url}/console")
+        expect(watched.page.get_by_role("region", name="Alarms")).to_contain_text("the certificate")
+        expect(watched.page.get_by_role("button", name="Sign out")).to_have_count(0)
+        watched.check()
+        context.close()
 
 
 # --- there, gone, and seen

@@ -46,7 +46,7 @@ VENDORED: Mapping[str, Vendored] = {
         "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
     ),
 }  # fmt: skip
-"""Files under ``static/vendor/``. To renew one, take it from the package and change its line."""
+"""Files under ``static/vendor/``. To renew one, take it from the package and change its line; its licence is in ``licences/``."""
 
 
 class File(NamedTuple):

@@ -8,6 +8,7 @@
 // The token is kept in sessionStorage: one tab, until it is closed. It travels in the Authorization header alone.
 
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { noteClock } from "./format.js";
 import { store } from "./store.js";
 
 const TOKEN = "oncelog.token";
@@ -76,6 +77,7 @@ export async function call(method, target, { body, query, signal, text = false }
     throw new Problem(0, { code: "unreachable", detail: "The service does not answer." });
   }
   found();
+  noteClock(answer.headers.get("date"));
   if (answer.ok) return text ? said : said.trim() ? parse(said) : null;
   const problem = problemOf(said);
   if (answer.status === 401 && token === sessionStorage.getItem(TOKEN)) signedOut(token === null ? null : problem.detail);

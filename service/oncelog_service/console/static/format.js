@@ -45,8 +45,21 @@ export function time(ms) {
   return `${day} ${clock}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** How long ago, by this browser's clock. */
-export const ago = (ms) => (ms === null || ms === undefined ? "–" : `${seconds(Math.max(0, (Date.now() - ms) / 1000))} ago`);
+let ahead = 0; // ms that the service's clock is ahead of the browser's
+
+/** What a service's answer says of its clock, in whole seconds: times are its own, so how long ago they were is told by it. */
+export function noteClock(date) {
+  const at = Date.parse(date);
+  if (Number.isNaN(at)) return;
+  const found = at + 500 - Date.now();
+  ahead = Math.abs(found) > 2000 ? found : 0;
+}
+
+/** ms since 1970, by the service's clock. */
+export const now = () => Date.now() + ahead;
+
+/** How long ago, by the service's clock. */
+export const ago = (ms) => (ms === null || ms === undefined ? "–" : `${seconds(Math.max(0, (now() - ms) / 1000))} ago`);
 
 /** What the service sends as text of characters U+0000 to U+00FF, as bytes. */
 export function toBytes(text) {

@@ -39,9 +39,10 @@ function Alarms({ alarms }) {
       <p class="head"><${Badge} kind=${KIND[each.severity]}>${each.severity}</> <strong><${Subject} alarm=${each} /></strong>
         ${each.sinceMs !== null && html`<small>since ${time(each.sinceMs).slice(0, 19)}</small>`}
         ${each.instance && html`<small>says ${each.instance}</small>`}</p>
-      <p>${each.what}</p>
+      <p class="what">${each.what}</p>
       <p class="mend">${each.mend}</p>
-      ${each.commands.length > 0 && html`<details><summary>Commands</summary><pre>${each.commands.join("\n")}</pre></details>`}
+      ${each.commands.length > 0 && html`<details><summary>Commands</summary><pre tabindex="0" role="group" aria-label="Commands">${each.commands.join("\n")}</pre>
+        <small>The documentation says more in ${each.docs}.</small></details>`}
     </li>`)}</ul>`;
 }
 
@@ -72,7 +73,7 @@ const milliseconds = (value) => seconds(value === null || value === undefined ? 
 const CHARTS = [
   ["Messages", rate, [["in", "messagesIn"], ["out", "messagesOut"], ["duplicates", "duplicates"]]],
   ["Payload", flow, [["in", "bytesIn"], ["out", "bytesOut"]]],
-  ["Sync", milliseconds, [["median", "syncP50Ms"], ["99th percentile", "syncP99Ms"]]],
+  ["Sync", milliseconds, [["median", "syncP50Ms"], ["p99", "syncP99Ms"]]],
   ["Memory", bytes, [["resident", "memoryBytes"]]],
   ["Free disk", bytes, [["free", "diskFreeBytes"]]],
   ["Connections", count, [["open", "connections"]]],
@@ -82,7 +83,7 @@ const CHARTS = [
 function Numbers({ found }) {
   const { sample, history } = found;
   const figures = [
-    ["Status", html`<${Badge} kind=${STATUS[found.status]}>${found.status}</>`],
+    ["Status", html`<${Badge} kind=${STATUS[found.status]}>${found.status}</> <small>${found.version}</small>`],
     ["Messages in", rate(sample?.messagesIn)],
     ["Messages out", rate(sample?.messagesOut)],
     ["Duplicates", rate(sample?.duplicates)],
@@ -96,7 +97,6 @@ function Numbers({ found }) {
     ["Atomic commits", html`<a href=${href("atomic")}>${count(sample?.atomicCommits)}</a>`],
     ["Largest lag", count(sample?.largestLag)],
     ["Up for", seconds((found.nowMs - found.startedMs) / 1000)],
-    ["Version", found.version],
   ];
   const times = history.map((each) => each.atMs);
   return html`
