@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from oncelog.errors import (
@@ -26,7 +27,7 @@ from oncelog.errors import (
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, ListedTopic, NamespacePolicies, Topic, TransactionState
 from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import Rates
-from oncelog_service.bounds.size import MaxBytes
+from oncelog_service.bounds.size import MaxBytes, Size
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Leases, held_briefly, topic_resource
 from oncelog_service.cluster.placement import preferred
@@ -72,6 +73,14 @@ _NO_POLICIES = NamespacePolicies()
 
 TopicName = tuple[str, str]
 """(namespace, topic)."""
+
+
+class _Ends(NamedTuple):
+    """What is known of a log by its ends."""
+
+    earliest_offset: int
+    upcoming_offset: int
+    bytes: int
 
 
 def check_namespace(namespace: str) -> None:
@@ -225,21 +234,22 @@ class Topics:
         rows = ((name, read_back(decode_record, TopicRow, stored[name])) for name in behind)
         return list(islice(((name, row) for name, row in rows if not row.deleted), limit))
 
-    def _ends(self, namespace: str, rows: Sequence[tuple[str, TopicRow]]) -> dict[str, tuple[int, int] | str]:
+    def _ends(self, namespace: str, rows: Sequence[tuple[str, TopicRow]]) -> dict[str, _Ends | str]:
         """Where each log begins and ends, or why that cannot be said; two looks into the store each."""
-        found: dict[str, tuple[int, int] | str] = {}
+        found: dict[str, _Ends | str] = {}
         for name, row in rows:
             prefix = generation_key(topic_key(namespace, name), row.generation)
             try:
                 last = run_before(self._store, prefix)
                 trim = trim_of(self._store, prefix)
                 end = trim.earliest_offset if last is None else last.end
-                found[name] = max(trim.earliest_offset, trim.hidden_below), end
+                size = Size(trim.bytes_below if last is None else last.upto_bytes, trim.bytes_below, trim.missing)
+                found[name] = _Ends(max(trim.earliest_offset, trim.hidden_below), end, size.present)
             except (TopicDamaged, StoreDamaged) as damage:
                 found[name] = str(damage)
         return found
 
-    def _listed(self, namespace: str, name: str, row: TopicRow, ends: tuple[int, int] | str | None) -> ListedTopic:
+    def _listed(self, namespace: str, name: str, row: TopicRow, ends: _Ends | str | None) -> ListedTopic:
         generation, deduplication = raised(row.generation, self.incarnation), self._deduplicates(namespace, row)
         log = self._open.get((namespace, name))
         if log is not None:
@@ -251,6 +261,7 @@ class Topics:
                 deduplication=deduplication,
                 earliest_offset=log.begin_offset,
                 upcoming_offset=log.position.upcoming_offset,
+                bytes=log.topic.size.present,
                 producers=len(log.dedup.fold),
                 subscriptions=len(log.subscriptions),
                 held_messages=sum(run.count for pointer in unsettled for run in unsettled[pointer]),
@@ -259,7 +270,7 @@ class Topics:
         known = ListedTopic(name=name, generation=generation, open=False, deduplication=deduplication)
         if isinstance(ends, str):
             return known.model_copy(update={"damage": ends})
-        return known if ends is None else known.model_copy(update={"earliest_offset": ends[0], "upcoming_offset": ends[1]})
+        return known if ends is None else known.model_copy(update=ends._asdict())
 
     async def delete(self, namespace: str, topic: str) -> None:
         """The topic and its messages are gone at once; their rows leave by and by. What its generations must not use again – ids,

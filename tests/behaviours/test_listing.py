@@ -34,10 +34,13 @@ def test_topics_are_told_of_without_being_opened(tmp_path: Path) -> None:
         [empty, read] = listed(service)
         live = {"producers": 1, "subscriptions": 1, "heldMessages": 0, "largestLag": 2, "open": True}
         assert live.items() <= read.items()
+        size = read["bytes"]
+        assert size == client.stats("read").bytes > 0
         assert (empty["name"], empty["open"], empty["earliestOffset"], empty["upcomingOffset"]) == ("empty", False, 0, 0)
     with running_service(store) as service, Client(service.url) as client:
         told = listed(service)
         assert [(each["name"], each["open"]) for each in told] == [("empty", False), ("read", False)]
+        assert (told[0]["bytes"], told[1]["bytes"]) == (0, size)
         assert {"earliestOffset": 1, "upcomingOffset": 3, "producers": None, "damage": None, "generation": 1}.items() <= told[
             1
         ].items()

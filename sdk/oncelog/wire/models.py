@@ -99,6 +99,8 @@ class ListedTopic(Resource):
     """None: not known without opening it."""
     upcoming_offset: int | None = None
     """The same."""
+    bytes: int | None = None
+    """Of the messages in the log, as in :class:`TopicStats`."""
     producers: int | None = None
     subscriptions: int | None = None
     held_messages: int | None = None

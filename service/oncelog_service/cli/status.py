@@ -10,7 +10,17 @@ from oncelog.errors import NotAllowed
 from oncelog.http.credentials import shown
 from oncelog_service.cli.session import Session, command
 
-_COLUMNS = ("namespace", "name", "generation", "earliest_offset", "upcoming_offset", "producers", "deduplication", "damage")
+_COLUMNS = (
+    "namespace",
+    "name",
+    "generation",
+    "earliest_offset",
+    "upcoming_offset",
+    "bytes",
+    "producers",
+    "deduplication",
+    "damage",
+)
 
 
 def register(app: typer.Typer) -> None:
