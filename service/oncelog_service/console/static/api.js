@@ -198,8 +198,8 @@ function useAsking(load, on, again, every) {
   const [round, setRound] = useState(0);
   const key = JSON.stringify(on);
   const before = useRef(key);
-  const current = useRef(load);
-  current.current = load;
+  const current = useRef(null);
+  current.current = { load, every };
   const reload = useCallback(() => setRound((n) => n + 1), []);
   useEffect(() => {
     const stop = new AbortController();
@@ -212,11 +212,11 @@ function useAsking(load, on, again, every) {
         try {
           await seen(stop.signal);
           const began = performance.now();
-          last = await current.current(stop.signal, last);
+          last = await current.current.load(stop.signal, last);
           if (stop.signal.aborted) return;
           setState({ data: last, error: null, loading: false });
           pause = 1000;
-          const rest = Math.max(every, SHORTEST - (performance.now() - began));
+          const rest = Math.max(current.current.every, SHORTEST - (performance.now() - began));
           if (again && rest > 0) await sleep(rest, stop.signal);
         } catch (error) {
           if (stop.signal.aborted || error.name === "AbortError") return;

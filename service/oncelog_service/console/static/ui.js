@@ -65,12 +65,16 @@ export function Table({ caption, columns, rows, rowKey, page = 100, empty = "Not
   const here = Math.min(at, pages - 1);
   const shown = sorted.slice(here * page, here * page + page);
   if (!rows.length) return html`<${Empty}>${empty}<//>`;
+  const sortBy = (index) => {
+    setSorting([index, order(index) === "ascending" ? -1 : 1]);
+    setAt(0);
+  };
   const order = (index) => (sorting?.[0] !== index ? "none" : sorting[1] > 0 ? "ascending" : "descending");
   return html`<div class="wide" tabindex="0" role="group" aria-label=${caption}><table>
       <caption>${caption}</caption>
       <thead><tr>${columns.map((column, index) => html`<th scope="col" class=${column.number ? "number" : ""}
         aria-sort=${column.sort ? order(index) : undefined}>${column.sort
-          ? html`<button type="button" class="sort" onClick=${() => setSorting([index, order(index) === "ascending" ? -1 : 1])}>
+          ? html`<button type="button" class="sort" onClick=${() => sortBy(index)}>
               ${column.name}<span aria-hidden="true">${{ none: "", ascending: " ▲", descending: " ▼" }[order(index)]}</span></button>`
           : column.name}</th>`)}</tr></thead>
       <tbody>${shown.map((row) => html`<tr key=${rowKey(row)}>${columns.map((column) => column.head

@@ -2,10 +2,9 @@
 
 import { useRef, useState } from "../vendor/htm-preact.js";
 import { call, path, topicPath, useLive, useLoad } from "../api.js";
-import { ago, count, rate, time } from "../format.js";
+import { ago, bytes, count, rate, time } from "../format.js";
 import { go, href } from "../route.js";
-import { useStats } from "../stats.js";
-import { TopicBar, useTopics } from "../topics.js";
+import { TopicBar } from "../topics.js";
 import { announce, ask, Badge, Empty, Facts, Field, html, Panel, Table, Wrong } from "../ui.js";
 
 export const title = "Topics";
@@ -16,38 +15,60 @@ export function Page({ args: [namespace, topic] }) {
 
 // --- all of them
 
-const stat = (name) => ({ namespace, topic }) => html`<${Stat} namespace=${namespace} topic=${topic} name=${name} />`;
+const PAGE = 1000; // topics of one request
+const FEW = 1000; // topics that are asked about every few seconds; more are once a minute
+
+const nameOf = (each) => `${each.namespace}/${each.name}`;
+const held = (each) => (each.upcomingOffset === null ? null : each.upcomingOffset - each.earliestOffset);
+const numbered = (name, value) => ({ name, number: true, sort: value, cell: (each) => count(value(each)) });
 
 const COLUMNS = [
-  { name: "Topic", head: true, sort: (each) => `${each.namespace}/${each.topic}`,
-    cell: (each) => html`<a href=${href("topics", each.namespace, each.topic)}>${each.namespace}/${each.topic}</a>` },
-  { name: "Offsets", number: true, cell: stat("offsets") },
-  { name: "From", number: true, cell: stat("earliestOffset") },
-  { name: "Up to", number: true, cell: stat("upcomingOffset") },
-  { name: "Producers", number: true, cell: stat("producers") },
-  { name: "State", cell: stat("state") },
-  { name: "See", cell: (each) => html`<a href=${href("messages", each.namespace, each.topic)}
-      aria-label=${`Messages of ${each.namespace}/${each.topic}`}>messages</a>` },
+  { name: "Topic", head: true, sort: nameOf, cell: (each) => html`<a href=${href("topics", each.namespace, each.name)}>${nameOf(each)}</a>` },
+  numbered("Offsets", held),
+  numbered("From", (each) => each.earliestOffset),
+  numbered("Up to", (each) => each.upcomingOffset),
+  numbered("Producers", (each) => each.producers),
+  { ...numbered("Subscriptions", (each) => each.subscriptions),
+    cell: (each) => (each.subscriptions ? html`<a href=${href("subscriptions", each.namespace, each.name)}>${count(each.subscriptions)}</a>` : count(each.subscriptions)) },
+  numbered("Lag", (each) => each.largestLag),
+  { name: "State", sort: (each) => each.heldMessages ?? 0, cell: (each) => html`<${State} of=${each} />` },
+  { name: "See", cell: (each) => html`<a href=${href("messages", each.namespace, each.name)} aria-label=${`Messages of ${nameOf(each)}`}>messages</a>` },
 ];
 
-function Stat({ namespace, topic, name }) {
-  const { data, error } = useStats(namespace, topic);
-  if (error) return name === "state" ? html`<${Badge} kind=${error.status === 403 ? "" : "critical"}>${error.code ?? "?"}</>` : "–";
-  if (!data) return "…";
-  if (name === "offsets") return count(data.upcomingOffset - data.earliestOffset);
-  if (name === "state") return data.heldMessages ? html`<${Badge} kind="warning">${count(data.heldMessages)} held</>` : "";
-  return count(data[name]);
+function State({ of }) {
+  if (of.damage) return html`<${Badge} kind="critical">damaged</> <small>${of.damage}</small>`;
+  if (of.heldMessages) return html`<${Badge} kind="warning">${count(of.heldMessages)} held</>`;
+  return of.open ? "open" : html`<span class="empty">not open here</span>`;
+}
+
+/** All topics, a page after the other; what has come is shown meanwhile. */
+function useAll() {
+  const [come, setCome] = useState([]);
+  const shown = useRef(0);
+  const all = useLive(async (signal) => {
+    const found = [];
+    for (const namespace of await call("GET", "/v1/namespaces", { signal })) {
+      for (let after = "", page = null; page === null || page.length === PAGE; after = page.at(-1)?.name) {
+        page = await call("GET", path`/v1/namespaces/${namespace}/stats`, { signal, query: { after, limit: PAGE } });
+        found.push(...page.map((each) => ({ ...each, namespace })));
+        if (shown.current < found.length) setCome([...found]);
+      }
+    }
+    shown.current = found.length;
+    return found;
+  }, [], { every: shown.current > FEW ? 60_000 : 5_000 });
+  return { ...all, data: all.data ?? (come.length ? come : null) };
 }
 
 function All() {
-  const topics = useTopics();
+  const topics = useAll();
   const [part, setPart] = useState("");
   const all = topics.data ?? [];
-  const fits = part ? all.filter((each) => `${each.namespace}/${each.topic}`.includes(part)) : all;
+  const fits = part ? all.filter((each) => nameOf(each).includes(part)) : all;
   return html`<${Panel} title=${topics.data ? `Topics (${part ? `${count(fits.length)} of ` : ""}${count(all.length)})` : "Topics"} of=${topics}
       actions=${html`<button type="button" onClick=${() => create(topics.reload)}>Create a topic</button>`}>
     <div class="row"><${Field} label="Part of the name" filter=${true} value=${part} onChange=${setPart} /></div>
-    <${Table} key=${part} caption="Topics" page=${50} columns=${COLUMNS} rows=${fits} rowKey=${(each) => `${each.namespace}/${each.topic}`}
+    <${Table} key=${part} caption="Topics" page=${50} columns=${COLUMNS} rows=${fits} rowKey=${nameOf}
       empty=${all.length ? "No name has this in it." : "There are no topics that you may see."} />
   <//>`;
 }
@@ -77,6 +98,8 @@ const PROPERTIES = [
   ["check.expected.offsets", "true or false"],
   ["max.messages.per.second", "a whole number"],
   ["max.bytes.per.second", "a whole number"],
+  ["max.bytes", "a whole number: what its messages may take"],
+  ["max.bytes.policy", "refuse or trim"],
 ];
 
 // --- one of them
@@ -110,6 +133,7 @@ function One({ namespace, topic }) {
 function Log({ found }) {
   return html`<${Facts} of=${[
     ["Offsets", count(found.upcomingOffset - found.earliestOffset)],
+    ["Size", found.maxBytes === null ? bytes(found.bytes) : html`${bytes(found.bytes)} of at most ${bytes(found.maxBytes)}`],
     ["From", count(found.earliestOffset)],
     ["Up to", count(found.upcomingOffset)],
     ["New now", rate(found.rate)],
@@ -182,7 +206,8 @@ function change(at, found, name, reload) {
   ask({
     title: `Properties of ${name}`, action: "Replace",
     text: "They replace all properties. Empty ones are as the namespace and the service have them. A shorter ttl lets messages go.",
-    fields: PROPERTIES.map(([each, hint]) => ({ name: each, label: each, hint, value: found[each] ?? "" })),
+    fields: [...new Map([...Object.keys(found).filter((each) => each !== "generation").map((each) => [each]), ...PROPERTIES])]
+      .map(([each, hint]) => ({ name: each, label: each, hint, value: found[each] ?? "" })),
     run: (values) => call("PUT", `${at}/properties`,
       { body: Object.fromEntries(Object.entries(values).filter(([, value]) => value.trim() !== "")) }),
     done: reload, said: "The properties are replaced.",
