@@ -249,3 +249,16 @@ def test_who_may_only_publish_sees_how_a_topic_does_and_which_right_is_missing_f
         page.goto(f"{running.url}/console#/producers/default/theirs")
         expect(page.get_by_role("region", name="Producers")).to_contain_text("loader lacks the grant read:default/theirs")
         assert_accessible(page)
+
+
+def test_an_alarm_leads_to_the_one_subscription_or_producer_that_it_is_about(show: Show, service: RunningService) -> None:
+    topic = Topic(service.url, "alarmed")
+    for name in ("slow", "quick"):
+        subscription(topic, name)
+        topic.send(f"by:{name}", 1)
+    page = show()
+    for about, table in (({"subscription": "slow"}, "Subscriptions"), ({"producer": "by:slow"}, "Producers")):
+        where = {"namespace": "default", "topic": "alarmed", **about}
+        address = page.evaluate("about => import('/console/pages/overview.js').then((page) => page.pageOf(about))", where)
+        page.goto(f"{service.url}/console{address}")
+        expect(page.get_by_role("table", name=table).get_by_role("rowheader")).to_have_text([*about.values()])

@@ -54,8 +54,8 @@ function Subject({ alarm }) {
 
 export function pageOf(about) {
   const { namespace, topic } = about;
-  if (namespace && topic && about.subscription) return href("subscriptions", namespace, topic);
-  if (namespace && topic && about.producer) return href("producers", namespace, topic);
+  if (namespace && topic && about.subscription) return href("subscriptions", namespace, topic, { name: about.subscription });
+  if (namespace && topic && about.producer) return href("producers", namespace, topic, { name: about.producer });
   if (namespace && topic) return href("topics", namespace, topic);
   if (about.token) return href("tokens");
   if (about.instance) return href("cluster");

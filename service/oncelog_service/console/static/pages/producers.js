@@ -10,10 +10,10 @@ import { ask, Badge, Facts, Field, html, Panel, Refusal, Table } from "../ui.js"
 
 export const title = "Producers";
 
-export function Page({ args: [namespace, topic, producer] }) {
+export function Page({ args: [namespace, topic], query: { name } }) {
   if (!topic) return html`<${ChooseTopic} page="producers" what="Producers of" />`;
   return html`<${TopicBar} page="producers" namespace=${namespace} topic=${topic} />
-    <${Producers} namespace=${namespace} topic=${topic} producer=${producer} />`;
+    <${Producers} namespace=${namespace} topic=${topic} name=${name} />`;
 }
 
 const atOffset = (namespace, topic, offset) =>
@@ -37,10 +37,10 @@ function columns(namespace, topic, explain, reload) {
   ];
 }
 
-function Producers({ namespace, topic, producer }) {
+function Producers({ namespace, topic, name }) {
   const found = usePaged(`${topicPath(namespace, topic)}/producers`, (each) => each.name);
-  const [part, setPart] = useState(producer ?? "");
-  const [asked, setAsked] = useState({ name: producer ?? "", id: "" });
+  const [part, setPart] = useState(name ?? "");
+  const [asked, setAsked] = useState({ name: name ?? "", id: "" });
   const rows = (found.data ?? []).filter((each) => each.name.includes(part));
   const explain = (each) => {
     setAsked({ name: each.name, id: String(each.lastPersisted ?? 0), at: Date.now() });
