@@ -499,8 +499,14 @@ class Topics:
                 yield split_topic_key(key), read_back(decode_record, TopicRow, data)
 
     async def close(self) -> None:
-        """Close every open topic with a snapshot; all of them share a few writes."""
-        await asyncio.gather(*(log.close() for log in self._open.values() if log.is_valid))
+        """Close every open topic with a snapshot; all of them share a few writes. One that is damaged keeps no other from it."""
+        logs = {name: log for name, log in self._open.items() if log.is_valid}
+        ended = await asyncio.gather(*(log.close() for log in logs.values()), return_exceptions=True)
+        for (namespace, topic), error in zip(logs, ended, strict=True):
+            if isinstance(error, TopicDamaged):
+                _log.error("topic %s/%s is damaged, and is closed without a snapshot: %s", namespace, topic, error)
+            elif error is not None:
+                raise error
 
     def abandon(self) -> None:
         """After the store has failed."""

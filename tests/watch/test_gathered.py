@@ -22,6 +22,7 @@ from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, done
 from tests.world.certificates import Authority
 from tests.world.clock import ManualClock
+from tests.world.disk import flip
 from tests.world.house import House
 from tests.world.service import free_port, running_service
 
@@ -218,3 +219,27 @@ def test_what_is_no_refusal_that_matters_is_not_remembered() -> None:
     for error in (ValueError(), errors.TopicNotFound("x"), errors.StorageUnavailable("x"), KeyboardInterrupt()):
         found.note(error, 0, HERE, "")
     assert found.lately(0) == ()
+
+
+def test_a_lagging_subscription_whose_topic_cannot_be_read_takes_no_alarm_from_others(house: House) -> None:
+    house.damaged = True
+    topic = house.topic
+    done(topic.request("POST", "/subscriptions", json={"name": "s", "nonce": "n"}))
+    for _ in range(2):
+        done(topic.publish(*["x"] * 600))
+    for key in list(house.disk.tables[Table.MESSAGE]):
+        flip(house.disk, Table.MESSAGE, key)
+    house.clock.advance(LATELY_MS)
+    house.service.service.traffic.refused["requests"] += 1
+    assert alarms(house).keys() == {"overloaded"}
+
+
+def test_a_topic_that_is_damaged_keeps_no_other_from_its_snapshot_at_a_stop(house: House) -> None:
+    house.damaged = True
+    for name in ("bad", "good"):
+        done(house.make(name).publish("x"))
+    [bad] = [key for key in house.disk.tables[Table.MESSAGE] if b"bad" in key]
+    flip(house.disk, Table.MESSAGE, bad)
+    house.restart()
+    assert house.make("good").stats()["replayed"] == 0
+    assert_problem(house.make("bad").poll(), 500, "topic_damaged")

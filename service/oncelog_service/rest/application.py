@@ -137,7 +137,7 @@ class Application:
                 raise
         except BaseException as failure:  # also that the service stops, and waits no longer for what came of it
             self._count(failure, path)
-            self.watch.refusals.note(failure, self._service.clock.now_ms(), path, principal.name)
+            self.watch.refusals.note(failure, self._service.clock.now_ms(), path, principal.owner or "")
             if call.audited:
                 self._noted(principal, head, failure, call.subject)
             raise

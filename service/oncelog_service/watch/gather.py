@@ -11,7 +11,7 @@ from contextlib import suppress
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
-from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable, TopicNotFound
+from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable, TopicDamaged, TopicNotFound
 from oncelog.wire.models import TransactionState, TransactionStatus
 from oncelog_service.log.scan import find_offset
 from oncelog_service.log.topic_log import TopicLog
@@ -203,17 +203,17 @@ async def _lagging(store: Store, seen: _OfTopics, published: Published) -> tuple
         key = log.prefix, name
         known = before.get(key)
         if known is None or known[0] != at:
-            known = at, await read(_published_at, store, log.prefix, at)
+            known = at, await _published_at(store, log.prefix, at)
         published[key] = known
         found.append(Lagging(namespace, topic, name, lag, known[1], at))
     return tuple(found)
 
 
-def _published_at(store: Store, prefix: bytes, offset: int) -> int | None:
+async def _published_at(store: Store, prefix: bytes, offset: int) -> int | None:
     """When the message at an offset was published; None: it is gone, or cannot be read."""
     try:
-        found = find_offset(store, prefix, offset)
-    except OncelogError:
+        found = await read(find_offset, store, prefix, offset)
+    except TopicDamaged:
         return None
     return None if found is None else split_row_id(found)[0]
 
