@@ -20,7 +20,8 @@ _SCANNING = 3
 
 _LARGE_PAGES = 1
 """Put together at the same time: they are memory that no bound of the connections sees, each up to three times
-``max_poll_bytes``. More would hardly be faster: they share the interpreter."""
+``max_poll_bytes``. More would hardly be faster: they share the interpreter. The price: a slow read of the disk holds up
+all of them. 100 clients that never read cost 82 MB with one place, 105 where many small messages need none, 123 with two."""
 
 
 class Place:
