@@ -219,10 +219,8 @@ def test_no_counter_falls_when_a_topic_is_closed_deleted_or_out_of_the_busiest()
         before = Metrics(service)
         assert before.of_topics("messages_total") == {"t0": 3, "t1": 2, "(others)": 4}
         assert set(before.of_topics("end_offset")) == {"t0", "t1"}
-        closed = done(
-            Topic(service.url, "t1", create=False).request("PUT", "/properties", json={"check.expected.offsets": "true"})
-        )
-        assert closed.status_code == 200, "its log is closed, as at a hand-over"
+        # Its log is closed, as at a hand-over.
+        done(Topic(service.url, "t1", create=False).request("PUT", "/properties", json={"check.expected.offsets": "true"}))
         without = Metrics(service)
         check_none_fell(before, without)
         assert set(without.of_topics("end_offset")) == {"t0"}
