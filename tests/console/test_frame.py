@@ -177,9 +177,9 @@ def test_who_shows_a_certificate_signs_in_with_that(browser: Browser, tmp_path: 
 # --- there, gone, and seen
 
 
-def test_a_service_that_goes_is_said_to_be_gone_and_comes_back_by_itself(show: Show) -> None:
-    port = free_port()
-    with running_service(port=port) as first:
+def test_a_service_that_goes_is_said_to_be_gone_and_comes_back_by_itself(show: Show, tmp_path: Path) -> None:
+    port, store = free_port(), f"leveldb://{tmp_path / 'data'}"
+    with running_service(store, port=port) as first:
         topic = Topic(first.url, "t")
         topic.publish("one")
         page = show("topics/default/t", url=first.url)
@@ -187,9 +187,12 @@ def test_a_service_that_goes_is_said_to_be_gone_and_comes_back_by_itself(show: S
     expect(page.get_by_text("The service does not answer")).to_be_visible()
     expect(page.get_by_role("region", name="Log")).to_contain_text("Up to1")
     assert_accessible(page)
-    with running_service(port=port) as second:
-        topic = Topic(second.url, "t")
-        topic.publish("one", "two", "three")
+    page.get_by_role("navigation", name="Pages of default/t").get_by_role("link", name="Messages").click()
+    expect(page.get_by_role("alert").filter(has_text="unreachable")).to_be_visible()
+    with running_service(store, port=port) as second:
+        expect(page.get_by_role("region", name="Messages", exact=True)).to_contain_text("one")
+        page.get_by_role("navigation", name="Pages of default/t").get_by_role("link", name="Topic", exact=True).click()
+        Topic(second.url, "t", create=False).publish("two", "three")
         expect(page.get_by_role("region", name="Log")).to_contain_text("Up to3")
         expect(page.get_by_text("The service does not answer")).to_have_count(0)
 

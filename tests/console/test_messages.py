@@ -234,6 +234,19 @@ def test_messages_are_followed_as_they_come_until_one_stops(service: RunningServ
     assert_accessible(page)
 
 
+def test_of_more_than_can_be_followed_the_newest_are_shown_and_it_is_said_how_many_are_left_out(
+    service: RunningService, show: Show
+) -> None:
+    topic = Topic(service.url, "flood")
+    page = show("messages/default/flood?from=live")
+    with page.expect_request("**/poll"):
+        pass
+    topic.publish(*["x"] * 999, "the last one").raise_for_status()
+    expect(page.locator("li.message").first).to_contain_text("the last one")
+    expect(page.get_by_text("600 came too fast and are left out.")).to_be_visible()
+    assert offsets(page) == [str(each) if each < 1000 else f"{each:,}" for each in range(999, 799, -1)]
+
+
 HOSTILE = "<img src=x onerror='window.harmed=1'><script>window.harmed=1</script>\"'`&lt;${window.harmed=1}"
 
 

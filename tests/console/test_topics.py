@@ -70,12 +70,13 @@ def test_the_page_knows_every_property_that_can_be_set() -> None:
 
 def test_what_is_known_of_topics_is_listed(service: RunningService, show: Show) -> None:
     topic = Topic(service.url, "listed")
-    topic.send("p", *range(1_200 // 100))
+    topic.send("p", *range(12))
     topic.good("POST", "/subscriptions", json={"name": "s", "nonce": "n"})
     page = show("topics")
     cells = page.get_by_role("row", name="default/listed").get_by_role("cell")
-    expect(cells.nth(1)).to_have_text("0")
-    assert cells.all_inner_texts()[:6] == ["12", "0", "12", "1", "1", "12"]
+    size = topic.stats()["bytes"]
+    expect(cells.nth(1)).to_have_text(f"{size} B")
+    assert cells.all_inner_texts()[:7] == ["12", f"{size} B", "0", "12", "1", "1", "12"]
 
 
 def test_a_topic_is_created_with_properties_and_refused_where_they_are_wrong(calls: Calls, show: Show) -> None:

@@ -192,6 +192,7 @@ export function useLive(load, on, { every = 0 } = {}) {
 }
 
 const SHORTEST = 250; // ms from one request to the next, where each is answered at once
+const LONGEST = 15_000; // ms until a request that failed is repeated
 
 function useAsking(load, on, again, every) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
@@ -208,7 +209,8 @@ function useAsking(load, on, again, every) {
     setState((was) => ({ ...(before.current === key ? was : { data: null, error: null }), loading: true }));
     before.current = key;
     const ask = async () => {
-      do {
+      for (let more = true; more; ) {
+        more = again;
         try {
           await seen(stop.signal);
           const began = performance.now();
@@ -223,14 +225,13 @@ function useAsking(load, on, again, every) {
           if (!(error instanceof Problem)) console.error(error);
           if (error.status === 401) return; // the sign-in is shown
           setState((was) => ({ data: error.status === 0 ? was.data : null, error, loading: false }));
-          if (!again && error.status !== 0) return;
+          more = again || error.status === 0;
           last = null;
-          await sleep(error.status === 403 ? 15000 : pause, stop.signal).catch(() => {});
-          pause = Math.min(pause * 2, 15000);
+          if (more) await sleep(error.status === 403 ? LONGEST : pause, stop.signal).catch(() => {});
           if (stop.signal.aborted) return;
-          if (!again) continue;
+          pause = Math.min(pause * 2, LONGEST);
         }
-      } while (again || gone.get() !== null);
+      }
     };
     ask();
     return () => stop.abort();

@@ -139,7 +139,7 @@ export function announce(text) {
  * be undone. `fields`: [{name, label, value, hint, type, required, options}]; run is given their values. `done`: told when it worked.
  */
 export function ask(asked) {
-  question.set({ danger: false, fields: [], ...asked, from: document.activeElement });
+  question.set({ danger: false, fields: [], ...asked });
 }
 
 export function Dialog() {
@@ -155,9 +155,8 @@ function Question({ asked }) {
   const [busy, setBusy] = useState(false);
   useEffect(() => dialog.current.showModal(), []);
   const close = () => {
-    dialog.current?.close(); // until then nothing behind it takes the focus
+    dialog.current?.close(); // which gives the focus back
     question.set(null);
-    if (asked.from?.isConnected) asked.from.focus();
   };
   const run = async (event) => {
     event.preventDefault();

@@ -205,7 +205,7 @@ function Tail({ at, shown }) {
   const [kept, setKept] = useState([]);
   return html`<${Panel} title="Messages as they come" actions=${html`<button type="button" aria-pressed=${on} onClick=${() => setOn(!on)}>
       ${on ? "Stop" : "Go on"}</button>`}>
-    ${on && html`<${Arriving} at=${at} add=${(more) => setKept((was) => [...more.reverse(), ...was].slice(0, TAIL))} />`}
+    ${on && html`<${Arriving} at=${at} add=${(more) => setKept((was) => [...more].reverse().concat(was).slice(0, TAIL))} />`}
     <div role="log" aria-label="The newest first">${kept.length
       ? html`<${Messages} at=${at} of=${kept} shown=${shown} again=${() => {}} />` : html`<${Empty}>None since you look.<//>`}</div>
   <//>`;
@@ -213,19 +213,24 @@ function Tail({ at, shown }) {
 
 function Arriving({ at, add }) {
   const last = useRef(null);
+  const [left, setLeft] = useState(0);
   const live = useLive(async (signal) => {
-    if (last.current === null) {
-      const stats = await call("GET", `${at}/stats`, { signal });
-      last.current = { startOffset: stats.upcomingOffset };
-    }
+    const upcoming = async () => (await call("GET", `${at}/stats`, { signal })).upcomingOffset;
+    last.current ??= { startOffset: await upcoming() };
     const found = await poll(at, { ...last.current, wait: WAIT, limit: TAIL }, signal);
-    if (found.length && !signal.aborted) {
-      last.current = { startFrom: found.at(-1).id, inclusive: false };
-      add(found);
+    if (!found.length || signal.aborted) return true;
+    add(found);
+    last.current = { startFrom: found.at(-1).id, inclusive: false };
+    if (found.length === TAIL) { // more come than are shown: go on with the newest ones
+      const next = found.at(-1).offset + 1;
+      const start = Math.max(next, (await upcoming()) - TAIL);
+      last.current = { startOffset: start };
+      setLeft((was) => was + start - next);
     }
     return true;
   }, [at]);
-  return live.error && live.error.status !== 0 ? html`<${Refusal} error=${live.error} again=${live.reload} />` : html`<p class="empty" role="status">Waiting for messages …</p>`;
+  if (live.error && live.error.status !== 0) return html`<${Refusal} error=${live.error} again=${live.reload} />`;
+  return html`<p class="empty" role="status">Waiting for messages …${left > 0 && ` ${count(left)} came too fast and are left out.`}</p>`;
 }
 
 // --- one of them

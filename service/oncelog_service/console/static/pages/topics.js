@@ -25,6 +25,7 @@ const numbered = (name, value) => ({ name, number: true, sort: value, cell: (eac
 const COLUMNS = [
   { name: "Topic", head: true, sort: nameOf, cell: (each) => html`<a href=${href("topics", each.namespace, each.name)}>${nameOf(each)}</a>` },
   numbered("Offsets", held),
+  { ...numbered("Size", (each) => each.bytes), cell: (each) => bytes(each.bytes) },
   numbered("From", (each) => each.earliestOffset),
   numbered("Up to", (each) => each.upcomingOffset),
   numbered("Producers", (each) => each.producers),
