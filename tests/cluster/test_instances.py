@@ -417,6 +417,7 @@ def test_without_the_database_nothing_is_answered_and_everything_goes_on_afterwa
             assert instance.poll(topic).status_code == 503 or began < gone + LEASE_SECONDS, "it may be another's by now"
     for each in cluster.all:
         until(lambda each=each: each.ask("GET", "/healthz").status_code == 503)  # type: ignore[misc]
+        assert [each.ask("GET", path).status_code for path in ("/readyz", "/livez")] == [503, 200]
         assert "\noncelog_store_open 0" in each.ask("GET", "/metrics").text
     postgres.start()
     for topic in topics:
