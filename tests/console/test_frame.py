@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,15 @@ def test_a_tab_that_nobody_sees_asks_for_nothing(show: Show, page: Page, service
     page.evaluate("hide(false)")
     page.wait_for_load_state("networkidle")
     assert asked
+
+
+def test_how_long_ago_something_was_is_told_by_the_services_clock(show: Show, page: Page, service: RunningService) -> None:
+    calls = Calls(service.url, "")
+    pointer = calls.good("POST", "/v1/transactions", json={"type": "long"})["writePointer"]
+    page.clock.set_fixed_time(time.time() - 3 * 86_400)
+    row = show("transactions").get_by_role("row", name=str(pointer)).first
+    expect(row).to_contain_text("in 25 h")  # that such a transaction may last
+    assert "days" not in row.inner_text()
 
 
 # --- keys, and how it looks

@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/htm-preact.js";
 import { call, path, useLive } from "../api.js";
-import { ago, count, seconds, time } from "../format.js";
+import { ago, count, now, seconds, time } from "../format.js";
 import { More, usePaged } from "../paged.js";
 import { go, href } from "../route.js";
 import { ask, Badge, Facts, Field, html, Panel, Refusal, Table } from "../ui.js";
@@ -41,7 +41,7 @@ function All() {
           { name: "Owner", sort: (each) => each.owner ?? "", cell: (each) => owned(each.owner) },
           { name: "Branch of", cell: (each) => (each.of === null ? "–" : link(each.of)) },
           { name: "Open for", sort: (each) => -each.beganMs, cell: (each) => html`<span title=${time(each.beganMs)}>${ago(each.beganMs).replace(" ago", "")}</span>` },
-          { name: "Times out", sort: (each) => each.expiresMs, cell: (each) => html`<span title=${time(each.expiresMs)}>in ${seconds(Math.max(0, each.expiresMs - Date.now()) / 1000)}</span>` },
+          { name: "Times out", sort: (each) => each.expiresMs, cell: (each) => html`<span title=${time(each.expiresMs)}>in ${seconds(Math.max(0, each.expiresMs - now()) / 1000)}</span>` },
           { name: "Staged on", cell: (each) => html`<${Topics} of=${each.topics.map(({ namespace, topic }) => [namespace, topic])} />` },
           { name: "Actions", cell: (each) => html`<button type="button" class="small" aria-label=${`Abort ${each.id}`}
             onClick=${() => abort(each, found.reload)}>Abort</button>` },
@@ -112,7 +112,7 @@ function Outcome({ of }) {
       ["Group", of.group],
       ["Owner", owned(of.owner)],
       ["Began", of.beganMs === null ? "–" : html`${time(of.beganMs)} <small>${ago(of.beganMs)}</small>`],
-      ["Times out", of.expiresMs === null ? "–" : `in ${seconds(Math.max(0, of.expiresMs - Date.now()) / 1000)}`],
+      ["Times out", of.expiresMs === null ? "–" : `in ${seconds(Math.max(0, of.expiresMs - now()) / 1000)}`],
       ["Messages", count(of.messages)],
       ["Producer", of.producer === null ? "–" : `${of.producer}, sequence id ${count(of.sequenceId)}`],
       ["Incarnation", of.incarnation],

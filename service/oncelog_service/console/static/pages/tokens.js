@@ -2,7 +2,7 @@
 
 import { useRef, useState } from "../vendor/htm-preact.js";
 import { call, hasToken, path, signIn, useLoad } from "../api.js";
-import { ago, count, seconds, time } from "../format.js";
+import { ago, count, now, seconds, time } from "../format.js";
 import { announce, ask, Badge, Field, html, Panel, Table, Wrong } from "../ui.js";
 
 export const title = "Tokens";
@@ -29,7 +29,7 @@ export function Page() {
     <//>`;
 }
 
-const expired = (each) => each.expiresMs !== null && each.expiresMs <= Date.now();
+const expired = (each) => each.expiresMs !== null && each.expiresMs <= now();
 
 function columns(reload) {
   return [
@@ -39,7 +39,7 @@ function columns(reload) {
     { name: "Made", sort: (each) => each.createdMs, cell: (each) => html`<span title=${time(each.createdMs)}>${ago(each.createdMs)}</span>` },
     { name: "Expires", sort: (each) => each.expiresMs ?? Infinity, cell: (each) => (each.expiresMs === null ? "never"
       : expired(each) ? html`<${Badge} kind="critical">expired<//>`
-        : html`<span title=${time(each.expiresMs)}>in ${seconds((each.expiresMs - Date.now()) / 1000)}</span>`) },
+        : html`<span title=${time(each.expiresMs)}>in ${seconds((each.expiresMs - now()) / 1000)}</span>`) },
     { name: "Id", cell: (each) => html`<code>${each.id}</code>` },
     { name: "Actions", cell: (each) => html`<button type="button" class="small" aria-label=${`Revoke ${each.id} of ${each.name}`}
       onClick=${() => revoke(each, reload)}>Revoke</button>` },

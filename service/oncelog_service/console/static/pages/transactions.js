@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/htm-preact.js";
 import { call, long, topicPath, useLive } from "../api.js";
-import { ago, count, seconds, time } from "../format.js";
+import { ago, count, now, seconds, time } from "../format.js";
 import { More, usePaged } from "../paged.js";
 import { go, href } from "../route.js";
 import { ask, Badge, Empty, Facts, Field, html, Panel, Table } from "../ui.js";
@@ -17,7 +17,7 @@ export function Page({ args: [pointer] }) {
 const STATES = { in_progress: "", committed: "good", aborted: "", invalid: "critical" };
 
 const link = (pointer) => html`<a href=${href("transactions", pointer)}><code>${pointer}</code></a>`;
-const left = (ms) => (ms === null ? "–" : html`<span title=${time(ms)}>${ms <= Date.now() ? "now" : `in ${seconds((ms - Date.now()) / 1000)}`}</span>`);
+const left = (ms) => (ms === null ? "–" : html`<span title=${time(ms)}>${ms <= now() ? "now" : `in ${seconds((ms - now()) / 1000)}`}</span>`);
 const since = (ms) => html`<span title=${time(ms)}>${ago(ms).replace(" ago", "")}</span>`;
 const owned = (owner) => owner ?? html`<span class="empty" title="It was begun while the service asked for no token">nobody</span>`;
 
