@@ -78,7 +78,7 @@ check: lint types contracts test ## what every change must pass; CI runs test-al
 .PHONY: constraints
 constraints: $(READY) ## resolve the dependencies anew into constraints.txt
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra service --extra postgresql --extra jwt --extra spark --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-strip-extras --no-annotate --no-header --upgrade -o constraints.txt
+	$(BIN)/uv pip compile pyproject.toml --extra service --extra postgresql --extra jwt --extra spark --extra otel --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-strip-extras --no-annotate --no-header --upgrade -o constraints.txt
 
 .PHONY: clean
 clean: ## remove what make made

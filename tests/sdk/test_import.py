@@ -16,7 +16,7 @@ from oncelog.api.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
 
-HEAVY = ("sqlalchemy", "pyspark", "uvloop", "plyvel", "typer", "rich", "prometheus_client", "pydantic_settings")
+HEAVY = ("sqlalchemy", "pyspark", "uvloop", "plyvel", "typer", "rich", "prometheus_client", "pydantic_settings", "opentelemetry")
 
 
 def loaded_by(statement: str) -> set[str]:

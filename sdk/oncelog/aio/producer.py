@@ -12,6 +12,7 @@ from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Typed
 from oncelog.message_id import MessageId
 from oncelog.process import exits
+from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
 from oncelog.producing.twins import ProducerTwin, R
 from oncelog.values.outgoing import outgoing
@@ -85,8 +86,12 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
     @shows(SendOptions)
     async def send(self, value: R, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message, and everything before it, and return when it is on disk: as :meth:`oncelog.Producer.send`."""
-        future = await self._sender.put(outgoing(value, self._codec, **options), True)
-        return await self._sender.receipt(future)
+        message, tracing = outgoing(value, self._codec, **options), switch.tracing
+        if tracing is None:
+            return await self._sender.receipt(await self._sender.put(message, True))
+        span, message = self._traced(tracing, message)
+        with span:
+            return await self._sender.receipt(await self._sender.put(message, True))
 
     @shows(SendOptions)
     async def send_async(self, value: R, **options: Unpack[SendOptions]) -> asyncio.Future[Receipt]:
@@ -94,7 +99,17 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
 
         As :meth:`oncelog.Producer.send_async`. To cancel the future takes nothing back: the message is on its way.
         """
-        return await self._sender.put(outgoing(value, self._codec, **options), False)
+        message, tracing = outgoing(value, self._codec, **options), switch.tracing
+        if tracing is None:
+            return await self._sender.put(message, False)
+        span, message = self._traced(tracing, message)
+        try:
+            future = await self._sender.put(message, False)
+        except BaseException as error:
+            span.end(error)
+            raise
+        span.ends_with(future)
+        return future
 
     async def send_batch(
         self,
@@ -113,7 +128,11 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
         batch = self._batch(values, sequence_ids, keys, properties, expected_offset, expected_last_id)
         if not batch.payloads:
             return []
-        return await self._sender.result(await self._sender.put_batch(batch))
+        tracing = switch.tracing
+        if tracing is None:
+            return await self._sender.result(await self._sender.put_batch(batch))
+        with self._traced_batch(tracing, batch):
+            return await self._sender.result(await self._sender.put_batch(batch))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent so far has its result; raise the first failure since the last flush.

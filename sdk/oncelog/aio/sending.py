@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from contextvars import Context
 
 from oncelog.errors import OncelogError
 from oncelog.process import exits
@@ -203,7 +204,9 @@ class AsyncSender(Shell):
         if self._napping is not None and not self._napping.done():
             self._napping.set_result(None)
         if self._task is None and not self._is_given_up and (self.core.queue or self.core.due is not None):
-            self._task = asyncio.create_task(self._run(), name=f"oncelog-producer-{self.core.name}")
+            # It is nobody's part: not of what the one was doing, a trace for example, who happened to begin it.
+            name = f"oncelog-producer-{self.core.name}"
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name, context=Context())
             self._task.add_done_callback(self._ended)
 
     def _notify(self) -> None:

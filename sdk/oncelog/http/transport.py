@@ -35,6 +35,7 @@ from oncelog.http.sockets import Awaiting, Blocking, Deadline
 from oncelog.http.trust import Trust
 from oncelog.process import forks
 from oncelog.process.procedures import driven
+from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
 from oncelog.wire.media import DEFAULT_URL, essence
 
@@ -175,6 +176,9 @@ class Requests:
     ) -> Response:
         """The 2xx answer, its body still to be read."""
         headers = {name: value for name, value in (("content-type", media), ("accept", accept)) if value is not None}
+        tracing = switch.tracing
+        if tracing is not None:
+            headers.update(tracing.headers())
         part = _part(path)
         base = self._served.get(part) or self._bases[0]
         url, trusted, named = base + path + (f"?{urlencode(params)}" if params else ""), True, False

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 from weakref import finalize
@@ -58,7 +60,8 @@ class Errands:
 
     def run(self, call: Callable[[], T]) -> T:
         """Return or raise what the call does. Raises Stopped once :meth:`stop` is called; the call may go on by itself then."""
-        errand, queue = _Errand(call), self._take_queue()
+        # In the context of who asks, who waits meanwhile: what that one is doing, a trace for example, its errand does.
+        errand, queue = _Errand(partial(copy_context().run, call)), self._take_queue()
         if queue is None:
             errand.run()
         else:

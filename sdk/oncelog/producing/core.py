@@ -423,6 +423,8 @@ class Core:
             return [each for each in (known, rest) if each.payloads]
         if len(part) > 1 and not part.whole and isinstance(error, _CAN_BE_ONE_OF_MANY):
             return part.halves()
+        if isinstance(error, RequestTooLarge) and (bare := part.bare()) is not None:
+            return [bare]  # perhaps it was only too large for what the SDK had added
         self._give_back(part, self._is_newest())
         self._fail(part, error)
         return []

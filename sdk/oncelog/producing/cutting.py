@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Self, TypeVar
 
-from oncelog.values.outgoing import ROW_BYTES, size_of
+from oncelog.values.outgoing import ROW_BYTES, Carrying, size_of
+from oncelog.wire.media import TRACEPARENT
 from oncelog.wire.requests import PublishRequest
 
 X = TypeVar("X")
@@ -59,6 +60,24 @@ class Messages:
         self.ttls += none if ttls is None else ttls
         self.size += size
         return size
+
+    def carry(self, context: Mapping[str, str]) -> None:
+        """Put the context of a trace into the properties of those that have none from their caller."""
+        if context:
+            alone = Carrying(None, context)
+            self.properties = [
+                alone if not each else each if TRACEPARENT in each else Carrying(each, context) for each in self.properties
+            ]
+            self.size = _size(self.payloads, self.keys, self.properties)
+
+    def bare(self) -> Self | None:
+        """Copy the messages without contexts of traces that the SDK put in; None where it put in none."""
+        if not any(type(each) is Carrying for each in self.properties):
+            return None
+        bare = self.part(0, len(self))
+        bare.properties = [each.own if isinstance(each, Carrying) else each for each in self.properties]
+        bare.size = _size(bare.payloads, used(bare.keys), used(bare.properties))
+        return bare
 
     def takes(self, size: int, bounds: Bounds) -> bool:
         """Tell whether a message of this size may follow in the same request."""

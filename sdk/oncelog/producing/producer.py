@@ -12,9 +12,11 @@ from oncelog.codecs import Typed
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.procedures import drive
+from oncelog.process.tracing import switch
+from oncelog.producing.batching import Batch
 from oncelog.producing.sending import Sender
 from oncelog.producing.twins import ProducerTwin, R
-from oncelog.values.outgoing import outgoing
+from oncelog.values.outgoing import Outgoing, outgoing
 from oncelog.values.receipt import Receipt
 
 
@@ -99,7 +101,15 @@ class Producer(ProducerTwin[R, Api]):
             OncelogError: as the future of :meth:`send_async` would.
         """
         self._sender.check_may_wait()
-        future = self._sender.put(outgoing(value, self._codec, **options), True)
+        message, tracing = outgoing(value, self._codec, **options), switch.tracing
+        if tracing is None:
+            return self._send(message)
+        span, message = self._traced(tracing, message)
+        with span:
+            return self._send(message)
+
+    def _send(self, message: Outgoing) -> Receipt:
+        future = self._sender.put(message, True)
         try:
             self._sender.wait(future)
         except BaseException as error:
@@ -117,7 +127,17 @@ class Producer(ProducerTwin[R, Api]):
         at once.
         """
         message = outgoing(value, self._codec, **options) if options else outgoing(value, self._codec)
-        return self._sender.put(message, False)
+        tracing = switch.tracing
+        if tracing is None:
+            return self._sender.put(message, False)
+        span, message = self._traced(tracing, message)
+        try:
+            future = self._sender.put(message, False)
+        except BaseException as error:
+            span.end(error)
+            raise
+        span.ends_with(future)
+        return future
 
     def send_batch(
         self,
@@ -143,6 +163,13 @@ class Producer(ProducerTwin[R, Api]):
         batch = self._batch(values, sequence_ids, keys, properties, expected_offset, expected_last_id)
         if not batch.payloads:
             return []
+        tracing = switch.tracing
+        if tracing is None:
+            return self._send_batch(batch)
+        with self._traced_batch(tracing, batch):
+            return self._send_batch(batch)
+
+    def _send_batch(self, batch: Batch) -> Sequence[Receipt]:
         outcomes = self._sender.put_batch(batch)
         try:
             self._sender.wait(outcomes)

@@ -16,12 +16,14 @@ from oncelog.api.api import AnyApi
 from oncelog.errors import InitialSequenceIdTaken, OncelogError
 from oncelog.process import forks
 from oncelog.process.procedures import got
+from oncelog.process.tracing import Place, switch
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Action, Complete, Core, Opened, Policy, Publish, Wait
 from oncelog.producing.cutting import Bounds
 from oncelog.producing.outcome import Outcome, Outcomes
 from oncelog.values.receipt import Receipt, Receipts
 from oncelog.wire.models import Gaps
+from oncelog.wire.requests import PublishRequest, ReceiptRun
 
 _log = logging.getLogger("oncelog.producer")
 
@@ -122,12 +124,11 @@ class Shell:
         return [batch] if batch.whole else [part for rising in batch.rising() for part in rising.parts(bounds)]
 
     async def _do(self, action: Action) -> None:
-        client, topic, namespace, *_ = self._address
         if isinstance(action, Complete):
             self._complete(action)
         elif isinstance(action, Publish):
             try:
-                runs = await got(client.publish(topic, action.request, namespace))
+                runs = await self._publish(action.request)
             except OncelogError as error:
                 with self._lock:
                     wait = self.core.failed(error, time.monotonic(), random.random())
@@ -147,6 +148,14 @@ class Shell:
                 self._say(error, None)
             else:
                 self._rename(opened)
+
+    async def _publish(self, request: PublishRequest) -> list[ReceiptRun]:
+        client, topic, namespace, *_ = self._address
+        tracing = switch.tracing
+        if tracing is None:
+            return await got(client.publish(topic, request, namespace))
+        with tracing.request(Place(namespace, topic, client.url), request.properties or (), len(request.payloads)):
+            return await got(client.publish(topic, request, namespace))
 
     def _say(self, error: OncelogError, wait: float | None) -> None:
         """Log that a request failed. Never under the lock: a handler may be a producer, too."""

@@ -10,12 +10,13 @@ from oncelog.codecs import Codec, codec_for
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process.exits import EXIT_SECONDS
+from oncelog.process.tracing import Place, Span, Tracing
 from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch
 from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BYTES, Policy
 from oncelog.producing.cutting import Bounds
 from oncelog.producing.shell import Address, Shell
 from oncelog.values.expectation import UNCHECKED, expectation
-from oncelog.values.outgoing import check_seconds, check_sequence_id, outgoing_columns
+from oncelog.values.outgoing import Outgoing, carrying, check_seconds, check_sequence_id, outgoing_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps
 
@@ -137,6 +138,20 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
         batch.expected = expectation(expected_offset, expected_last_id, UNCHECKED, None)
         batch.whole = batch.expected is not None
         return batch
+
+    def _traced(self, tracing: Tracing, message: Outgoing) -> tuple[Span, Outgoing]:
+        """The span of a call that sends one message, and the message with its context."""
+        span = tracing.send(self._place(), [message.properties], 1)
+        return span, carrying(message, span.context)
+
+    def _traced_batch(self, tracing: Tracing, batch: Batch) -> Span:
+        """The span of a call that sends a batch, which gets its context."""
+        span = tracing.send(self._place(), batch.properties, len(batch))
+        batch.carry(span.context)
+        return span
+
+    def _place(self) -> Place:
+        return Place(self._namespace, self._topic, self._client.url)
 
 
 def codec_of(producer: ProducerTwin[Any, Any]) -> Codec[Any] | None:

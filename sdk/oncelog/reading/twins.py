@@ -30,6 +30,7 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process.errands import Stopped
 from oncelog.process.procedures import Procedure, got
+from oncelog.process.tracing import Place, switch
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
 from oncelog.values.outgoing import check_seconds
 from oncelog.values.start import Start
@@ -59,6 +60,7 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
 
     _ended_by: type[OncelogError]
     """What is raised once it is closed."""
+    _subscription: str | None = None
 
     def __init__(self, at: FetchedAhead, timeout: float | None, codec: object, page_size: int) -> None:
         """The arguments are those of a :class:`oncelog.Reader`."""
@@ -89,6 +91,19 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
     def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled | Procedure[Polled]:
         """Return the answer. Raises Stopped once it is closed."""
         raise NotImplementedError
+
+    def _place(self) -> Place:
+        return Place(self._namespace, self._topic, self._client.url)
+
+    async def _received(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled:
+        """Return the answer, as :meth:`_ask`; traced where this process does."""
+        tracing = switch.tracing
+        if tracing is None:
+            return await got(self._ask(call))
+        with tracing.receive(*place_of(self)) as receiving:
+            polled = await got(self._ask(call))
+            receiving.brought(polled.messages)
+            return polled
 
     def _check_here(self) -> None:
         """Raise where it may not be used."""
@@ -130,6 +145,11 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
             if not at.records and (found is Found.UNDECIDED or (end is not None and time.monotonic() >= end)):
                 return False
         return True
+
+
+def place_of(stream: StreamTwin[Any, Any]) -> tuple[Place, str | None]:
+    """Return where a reader or consumer reads, and its subscription, if it has one."""
+    return stream._place(), stream._subscription
 
 
 class ReaderTwin(StreamTwin[T, C]):
@@ -208,7 +228,7 @@ class ReaderTwin(StreamTwin[T, C]):
         while True:
             asked = self._at.asks(wait_ms, self._transaction_bytes())
             try:
-                polled = await got(self._ask(partial(self._client.poll, self._topic, asked, self._namespace)))
+                polled = await self._received(partial(self._client.poll, self._topic, asked, self._namespace))
             except MessagesExpired as error:
                 if self._has_moved(asked):
                     return Found.MORE
@@ -236,6 +256,7 @@ class ConsumerTwin(StreamTwin[T, C]):
     _guard: AbstractContextManager[Any]
     """Held while what waits is changed."""
     _opened: Subscription
+    _subscription: str
     _acknowledged = 0
 
     def __init__(
@@ -341,7 +362,7 @@ class ConsumerTwin(StreamTwin[T, C]):
         opened = self._opened
         asked = self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms)
         try:
-            polled = await got(self._ask(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace)))
+            polled = await self._received(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
         except OncelogError as error:
             if isinstance(error, ConsumerFenced):
                 await self._sought()

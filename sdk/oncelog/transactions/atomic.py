@@ -22,13 +22,14 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.process.procedures import Procedure, drive, driven, got
+from oncelog.process.tracing import Place, switch
 from oncelog.producing.core import DELIVERY_SECONDS
 from oncelog.producing.cutting import REQUEST
 from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
 from oncelog.transactions.twins import PRODUCERS, AnyProducer, turn_of
-from oncelog.values.outgoing import outgoing
+from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import ATOMIC_ID_PATTERN, AtomicOutcome
 from oncelog.wire.requests import CommitRequest
@@ -105,6 +106,13 @@ class _Messages:
         """
         message = outgoing(value, codec_of(producer) if isinstance(producer, PRODUCERS) else None, **options)
         space = self._namespace if namespace is None else namespace
+        tracing = switch.tracing
+        if tracing is None:
+            return await self._add(topic, message, space, producer)
+        with tracing.send(Place(space, topic, self._client.url), [message.properties], 1) as span:
+            return await self._add(topic, carrying(message, span.context, CARRIES), space, producer)
+
+    async def _add(self, topic: str, message: Outgoing, space: str, producer: AnyProducer | str | None) -> None:
         with await self._lock.come():
             self._require_running()
             number = await self._number(space, topic, producer, message.sequence_id)

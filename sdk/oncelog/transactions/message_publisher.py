@@ -13,11 +13,12 @@ from oncelog.api.plausible import check_names_all
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.codecs import codec_for
 from oncelog.errors import StoredGroupPublished, TransactionClosed
+from oncelog.process.tracing import Place, switch
 from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
 from oncelog.transactions.twins import AnyProducer, turn_of
-from oncelog.values.outgoing import Outgoing, outgoing
+from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
 from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
@@ -95,6 +96,13 @@ class MessagePublisher:
             raise ValueError("a sequence id is a producer's; give the producer too")
         encode = codec_for(codec)
         message = outgoing(value, codec_of(producer) if encode is None and producer is not None else encode, **options)
+        tracing = switch.tracing
+        if tracing is None:
+            return await self._add(topic, message, namespace, producer)
+        with tracing.send(Place(namespace, topic, self._client.url), [message.properties], 1) as span:
+            return await self._add(topic, carrying(message, span.context, CARRIES), namespace, producer)
+
+    async def _add(self, topic: str, message: Outgoing, namespace: str, producer: AnyProducer | None) -> None:
         with await self._lock.come():
             tx, origin = self._running(), NO_PRODUCER
             if producer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,12 +10,18 @@ from oncelog.codecs import Codec
 from oncelog.errors import InvalidRequest
 from oncelog.message_id import MessageId
 from oncelog.values.expectation import UNCHECKED, Expectation, Unchecked, expectation
+from oncelog.wire.media import TRACEPARENT
 
 LONGEST_SECONDS = 365 * 86_400.0
 """A year; sockets and locks take some three hundred."""
 MAX_SEQUENCE_ID = 2**63 - 1
 ROW_BYTES = 128
 """What a message costs in memory beside payload, key and properties, roughly. On the wire it is less."""
+
+
+CARRIES = 256 << 10
+"""Bytes of a message in a transaction or an atomic commit that still gets the context of a trace: with it, none becomes too large
+for a service that takes their requests, which are of up to 4 MiB."""
 
 
 class Outgoing(NamedTuple):
@@ -29,6 +36,29 @@ class Outgoing(NamedTuple):
     expected: Expectation | None = None
     size: int = 0
     """What it counts for, in bytes."""
+
+
+class Carrying(dict[str, str]):
+    """Properties into which the SDK has put the context of a trace. It can be left out again: nothing is refused for it."""
+
+    __slots__ = ("own",)
+
+    def __init__(self, own: Mapping[str, str] | None, context: Mapping[str, str]) -> None:
+        super().__init__(context)
+        if own:
+            self.update(own)
+        self.own = own
+        """What the caller gave."""
+
+
+def carrying(message: Outgoing, context: Mapping[str, str], most: int = sys.maxsize) -> Outgoing:
+    """Return the message with the context of a trace in its properties, unless it has one from its caller, or is larger than
+    ``most`` bytes."""
+    own = message.properties
+    if not context or message.size > most or (own and TRACEPARENT in own):
+        return message
+    properties = Carrying(own, context)
+    return message._replace(properties=properties, size=size_of(message.payload, message.key, properties))
 
 
 _NEW = tuple.__new__

@@ -18,6 +18,9 @@ NDJSON = "application/x-ndjson"
 ERASED = "oncelog.erased"
 """The one property of a message that was erased: when, in ms since 1970. No publish takes it."""
 
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+"""Properties in which a message carries the context of a trace, as W3C writes it. They say nothing of what the message is."""
+
 DEFAULT_URL = "http://127.0.0.1:7070"
 DEFAULT_NAMESPACE = "default"
 

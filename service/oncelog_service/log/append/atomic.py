@@ -12,7 +12,7 @@ From :meth:`AtomicOnTopic.judged` to the last :meth:`AtomicOnTopic.copy` of a co
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDamaged
+from oncelog.wire.media import TRACEPARENT, TRACESTATE
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import LastEntry
 from oncelog_service.log.append.appearances import Appearances
@@ -492,10 +493,16 @@ def _digest(request: PublishRequest) -> str:
 
 def said_of(request: PublishRequest) -> list[object]:
     """Returns what a request says of its messages beside their payloads, alike for all that say the same: whatever order
-    properties came
-    in, and whether a column that says nothing is there."""
-    properties = [sorted(each.items()) if each else None for each in request.properties or ()]
+    properties came in, and whether a column that says nothing is there.
+
+    In which trace a message was sent says nothing of it: who comes again after a restart means the same one, in another trace.
+    """
+    properties = [_untraced(each) if each else None for each in request.properties or ()]
     return [_column(request.keys), _column(properties), _column(request.ttls), [*map(len, request.payloads)]]
+
+
+def _untraced(properties: Mapping[str, str]) -> list[tuple[str, str]] | None:
+    return sorted(each for each in properties.items() if each[0] not in (TRACEPARENT, TRACESTATE)) or None
 
 
 def _column(values: Sequence[object] | None) -> list[object] | None:
