@@ -25,7 +25,7 @@ from oncelog_service.cli.session import Session, command
 from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.sources import BadConfigFile
 from oncelog_service.storage.open import path_of, store_opener
-from oncelog_service.watch.rules import CLOCKS_APART_MS, span
+from oncelog_service.watch.rules import CLOCKS_APART_MS, count, span
 
 _EXIT = {"critical": 2, "warning": 1, "info": 0}
 _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
@@ -200,4 +200,5 @@ def _print(alarms: list[Alarm], service: str, store: str, here: bool) -> None:
         out.print(Text(f"  docs/{each.docs}\n"))
     looked = f"{service}{store}{', the settings' if here else ''}"
     wrong = [each for each in alarms if each.severity != "info"]
-    out.print(Text(f"{len(wrong) or 'nothing'} {'is' if len(wrong) < 2 else 'are'} wrong; looked at {looked}"))
+    said = f"{count(len(wrong), 'thing')} {'is' if len(wrong) == 1 else 'are'} wrong" if wrong else "nothing is wrong"
+    out.print(Text(f"{said}; looked at {looked}"))

@@ -130,7 +130,7 @@ def _numbers(overview: Overview, past: Sequence[Sample]) -> RenderableType:
         (
             "topics",
             f"{sample.open_topics} open, {sample.held_topics} held, lag {sample.largest_lag:,}  "
-            f"{_or_elsewhere(sample.transactions)} transactions, {_or_elsewhere(sample.atomic_commits)} atomic commits",
+            f"transactions {_or_elsewhere(sample.transactions)}, atomic commits {_or_elsewhere(sample.atomic_commits)}",
             [],
         ),
     ]
