@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from oncelog.errors import StorageUnavailable
 from oncelog.wire.media import JSON
 from oncelog_service.bounds import room
+from oncelog_service.cluster.leases import Leases
 from oncelog_service.rest import protocol, server
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
@@ -100,6 +102,20 @@ def test_a_service_whose_store_has_failed_lives_and_is_not_ready_until_it_is_rea
         assert get(service, "/livez").json() == {"status": "ok"}
         allowed[0], disk.before_sync = True, None
         until(lambda: get(service, "/readyz").status_code == 200)
+
+
+def test_who_was_not_heard_of_for_so_long_that_others_may_serve_everything_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(_: object) -> None:
+        raise StorageUnavailable("the database has not been heard of for too long")
+
+    with running_service() as service:
+        monkeypatch.setattr(Leases, "check_alive", gone)
+        assert_problem(get(service, "/readyz"), 503, "storage_unavailable")
+        assert get(service, "/livez").status_code == 200
+        monkeypatch.undo()
+        assert get(service, "/readyz").status_code == 200
 
 
 def test_a_full_disk_is_said_and_ends_no_readiness() -> None:
