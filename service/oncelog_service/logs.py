@@ -36,9 +36,6 @@ class Asking(NamedTuple):
 
 asking: ContextVar[Asking | None] = ContextVar("asking", default=None)
 
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
-"""What ends a line somewhere, or moves a terminal's cursor: a client's words must not look like a line of ours."""
-
 
 def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -51,8 +48,11 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def printable(text: str) -> str:
-    """The text on one line: what would end it, or move a cursor, is written as Python writes it in a string."""
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    """The text on one line: what would end it, move a terminal's cursor (also C1, in one character) or turn the order of what is
+    read (bidi) is written as Python writes it in a string. A client's words must not look like ours."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\t" else ascii(each)[1:-1] for each in text)
 
 
 class TextLines(logging.Formatter):

@@ -96,6 +96,7 @@ def test_what_cannot_be_read_has_no_id_and_leaves_a_line(service: RunningService
     until(lambda: lines.found)
     assert "request" not in lines.found[0][1]
     assert lines.found[0][1]["status"] == 400
+    assert lines.found[0][1]["from"] == "127.0.0.1", "who sends nonsense is who one looks for"
 
 
 SLOW = Settings(slow_request_seconds=2.0, max_wait_ms=10_000)
@@ -123,6 +124,20 @@ def test_slow_ones_are_not_said_where_nobody_wants_to_know(lines: Lines) -> None
 
 
 def test_no_line_has_a_secret(service: RunningService, lines: Lines) -> None:
+    ours, signed = "oncelog_" + "hush" * 10, "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJjaSJ9.hush"
     ask(service, NOBODY + "?token=hush-1", authorization="Bearer hush-2")
-    until(lambda: lines.found)
-    assert "hush" not in lines.found[0][2]
+    ask(service, f"/v1/tokens/{ours}")
+    ask(service, f"/v1/tokens/{signed}")
+    until(lambda: len(lines.found) == 3)
+    assert not any("hush" in line for _, _, line in lines.found)
+
+
+def test_who_is_refused_is_named(lines: Lines) -> None:
+    with running_service(log_requests=True, token="hush-root") as service:
+        made = requests.post(
+            f"{service.url}/v1/tokens", json={"name": "shop", "grants": ["read:default/x"]}, timeout=10,
+            headers={"Authorization": "Bearer hush-root"},
+        )  # fmt: skip
+        assert ask(service, "/metrics", authorization=f"Bearer {made.json()['secret']}").status_code == 403
+        until(lambda: any(said["status"] == 403 for _, said, _ in lines.found))
+    assert [said["principal"] for _, said, _ in lines.found if said["status"] == 403] == ["shop"]

@@ -60,7 +60,26 @@ def test_what_is_not_known_is_not_said() -> None:
     asking.reset(token)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x0c", "\x1b[2J", "\x85", "\u2028", "\u2029", "\x00", "\x7f"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "\n",
+        "\r",
+        "\x0b",
+        "\x0c",
+        "\x1b[2J",
+        "\x85",
+        "\x9b2J",
+        "\x90",
+        "\u2028",
+        "\u2029",
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\x00",
+        "\x7f",
+    ],
+)
 def test_a_clients_words_are_no_line_of_their_own(end: str) -> None:
     token = asking.set(Asking("r-1", f"a{end}b", {"namespace": "default", "topic": f"t{end}"}))
     try:

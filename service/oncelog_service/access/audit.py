@@ -20,9 +20,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 _LOGGER = "oncelog.audit"
-_SECRET = re.compile(r"oncelog_[A-Za-z0-9_-]{20,}")
-"""A token that somebody took for its id."""
+_SECRET = re.compile(r"oncelog_[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+"""A token that somebody took for its id, ours or a signed one."""
 NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+def without_secrets(path: str) -> str:
+    """The path as a line may say it: what looks like a token in it is left out."""
+    return _SECRET.sub("oncelog_...", path)
 
 
 class Asked(NamedTuple):
@@ -69,7 +74,7 @@ class Audit:
             "principal": asked.principal,
             "from": asked.peer,
             "method": asked.method,
-            "path": _SECRET.sub("oncelog_...", asked.path),
+            "path": without_secrets(asked.path),
             **({"subject": dict(asked.subject)} if asked.subject else {}),
             "status": status,
             **({} if code is None else {"code": code}),

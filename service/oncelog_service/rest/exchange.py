@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
 
-from oncelog.errors import OncelogError, Unauthorized
+from oncelog.errors import NotAllowed, OncelogError, Unauthorized
 from oncelog_service.logs import Asking
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.foreign import CLOSED, CSP, GUARD
@@ -132,7 +132,10 @@ class Exchange:
     def asking(self) -> Asking:
         """What the log says of it."""
         asking = None if self.admitted is None else self.admitted.asking
-        return asking or Asking(self.head.request_id, "", {})
+        if asking is None:
+            principal = self.refused.principal if isinstance(self.refused, NotAllowed) else ""
+            asking = Asking(self.head.request_id, principal, {})
+        return asking
 
     @property
     def asks_to_continue(self) -> bool:

@@ -36,6 +36,7 @@ from urllib.parse import unquote
 import httptools
 
 from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout, Unauthorized
+from oncelog_service.access.audit import without_secrets
 from oncelog_service.config import Settings
 from oncelog_service.logs import asking
 from oncelog_service.rest.answer import Answer, refusal
@@ -432,7 +433,7 @@ class HttpConnection(asyncio.Protocol):
             return
         exchange = self._newest
         if exchange is None or self._current is None:
-            self._newest = self._current = exchange = Exchange(Head("", "", b"", "", {}), False, refused=error)
+            self._newest = self._current = exchange = Exchange(Head("", "", b"", "", {}, self._peer), False, refused=error)
             self._shared.begin(exchange, self.address)
             self._begin(exchange)
         exchange.keep_alive = False
@@ -461,7 +462,7 @@ class HttpConnection(asyncio.Protocol):
             # Its client has gone, or the service stops and has waited long enough: half an answer must pass for none.
             self._transport.abort()
         except Exception:
-            _log.exception("%s %s: the answer broke off", exchange.head.method, exchange.head.path)
+            _log.exception("%s %s: the answer broke off", exchange.head.method, without_secrets(exchange.head.path))
             self._close()
         finally:
             self._end(exchange)
@@ -475,7 +476,7 @@ class HttpConnection(asyncio.Protocol):
             except OncelogError as refused:
                 error = refused
             except Exception:
-                _log.exception("%s %s failed", exchange.head.method, exchange.head.path)
+                _log.exception("%s %s failed", exchange.head.method, without_secrets(exchange.head.path))
                 error = InternalError()
         elif exchange.admitted is not None:
             exchange.admitted.refused(error)
