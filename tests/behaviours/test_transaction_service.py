@@ -170,7 +170,7 @@ def test_transactions_and_the_name_of_the_store_go_on_over_a_stop_and_over_a_cra
     open_ = house.start()
     ended = house.client.abort_transaction(house.start()).write_pointer
     name = dict(house.disk.tables[Table.STORE_ID])
-    assert set(name) == {b"", b"secret"}
+    assert set(name) == {b"", b"secret", b"format"}
     for _ in house.lives():
         assert house.client.transaction_states([open_, ended]) == {open_: "in_progress", ended: "aborted"}
         assert house.start() > ended
