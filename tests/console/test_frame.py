@@ -44,6 +44,7 @@ def test_every_page_is_shown_to_everybody(name: str, show: Show) -> None:
         "aria-current", "page"
     )
     assert page.title() == f"{PAGES[name]} · oncelog"
+    expect(page.get_by_text("The console is loading")).to_have_count(0)
     assert_accessible(page)
 
 
