@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from oncelog import Client, Consumer, Producer, errors
+from tests.patience import until
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.world.service import RunningService
 
@@ -99,6 +100,21 @@ def test_a_consumer_that_is_fenced_says_so(client: Client, filled: str, caplog: 
         old.receive()
     (line,) = said(caplog, "consumer", logging.WARNING)
     assert line.startswith(f"a consumer of subscription 's' of default/{filled} has ended: consumer_fenced: ")
+
+
+def test_a_consumer_that_hears_in_the_background_that_it_is_fenced_says_so_once(
+    client: Client, filled: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = Consumer(filled, "s", client=client, ack_interval=0.01)
+    message = old.receive(1, timeout=0)[0]
+    with Consumer(filled, "s", client=client):
+        old.ack_async(message)
+        until(lambda: said(caplog, "consumer", logging.WARNING))
+        for _ in range(2):
+            with pytest.raises(errors.ConsumerFenced):
+                old.receive(timeout=0)
+    old.close()
+    assert len(said(caplog, "consumer", logging.WARNING)) == 1
 
 
 def test_nothing_is_said_where_nothing_happens(client: Client, filled: str, caplog: pytest.LogCaptureFixture) -> None:

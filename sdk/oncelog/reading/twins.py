@@ -436,6 +436,11 @@ class ConsumerTwin(StreamTwin[T, C]):
         """This consumer has ended, if it has."""
         if isinstance(error, FOR_EVER):
             self._failure, self._interrupted = error, True
+            self._say_ended(error)
+
+    def _say_ended(self, error: OncelogError) -> None:
+        """Log that this consumer has ended, if it has. Never under a lock: what a handler does is not known."""
+        if isinstance(error, FOR_EVER):
             place = f"{self._namespace}/{self._topic}"
             _log_of_consumers.warning(
                 "a consumer of subscription %r of %s has ended: %s: %s", self._subscription, place, error.code, error
