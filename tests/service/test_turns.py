@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from oncelog.errors import Overloaded
-from oncelog_service.bounds.turns import OVERDUE_SECONDS, QUANTUM_BYTES, Sizes, Turn, Turns
+from oncelog_service.bounds.turns import OVERDUE_SECONDS, PAUSED_SECONDS, QUANTUM_BYTES, Sizes, Turn, Turns
 
 AHEAD, LIGHT, WAITING = 1_000, 100, 5_000
 TOPICS = st.sampled_from("abc")
@@ -67,6 +67,8 @@ class Everybody(RuleBasedStateMachine):
         self.waiting: list[Asked] = []
         self.under_way: list[Asked] = []
         self.paused_until = 0.0
+        self.insisted = -PAUSED_SECONDS
+        """When something heavy began last although the store had asked for a pause."""
 
     @rule(target=requests, sizes=st.dictionaries(TOPICS, SIZE, min_size=1, max_size=2))
     def come(self, sizes: dict[str, int]) -> Asked:
@@ -99,7 +101,9 @@ class Everybody(RuleBasedStateMachine):
         assert asked.begun is None, "it begins twice"
         assert asked.turn is not None
         assert not asked.turn.waits
-        assert asked.is_light or self.later.now >= self.paused_until, "it does not wait for the store"
+        if not asked.is_light and self.later.now < self.paused_until and self.later.now != self.insisted:
+            assert self.later.now - self.insisted > PAUSED_SECONDS - 0.001, "it does not wait for the store"
+            self.insisted = self.later.now
         asked.begun = self.later.now
         self.under_way.append(asked)
 
@@ -217,6 +221,31 @@ def test_what_is_held_up_by_others_than_the_writer_does_not_hold_up_everybody() 
     turns.end(stuck)
     third = turns.begin((("b", 1_000),))
     assert third.waits, "one that was overdue is not counted off twice"
+
+
+def test_pauses_that_never_end_hold_nobody_up_for_ever() -> None:
+    later = Later()
+    turns = Turns(WAITING, later, AHEAD, LIGHT)
+    turns.pause(0.02)
+    heavy = [turns.begin((("loud", 800),)) for _ in range(3)]
+
+    def light_ones_go_on(seconds: float) -> None:
+        for _ in range(round(seconds / 0.01)):
+            turns.pause(0.02)  # each of their writes leaves the store behind
+            later.passes(0.01)
+
+    light_ones_go_on(PAUSED_SECONDS - 0.1)
+    assert [each.waits for each in heavy] == [True, True, True]
+    light_ones_go_on(0.2)
+    assert [each.waits for each in heavy] == [False, True, True]
+    turns.end(heavy[0])
+    light_ones_go_on(PAUSED_SECONDS - 0.2)
+    assert [each.waits for each in heavy] == [False, True, True], "no more than the store can take beside them"
+    light_ones_go_on(0.2)
+    assert [each.waits for each in heavy] == [False, False, True]
+    turns.end(heavy[1])
+    later.passes(0.02)
+    assert not heavy[2].waits, "it has caught up"
 
 
 def test_one_topic_leaves_room_to_wait_for_others() -> None:

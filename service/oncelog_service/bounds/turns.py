@@ -14,6 +14,8 @@ A turn lasts from its beginning until its request is answered, refused or given 
 * Heavy requests that are under way, and not overdue, have at most ``ahead`` bytes together, or there is one of them.
 * Of each topic, light ones have at most ``light`` bytes.
 * Nobody waits without a reason: while anybody waits, heavy requests are under way, or the store has asked for a pause.
+* Pauses that follow on each other for ever, since light requests alone are as much as the store can take, hold nobody up for
+  ever: every PAUSED_SECONDS as many begin as fit.
 * Of two queues in which somebody waits all the time, neither gets more heavy bytes than the other one but for a quantum and what
   the largest request of each has.
 * What waits has at most ``waiting`` bytes, and one topic's, the newest of them apart, at most half of that: else it is refused.
@@ -36,6 +38,8 @@ AHEAD_BYTES = 2 * 2**20
 LIGHT_BYTES = 128 * 2**10
 QUANTUM_BYTES = 256 * 2**10
 OVERDUE_SECONDS = 2.0
+PAUSED_SECONDS = 2.0
+"""At most 1 MiB a second more than the store has asked for: it slows down what is written by itself, then."""
 
 Sizes = Sequence[tuple[Hashable, int]]
 """Topic → bytes that a request brings it."""
@@ -92,6 +96,7 @@ class Turns:
         self._most_waiting = waiting
         self._later = later
         self._pauses = 0
+        self._will_insist = False
         self._heavy = 0
         self._lights: dict[Hashable, int] = {}
         """Topic → bytes of its light requests under way."""
@@ -136,10 +141,21 @@ class Turns:
         """The store has fallen behind: no heavy request begins for so long."""
         self._pauses += 1
         self._later(seconds, self._go_on)
+        if not self._will_insist:
+            self._will_insist = True
+            self._later(PAUSED_SECONDS, self._insist)
 
     def _go_on(self) -> None:
         self._pauses -= 1
         self._serve()
+
+    def _insist(self) -> None:
+        """What waits goes on, paused or not."""
+        if not self._pauses:
+            self._will_insist = False
+            return
+        self._later(PAUSED_SECONDS, self._insist)
+        self._serve(paused=False)
 
     def _passes(self, turn: Turn) -> bool:
         if any(topic in self._queues for topic, _ in turn._sizes):
@@ -200,8 +216,10 @@ class Turns:
             self._begin_light(turn)
             turn.go()
 
-    def _serve(self) -> None:
-        while self._order and not self._pauses:
+    def _serve(self, paused: bool | None = None) -> None:
+        """``paused``: as the store has asked for, unless it is said."""
+        paused = self._pauses > 0 if paused is None else paused
+        while self._order and not paused:
             topic = self._order[0]
             queue = self._queues[topic]
             turn = queue.turns[0]
