@@ -71,10 +71,13 @@ class SettlementTask:
         return sum(await asyncio.gather(*map(self._settle_all, by_participant.values())))
 
     async def _settle_all(self, of_one: Sequence[Settlement]) -> int:
-        """Settles what one participant is to be notified of, in this order; returns how much of it was."""
+        """Settles what one participant is to be notified of; returns how much of it was.
+
+        First what has committed: that needs no room on the disk, and does not wait until there is some for a roll-back.
+        """
         async with self._room:
             settled = []
-            for each in of_one:
+            for each in sorted(of_one, key=lambda each: each.state != "committed"):
                 if not await self._settle(each):
                     break
                 settled.append(each)

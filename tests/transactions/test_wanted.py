@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncelog import Client
-from oncelog.errors import NotServedHere
+from oncelog.errors import DiskFull, NotServedHere
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.clock import SystemClock
@@ -84,3 +84,31 @@ def test_a_topic_that_cannot_be_told_now_holds_up_no_other_one() -> None:
         told, rounds, left = service.on_loop(settle)
         assert (told.count("ours"), told.count("theirs")) == (5, 1), "it is not tried again and again"
         assert (sum(rounds), left) == (5, 5)
+
+
+def test_what_has_committed_does_not_wait_for_room_to_roll_back_what_was_aborted_before() -> None:
+    with running_service() as service, Client(service.url) as client:
+
+        async def stop_the_task(inside: Service) -> None:
+            for task in inside._running:
+                task.cancel()
+
+        client.create_topic("t")
+        service.on_loop(stop_the_task)
+        aborted, committed = (client.start_transaction().write_pointer for _ in range(2))
+        for pointer in (committed, aborted):
+            client.publish("t", PublishRequest([b"x"], write_pointer=pointer))
+        client.abort_transaction(aborted)
+        client.commit_transaction(committed)
+
+        async def settle(inside: Service) -> tuple[list[int], int]:
+            log = await inside.topics.open("default", "t")
+
+            async def no_room(size: int) -> None:
+                raise DiskFull("there is none")
+
+            log._writer._room.rewrite = no_room  # type: ignore[method-assign]
+            done = await SettlementTask(inside.topics, inside.transactions, SystemClock()).once()
+            return [*log.dedup.fold.unsettled], done
+
+        assert service.on_loop(settle) == ([aborted], 1)
