@@ -12,7 +12,9 @@ import pytest
 from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog.wire.models import EraseMessage, TrimTopic
 from oncelog.wire.requests import PublishRequest
+from oncelog_service.bounds.size import MaxBytes
 from oncelog_service.log.keep import removal
+from oncelog_service.log.keep.removal import Removal
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Store, StoreError, Table
 from tests.patience import PATIENCE
@@ -160,3 +162,26 @@ async def test_a_topic_that_is_closed_meanwhile_writes_nothing_more() -> None:
         with pytest.raises(StorageUnavailable):
             await house.log.removal.erase(EraseMessage(offset=0))
         assert [*disk.tables[Table.MESSAGE].values()] == closing[0]
+
+
+async def test_what_is_settled_while_a_trim_finds_that_nothing_can_go_is_trimmed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[int] = []
+    async with opened(Disk()) as house:
+        pointer, trim_to = await house.start(), Removal.trim_to
+        for _ in range(4):
+            await house.log.publish(PublishRequest([b"." * 500], write_pointer=pointer))
+
+        async def overtaken(removal: Removal, limit: MaxBytes) -> int:
+            found.append(await trim_to(removal, limit))
+            if len(found) == 1:
+                await house.transactions.commit(pointer)
+                await house.log.settle(pointer, True)
+            return found[-1]
+
+        monkeypatch.setattr(Removal, "trim_to", overtaken)
+        house.log.topic.max_bytes_of = lambda _: MaxBytes(1_500, trims=True)  # less than before
+        house.log.trimming.begin_if_due()
+        await house.log.trimming.stop()
+        assert (found[0], house.log.begin_offset) == (0, 2)

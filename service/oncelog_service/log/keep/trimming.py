@@ -51,6 +51,8 @@ class Trimming:
                 moment = self._moment(limit.bytes)
                 trimmed = await self._removal.trim_to(limit)
                 if not trimmed:
+                    if moment != self._moment(limit.bytes):
+                        continue  # more can go now, and who said so found that a trim was under way
                     self._tried = moment
                     break
                 _log.info(
