@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from oncelog.errors import DiskFull
+from oncelog.errors import DiskFull, RollbackRefused
+from oncelog.wire.models import TrimTopic
 from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog_service.bounds import room as bounds
 from oncelog_service.bounds.room import Room
@@ -89,3 +90,23 @@ async def test_a_roll_back_without_room_is_broken_off_and_ended_later(monkeypatc
         assert (sum(store.puts), house.log.dedup.fold.unsettled) == (30, {})
     async with opened(crashed(disk)) as house:
         assert house.log.dedup.fold.unsettled == {}
+
+
+async def test_a_roll_back_is_idempotent_also_when_what_it_rolled_back_is_deleted() -> None:
+    async with opened(Disk()) as house:
+        log, pointer = house.log, await house.start()
+        answers = [await log.publish(PublishRequest([each], write_pointer=pointer)) for each in (b"a", b"b", b"c")]
+        others = await log.publish(PublishRequest([b"d"], write_pointer=await house.start()))
+        first, second, third = (
+            ((each.start_timestamp, each.start_sequence_id), (each.end_timestamp, each.end_sequence_id)) for each in answers
+        )
+        await log.roll_back(Rollback(pointer, first[0], second[1]))
+        await log.removal.trim(TrimTopic(before_offset=2))
+        await log.removal.delete_trimmed()
+        assert log.earliest_offset == 2
+        await log.roll_back(Rollback(pointer, first[0], second[1]))
+        assert [run.count for run in log.dedup.fold.unsettled[pointer]] == [1]
+        with pytest.raises(RollbackRefused):
+            await log.roll_back(Rollback(pointer, first[0], (others.end_timestamp, others.end_sequence_id)))
+        await log.roll_back(Rollback(pointer, first[0], third[1]))
+        assert pointer not in log.dedup.fold.unsettled

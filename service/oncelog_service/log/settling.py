@@ -190,6 +190,8 @@ class Settling:
             over = [first, last]  # what is rolled back already says so itself, …
             if runs:  # … or the front of it, where an earlier call was broken off
                 over = [] if runs[0].first_id[:ROW_ID_SIZE] == first else [first]
+            deleted = self._topic.trimmed_id[:ROW_ID_SIZE]  # what retention has deleted was settled, and says nothing any more
+            over = [each for each in over if each > deleted]
             whole = not runs or runs[-1].last_id[:ROW_ID_SIZE] == last
             if whole and (not over or await read(_are_rolled_back, self._store, self._prefix, pointer, over)):
                 await self._roll_back(pointer, runs, still_open=state not in ("aborted", "invalid"))
