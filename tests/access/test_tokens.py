@@ -6,15 +6,17 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from oncelog.errors import Unauthorized
 from oncelog_service.access.access import Access
 from oncelog_service.access.grants import Right
+from oncelog_service.access.tokens import draw
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import StoreError
+from oncelog_service.storage.port import Batch, StoreError
 from tests.access.carrying import Carrying
 from tests.patience import PATIENCE, until
 from tests.rest.talk import assert_problem
@@ -125,6 +127,39 @@ def test_where_no_token_keeps_admin_the_others_can_be_revoked_but_not_all(clock:
         clock.advance(1_001)
         assert not who.is_let_in
         assert not Carrying(service.url).is_let_in, "what was locked does not open by itself"
+
+
+def test_a_token_of_the_store_in_the_settings_is_what_the_store_says(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk()
+    with running_service(clock=clock, open_store=lambda: MemoryStore(disk)) as service:
+        made = Carrying(service.url).make("ada", "admin")
+        shop = Carrying(service.url, made["secret"]).make("shop", "write:default/t")
+    with running_service(token=shop["secret"], clock=clock, open_store=lambda: MemoryStore(disk)) as service:
+        who = Carrying(service.url, shop["secret"])
+        assert assert_problem(who.create("more", "admin"), 403, "not_allowed")["principal"] == "shop"
+        assert_problem(who.request("GET", "/metrics"), 403, "not_allowed")
+        ada = Carrying(service.url, made["secret"])
+        assert_problem(ada.revoke(made["id"]), 400, "invalid_request")
+        assert ada.revoke(shop["id"]).status_code == 200
+        assert not who.is_let_in, "what the store has ended does not become more by that"
+        assert "that of shop in the store" in caplog.text
+        assert shop["secret"] not in caplog.text
+
+
+async def test_a_token_of_the_store_that_comes_into_the_settings_later_is_what_the_store_says() -> None:
+    store = MemoryStore(Disk())
+    batch = Batch()
+    token, secret = draw("shop", ["write:default/t"], 0, None)
+    token.put(batch)
+    store.write([batch])
+    access = Access("of-the-settings", lambda: 1, locked=False)
+    await access.open(store, cast(Any, None), cast(Any, None), None)
+    access.configure(secret)
+    assert access.principal_of(secret.encode()).name == "shop"
+    with pytest.raises(Unauthorized):
+        access.principal_of(b"of-the-settings")
 
 
 def test_a_token_holds_until_it_expires(anyone: Carrying, clock: ManualClock) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import typer
 
 from oncelog.wire.overview import SEVERITIES, Alarm
+from oncelog_service.cli import app
 from oncelog_service.watch.facts import Expiring, Facts, Held, Lagging, Member, Refused, Replay, Thresholds
 from oncelog_service.watch.rules import LATELY_MS, LONG_HELD_MS, MOST_OF_A_KIND, REPLAY_MESSAGES, RULES, alarms, size, span
 from tests.docs.pages import ROOT
@@ -58,13 +60,13 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
     ("topic_held", "critical", held(LONG_HELD_MS, state="in_progress"), None, ["oncelog tx abort 77"]),
     (
         "topic_held", "warning", held(LONG_HELD_MS - 1, state=None, producers=("pos",)), None,
-        ["producer pos", "oncelog topic settle orders 77 --namespace shop --rolled-back"],
+        ["producer pos", "oncelog topic settle --rolled-back --namespace shop orders 77"],
     ),
     ("topic_held", "warning", held(60_000, state="in_progress", resource="db1"), None, ["db1 decides", "SqlParticipant.recover"]),
     ("topic_held", "warning", held(60_000, state="committed"), None, ["committed", "oncelog tx show 77"]),
     (
         "subscription_lags", "warning", lagging(1_000, 300_000), lagging(999, 300_000),
-        ["billing", "shop/orders", "1,000 messages", "5 min", "subscription seek orders billing --namespace shop --to latest"],
+        ["billing", "shop/orders", "1,000 messages", "5 min", "subscription seek --to latest --namespace shop orders billing"],
     ),
     ("subscription_lags", "warning", lagging(1_000, 300_000), lagging(1_000, 299_999), []),
     ("subscription_lags", "warning", lagging(1_000, 300_000), lagging(10_000, None), []),
@@ -73,7 +75,7 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
         refused("producer_fenced", LATELY_MS, name="pos"),
         [
             *("producer pos of shop/orders", "3 times", "epoch 3", "newest is 4", "Stop one of the two"),
-            "oncelog producer show orders pos --namespace shop",
+            "oncelog producer show --namespace shop orders pos",
         ],
     ),
     (
@@ -91,7 +93,7 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
     ("overloaded", "warning", {"shed": {"requests": 3, "bodies": 1}}, {"shed": {"requests": 0}}, ["requests 3 times"]),
     (
         "topic_damaged", "critical", refused("topic_damaged", 10 * DAY, detail="offset 7 is missing"), {},
-        ["shop/orders", "offset 7 is missing", "oncelog verify orders --namespace shop"],
+        ["shop/orders", "offset 7 is missing", "oncelog verify --namespace shop orders"],
     ),
     (
         "snapshot_old", "warning", {"replays": (Replay("shop", "orders", REPLAY_MESSAGES),)},
@@ -181,7 +183,38 @@ def test_the_most_severe_come_first_and_of_a_kind_the_worst_twenty() -> None:
 def test_names_are_quoted_in_commands() -> None:
     odd = Refused("producer_fenced", NOW, NOW, 1, "shop", "orders", name="a:b@c=d")
     [alarm] = alarms(Facts(now_ms=NOW, refused=(odd,)), THRESHOLDS)
-    assert shlex.split(alarm.commands[0])[-3] == "a:b@c=d"
+    assert shlex.split(alarm.commands[0])[-1] == "a:b@c=d"
+
+
+HOSTILE = {"topic": "--url", "name": "-h"}
+"""Names that a client may choose, and that a command would take for its options."""
+
+
+@pytest.mark.parametrize("facts", [facts for _, _, facts, _, _ in CASES], ids=[code for code, *_ in CASES])
+def test_the_commands_of_an_alarm_can_be_run(facts: Mapping[str, Any]) -> None:
+    odd = {name: tuple(map(disguised, found)) if isinstance(found, tuple) else found for name, found in facts.items()}
+    for each in (facts, odd):
+        for alarm in alarms(Facts(now_ms=NOW, **each), THRESHOLDS):
+            for command in alarm.commands:
+                program, *words = shlex.split(command)
+                if program == "oncelog":
+                    parsed = understood(typer.main.get_command(app), [word.replace("SECONDS", "1") for word in words])
+                    assert "url" not in parsed or parsed["url"] != "-h"
+
+
+def disguised(found: Any) -> Any:
+    """The same with such names."""
+    fields = getattr(found, "_fields", ())
+    return found._replace(**{name: said for name, said in HOSTILE.items() if name in fields}) if fields else found
+
+
+def understood(command: Any, words: list[str]) -> Mapping[str, Any]:
+    """What the command line makes of these words. Raises click's UsageError."""
+    while hasattr(command, "commands"):
+        first, *words = words
+        command = command.commands[first]
+    parsed: Mapping[str, Any] = command.make_context("oncelog", words).params
+    return parsed
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_the_doctor_names_all_four_and_the_way_out(day: Day) -> None:
     for words in (
         f"oncelog tx abort {day.pointer}",
         "oncelog topic delete TOPIC",
-        "oncelog subscription seek events billing --to latest",
+        "oncelog subscription seek --to latest events billing",
         "Stop one of the two",
     ):
         assert words in told.stdout

@@ -5,12 +5,15 @@ The invariants:
 * As soon as there is any token, or the service is to be reached from elsewhere, a request without a credential that holds is
   refused. The last token that may make others is not revoked by a request: what was locked does not open by it.
 * A token that was revoked or has expired is refused from then on; at other instances over the same store within a second.
+* A token of the store that stands in the settings, too, is what the store says of it: a service that was begun where a client's
+  variables are set (`ONCELOG_TOKEN_FILE` is of both) makes nobody admin by that, and does not outlive a revocation.
 * Secrets are compared by their hashes, looked up in a dict: how long that takes says nothing of a secret that is not known.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -22,6 +25,8 @@ from oncelog_service.cluster.leases import SETUP, Leases, held_briefly
 from oncelog_service.group_commit import Writer
 from oncelog_service.storage.port import Batch, Store, StoreError, Table
 
+_log = logging.getLogger(__name__)
+
 REREAD_SECONDS = 1.0
 """How soon an instance knows what another one has changed."""
 
@@ -30,8 +35,9 @@ class Access:
     """Knows the credentials that hold, over all openings of a store."""
 
     def __init__(self, configured: str | None, now_ms: Callable[[], int], *, locked: bool, issuer: Issuer | None = None) -> None:
-        """``configured``: a token from the settings, with every right. ``locked``: nobody is let in without a credential.
+        """``configured``: a token from the settings, with every right, unless the store has it.
 
+        ``locked``: nobody is let in without a credential.
         ``issuer``: verifies tokens that somebody else has signed; with one nobody is let in without a credential.
         """
         self.issuer = issuer
@@ -106,7 +112,8 @@ class Access:
         return self._instances_secret or self._configured  # that of the store first: settings may differ for a while
 
     def configure(self, token: str) -> None:
-        """Takes this as the token from the settings, which has every right, and the one of before no more."""
+        """Takes this as the token from the settings, which has every right unless it is one of the store, the one of before no
+        more."""
         self._configured = token
         self._index(list(self._tokens.values()))
 
@@ -161,8 +168,16 @@ class Access:
             secret = self._instances_secret.encode()
             self._by_digest[digest_of(secret)] = None, Principal("oncelog", everything, is_instance=True)
         if self._configured is not None:
-            secret = self._configured.encode()
-            self._by_digest[digest_of(secret)] = None, Principal("settings", everything, is_instance=True)
+            digest = digest_of(self._configured.encode())
+            found, principal = self._by_digest.get(digest, (None, None))
+            if found is not None and principal is not None:
+                self._configured = None  # also when its row has gone: by that it must not become more
+                _log.warning(
+                    "the token of the settings is that of %s in the store, and may do what the store grants it, no more; "
+                    "ONCELOG_TOKEN and ONCELOG_TOKEN_FILE are the service's own token where a service is begun", principal.name,
+                )  # fmt: skip
+            else:
+                self._by_digest[digest] = None, Principal("settings", everything, is_instance=True)
 
     def _entries(self) -> list[tuple[Token, Principal]]:
         return [entry for held in self._by_name.values() for entry in held]

@@ -93,7 +93,7 @@ def topic_damaged(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
     """A topic was met that cannot be read in full."""
     for each in facts.refused:
         if each.code == "topic_damaged":
-            topic, space = _topic(each.namespace, each.topic), _space(each.namespace)
+            topic = _topic(each.namespace, each.topic)
             yield Alarm(
                 code="topic_damaged",
                 severity="critical",
@@ -102,7 +102,7 @@ def topic_damaged(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
                 since_ms=each.first_ms,
                 what=f"{topic} is refused rather than answered in part: {each.detail}",
                 mend="Find out where, and why. Restore a backup, or read what is readable into a new topic and delete this one.",
-                commands=[f"oncelog verify {shlex.quote(each.topic)}{space}"],
+                commands=[f"oncelog verify{_names(each.namespace, each.topic)}"],
                 docs="operating.md#a-damaged-topic",
             )
 
@@ -161,8 +161,8 @@ def _held(facts: Facts, each: Held, age: int) -> Alarm:
     elif each.state is None:
         what += "; no transaction service that is asked here knows it"
         mend = "If another transaction service handed it out, end it there, or on this topic alone."
-        settle = f"oncelog topic settle {shlex.quote(each.topic)} {each.pointer}{_space(each.namespace)}"
-        commands = ["oncelog tx list --state held", f"{settle} --rolled-back"]
+        settle = f"oncelog topic settle --rolled-back{_names(each.namespace, each.topic, str(each.pointer))}"
+        commands = ["oncelog tx list --state held", settle]
     else:
         what += f"; it is {each.state}, and the topic is told so in a moment"
         mend = "Wait a moment. If it stays so, look at the log of the service: the topic cannot be told."
@@ -186,8 +186,7 @@ def lag(facts: Facts, thresholds: Thresholds) -> Iterator[Alarm]:
         age = None if each.oldest_ms is None else facts.now_ms - each.oldest_ms
         if each.lag < thresholds.lag_messages or age is None or age < thresholds.lag_ms:
             continue
-        topic, space = _topic(each.namespace, each.topic), _space(each.namespace)
-        names = f"{shlex.quote(each.topic)} {shlex.quote(each.name)}{space}"
+        topic, names = _topic(each.namespace, each.topic), _names(each.namespace, each.topic, each.name)
         yield Alarm(
             code="subscription_lags",
             severity="warning",
@@ -199,9 +198,9 @@ def lag(facts: Facts, thresholds: Thresholds) -> Iterator[Alarm]:
             mend="Start its consumer, or a faster one. If nobody consumes any more, delete the subscription; if the messages are "
             "not needed, move it to the end.",
             commands=[
-                f"oncelog subscription show {names}",
-                f"oncelog subscription seek {names} --to latest",
-                f"oncelog subscription delete {names}",
+                f"oncelog subscription show{names}",
+                f"oncelog subscription seek --to latest{names}",
+                f"oncelog subscription delete{names}",
             ],
             docs="consumers.md#lag-and-loss",
         )
@@ -234,7 +233,7 @@ def fenced(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
     for each in _lately(facts, "producer_fenced", "consumer_fenced"):
         where = f" of {_topic(each.namespace, each.topic)}" if each.topic else ""
         kind = "producer" if each.code == "producer_fenced" else "subscription"
-        show = f"oncelog {kind} show {shlex.quote(each.topic)} {shlex.quote(each.name)}{_space(each.namespace)}"
+        show = f"oncelog {kind} show{_names(each.namespace, each.topic, each.name)}"
         which = f" under epoch {each.refused}" if each.refused else ""
         newest = f", and the newest is {each.newest}" if each.newest else ""
         yield Alarm(
@@ -265,9 +264,7 @@ def gaps(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             what=f"producer {each.name}{where} was refused {times(each.times)}, the last time "
             f"{span(facts.now_ms - each.last_ms)} ago: it sent sequence id {each.refused}, and {each.newest} is next",
             mend="Messages before that one have not arrived: have the producer send them, from the one that is next.",
-            commands=[f"oncelog producer show {shlex.quote(each.topic)} {shlex.quote(each.name)}{_space(each.namespace)}"]
-            if each.topic
-            else [],
+            commands=[f"oncelog producer show{_names(each.namespace, each.topic, each.name)}"] if each.topic else [],
             docs="guarantees.md#gaps",
         )
 
@@ -483,7 +480,7 @@ def exposed(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             what="nobody is asked for a credential, and the service is asked for by names of other machines: whoever reaches its "
             "proxy may do everything",
             mend="Make a token, or name an issuer or a CA of clients.",
-            commands=["oncelog token create NAME admin"],
+            commands=["oncelog token create NAME --grant admin"],
             docs="access.md",
         )
 
@@ -548,8 +545,11 @@ def _topic(namespace: str, topic: str) -> str:
     return f"{namespace}/{topic}"
 
 
-def _space(namespace: str) -> str:
-    return "" if namespace == DEFAULT_NAMESPACE else f" --namespace {shlex.quote(namespace)}"
+def _names(namespace: str, *names: str) -> str:
+    """The end of a command: names that clients chose, which are pasted into a shell and must be taken for no option there."""
+    space = "" if namespace == DEFAULT_NAMESPACE else f" --namespace {shlex.quote(namespace)}"
+    ends = " --" if any(name.startswith("-") for name in names) else ""
+    return f"{space}{ends} {shlex.join(names)}"
 
 
 def _about(each: Refused, kind: str) -> dict[str, str | int]:

@@ -120,7 +120,7 @@ def _refused(client: Client, error: OncelogError) -> Alarm:
     if isinstance(error, Unauthorized | NotAllowed):
         mend, commands = (
             "Ask with a token that has the right operate: --token, or ONCELOG_TOKEN.",
-            ["oncelog token create NAME operate"],
+            ["oncelog token create NAME --grant operate"],
         )
     else:
         mend, commands = "Look at the log of the service.", [f"curl -sS {client.url}/healthz"]
