@@ -80,7 +80,7 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
     ),
     (
         "consumer_fenced", "warning", refused("consumer_fenced", 0, name="billing", refused="1", newest="2"),
-        refused("consumer_fenced", LATELY_MS, name="billing"), ["subscription billing", "subscription show orders billing"],
+        refused("consumer_fenced", LATELY_MS, name="billing"), ["subscription billing", "show --namespace shop orders billing"],
     ),
     (
         "sequence_gap", "warning", refused("sequence_gap", 0, name="pos", refused="9", newest="7"),
