@@ -41,11 +41,13 @@ class SetUp:
         self.set = dict(line.split("=", 1) for line in self.config.text.splitlines())
         self.said = b""
 
-    def run(self, block: Block, **more: str) -> str:
+    def run(self, block: Block, url: str = "") -> str:
+        """As it stands there, but for the port; ``url``: of the service that the test has begun."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": path, **more}
+        environment = {**os.environ, "PATH": path, "ONCELOG_URL": url}
+        text = block.text.replace("https://localhost:7070", url)
         done = subprocess.run(
-            ["sh", "-eu", "-c", block.text], cwd=self.work, env=environment, capture_output=True, text=True, timeout=PATIENCE
+            ["sh", "-eu", "-c", text], cwd=self.work, env=environment, capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0, f"{block}: {done.stdout}{done.stderr}"
         self.said += (done.stdout + done.stderr).encode()
@@ -71,11 +73,17 @@ def test_a_set_up_is_as_it_is_described(name: str, tmp_path: Path) -> None:
         pytest.skip("openssl is not installed here")
     tried = SetUp(tmp_path, set_ups()[name])
     tried.run(tried.before)
+    open_to_others = [
+        path.name for path in tmp_path.iterdir() if path.suffix in (".token", ".key") and path.stat().st_mode & 0o077
+    ]
+    assert open_to_others == []
     service = tried.service()
     if "ONCELOG_TLS_CERTIFICATE" in tried.set:
         service.url = service.url.replace("127.0.0.1", "localhost")
     with service:
-        printed = [tried.run(block, ONCELOG_URL=service.url) for block in tried.after]
+        if "ONCELOG_TLS_CERTIFICATE" in tried.set:
+            assert "ONCELOG_URL=https://localhost:7070" in tried.after[0].text, "who follows the page alone asks http"
+        printed = [tried.run(block, service.url) for block in tried.after]
         assert any('{"id": 1}' in each for each in printed) or "read" not in tried.after[-1].text
         assert requests.get(f"{service.url}/v1/namespaces", verify=service.verify, timeout=60).status_code == 401
         if service.url.startswith("https"):
