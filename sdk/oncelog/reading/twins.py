@@ -435,8 +435,10 @@ class ConsumerTwin(StreamTwin[T, C]):
     def _note(self, error: OncelogError) -> None:
         """This consumer has ended, if it has."""
         if isinstance(error, FOR_EVER):
+            is_new = self._failure is not error  # else it is what was met in the background, raised here
             self._failure, self._interrupted = error, True
-            self._say_ended(error)
+            if is_new:
+                self._say_ended(error)
 
     def _say_ended(self, error: OncelogError) -> None:
         """Log that this consumer has ended, if it has. Never under a lock: what a handler does is not known."""
