@@ -7,9 +7,9 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.config import Settings, open_file
@@ -24,6 +24,9 @@ from oncelog_service.service import Service
 from oncelog_service.storage.files.directory import open_to_others, private
 from oncelog_service.storage.open import path_of, store_opener
 from oncelog_service.storage.port import Store
+
+if TYPE_CHECKING:
+    from oncelog_service.telemetry.exporting import Telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -96,21 +99,31 @@ async def serve(settings: Settings, on_ready: Callable[[str], None], given: Mapp
     listener = listen(settings)
     url = settings.url_of(*listener.getsockname()[:2])
     service = build_service(settings, url=settings.advertised_url or url)
+    telemetry = begin_telemetry(settings)
     with private():
         try:
             await service.start()
             _warn_of_files(settings.store)
             check_exposure(settings, len(service.access.tokens))
-            server = build_server(service)
-            await _run(service, server, listener, lambda: on_ready(url), given)
+            server = build_server(service, telemetry)
+            beside = () if telemetry is None else (telemetry.run(service, service.background),)
+            await _run(service, server, listener, lambda: on_ready(url), given, beside)
         finally:
             listener.close()
+            if telemetry is not None:
+                await telemetry.end(service)
             await service.stop()
 
 
 async def _run(
-    service: Service, server: Server, listener: socket.socket, on_ready: Callable[[], None], given: Mapping[str, Any]
+    service: Service,
+    server: Server,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+    given: Mapping[str, Any],
+    besides: Iterable[Coroutine[Any, Any, None]],
 ) -> None:
+    """``besides``: what is to run while it serves."""
     supervisor = Supervisor()
     reloading = Reloading(Running(service, server), given, supervisor)
 
@@ -124,7 +137,7 @@ async def _run(
 
     background = service.background
     beside = background.keep("telling the supervisor", supervisor.keep_alive), reloading.run(background)
-    tasks = [asyncio.ensure_future(each) for each in beside]
+    tasks = [asyncio.ensure_future(each) for each in (*beside, *besides)]
     try:
         with _told_by_signals({signal.SIGINT: server.stop, signal.SIGTERM: server.stop, signal.SIGHUP: reloading.ask}):
             await server.run(listener, ready, service.release, drain)
@@ -141,12 +154,22 @@ def _warn_of_files(store: str) -> None:
         _log.warning("others on this machine may look into %s, where the messages lie; close it: %s", found, mend)
 
 
-def build_server(service: Service) -> Server:
+def begin_telemetry(settings: Settings) -> Telemetry | None:
+    """Returns what sends spans and metrics; None where none are to be sent, and then nothing of it is loaded."""
+    if not settings.telemetry:
+        return None
+    from oncelog_service.telemetry.exporting import Telemetry
+
+    return Telemetry()
+
+
+def build_server(service: Service, telemetry: Telemetry | None = None) -> Server:
     """Builds what answers HTTP for a service. Raises BadCertificate."""
+    spans = None if telemetry is None else telemetry.spans
     if service.settings.only_transactions:
-        application = Application(service, (*TRANSACTION_ROUTES, *STATUS_ROUTES))
+        application = Application(service, (*TRANSACTION_ROUTES, *STATUS_ROUTES), spans=spans)
     else:
-        application = Application(service, ROUTES, CONSOLE_ROUTES)
+        application = Application(service, ROUTES, CONSOLE_ROUTES, spans)
     return Server(application, service.settings, service.background, service.traffic, application.watch)
 
 

@@ -178,6 +178,9 @@ class Settings(HasOrigins):
     slow_request_seconds: float = Field(default=5.0, ge=0)
     """A request that takes longer leaves a line that says so, not counted what it may wait for messages; 0: none does. Read again
     on SIGHUP."""
+    telemetry: bool = False
+    """Whether it sends a span for each request, and its metrics, to OpenTelemetry, as the variables `OTEL_…` say; needs the extra
+    `otel`."""
     alarm_held_seconds: float = Field(default=60.0, gt=0)
     """A topic that a transaction holds back for so long is an alarm."""
     alarm_lag_messages: int = Field(default=1_000, ge=1)
@@ -279,6 +282,13 @@ class Settings(HasOrigins):
         if self.jwt_issuer is not None and (find_spec("jwt") is None or find_spec("cryptography") is None):
             raise ValueError("signed tokens need an extra: pip install 'oncelog[jwt]'")
         return self
+
+    @field_validator("telemetry")
+    @classmethod
+    def _traceable(cls, telemetry: bool) -> bool:
+        if telemetry and (find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None):
+            raise ValueError("spans and metrics over OTLP need an extra: pip install 'oncelog[otel]'")
+        return telemetry
 
     @field_validator("allowed_hosts")
     @classmethod

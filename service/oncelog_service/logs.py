@@ -26,11 +26,13 @@ class Asking(NamedTuple):
     """Empty: nobody is known to have asked."""
     path: Mapping[str, str]
     """The names in its address."""
+    trace: str = ""
+    """Id of the trace that it is part of, where the service traces requests."""
 
     def fields(self) -> dict[str, object]:
         """What a line says of it."""
         topic = "/".join(self.path[name] for name in ("namespace", "topic") if name in self.path)
-        said = {"request": self.request, "principal": self.principal, "topic": topic}
+        said = {"request": self.request, "principal": self.principal, "topic": topic, "trace": self.trace}
         return {name: value for name, value in said.items() if value}
 
 
@@ -68,7 +70,8 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time`, `level`, `logger`, `message`; where known `request`, `principal`, `topic`, `exception`."""
+    """One JSON object a line: `time`, `level`, `logger`, `message`; where known `request`, `principal`, `topic`, `trace`,
+    `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Lays one record."""

@@ -58,6 +58,7 @@ ALONE = (
     "log_format",
     "log_requests",
     "slow_request_seconds",
+    "telemetry",
     "header_timeout_seconds",
     "body_timeout_seconds",
 )

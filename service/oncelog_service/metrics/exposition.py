@@ -108,9 +108,14 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
     yield requests
 
 
+async def collected(service: Service) -> list[Metric]:
+    """Returns all metrics as they are now."""
+    process = await asyncio.to_thread(ProcessCollector(registry=None).collect)
+    return [*_of_process(service), *await _of_store(service), *_of_transactions(service), *process]
+
+
 async def exposition(service: Service) -> tuple[bytes, str]:
     """Returns the metrics as a body, and its media type."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected([*_of_process(service), *await _of_store(service), *_of_transactions(service)]))
-    ProcessCollector(registry=registry)
+    registry.register(_Collected(await collected(service)))
     return await asyncio.to_thread(generate_latest, registry), CONTENT_TYPE_LATEST

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from oncelog.errors import (
@@ -52,11 +52,28 @@ class _Address(NamedTuple):
     times: Times
 
 
+class Spans(Protocol):
+    """Has each request be a span of a trace."""
+
+    def around(
+        self, answer: Callable[[bytes], Awaitable[Answer]], route: str, path: Mapping[str, str], who: str, head: Head
+    ) -> Callable[[bytes], Awaitable[Answer]]:
+        """Returns what answers as ``answer`` does, within a span."""
+        ...
+
+    def refused(self, error: OncelogError, route: str | None, path: Mapping[str, str], who: str, head: Head) -> None:
+        """It is answered with this error, before its handler was asked."""
+        ...
+
+
 class Application:
     """Answers these addresses for a service."""
 
-    def __init__(self, service: Service, routes: Sequence[Route] = ROUTES, pages: Sequence[Route] = ()) -> None:
-        """``pages``: what /docs does not list."""
+    def __init__(
+        self, service: Service, routes: Sequence[Route] = ROUTES, pages: Sequence[Route] = (), spans: Spans | None = None
+    ) -> None:
+        """``pages``: what /docs does not list; ``spans``: where requests are traced."""
+        self._spans = spans
         self._service = service
         self.watch = Watch(service)
         settings = service.settings
@@ -83,14 +100,21 @@ class Application:
             (route, times), path = self._address_of(head)
             route.check(principal, path)
         except OncelogError as refused:
+            found = None
             with suppress(NotFound, MethodNotAllowed):
-                self._note(self._address_of(head)[0].route, principal, head, refused)
+                found = self._address_of(head)
+                self._note(found[0].route, principal, head, refused)
+            if self._spans is not None:
+                self._spans.refused(refused, *_said(found), "" if principal is None else principal.name, head)
             raise
         # One token for all says nothing of who asks.
         who = None if principal is EVERYBODY or principal.is_instance else principal.name
         standing = Standing()
-        answer = partial(self._answer, route, path, principal, head, standing)
+        answer: Callable[[bytes], Awaitable[Answer]] = partial(self._answer, route, path, principal, head, standing)
         note = partial(self._note, route, principal, head)
+        if self._spans is not None:
+            answer = self._spans.around(answer, route.path, path, principal.name, head)
+            note = partial(self._note_traced, self._spans, route, path, principal, head)
         asking = Asking(head.request_id, principal.name, path)
         return Admitted(answer, route.reads, who, note, route.reads or route.waits, asking, times, standing)
 
@@ -157,6 +181,12 @@ class Application:
         if route.audited:
             self._noted(principal, head, failure)
 
+    def _note_traced(
+        self, spans: Spans, route: Route, path: dict[str, str], principal: Principal, head: Head, failure: OncelogError
+    ) -> None:
+        self._note(route, principal, head, failure)
+        spans.refused(failure, route.path, path, principal.name, head)
+
     def _noted(
         self,
         principal: Principal | None,
@@ -187,6 +217,11 @@ class Application:
             if bearer is None:
                 raise Unauthorized("the Authorization header carries no bearer token")
         return self._access.principal_of(bearer, head.certificate, head.header(ON_BEHALF))
+
+
+def _said(found: tuple[_Address, dict[str, str]] | None) -> tuple[str | None, dict[str, str]]:
+    """Returns the address as it stands in the table, and the names in it."""
+    return (None, {}) if found is None else (found[0].route.path, found[1])
 
 
 def _pattern(path: str) -> re.Pattern[str]:
