@@ -91,7 +91,16 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def begin(level: str, form: Form) -> None:
-    """Have the process log to stderr from now on, in this form, this and what is worse. Again: from now on otherwise."""
+    """Have the process log to stderr from now on, in this form, this and what is worse. Again: from now on otherwise.
+
+    Where somebody else has set up the log already, as tests do, that stays as it is.
+    """
+    root, formatter = logging.getLogger(), JsonLines() if form == "json" else TextLines()
+    for handler in root.handlers:
+        if isinstance(handler.formatter, (TextLines, JsonLines)):
+            handler.setFormatter(formatter)
+            root.setLevel(level.upper())
+            return
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level.upper(), handlers=[handler])

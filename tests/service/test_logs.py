@@ -121,6 +121,7 @@ def test_what_a_request_awaits_inherits_it_and_its_neighbour_does_not() -> None:
 def test_what_is_logged_can_be_set_anew(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
+    root.handlers.clear()
     try:
         begin("warning", "text")
         logging.getLogger("a").info("quiet")
@@ -130,3 +131,11 @@ def test_what_is_logged_can_be_set_anew(capsys: pytest.CaptureFixture[str]) -> N
         root.handlers[:], root.level = before, level
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["message"] == "loud"
+
+
+def test_a_log_that_somebody_else_has_set_up_stays_as_it_is() -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    assert before, "pytest's own"
+    begin("error", "json")
+    assert (root.handlers, root.level) == (before, level)

@@ -171,7 +171,6 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
                 await self._send_pending()
             except OncelogError as error:
                 self._note_in_background(error)
-                self._say_ended(error)
         self._task = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:

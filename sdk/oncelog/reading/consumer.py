@@ -251,15 +251,11 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
                 self._hurries = False
                 if self._closed or self._thread is not me:
                     return
-            failure = None
             with self._sending:  # until the failure is noted: who waits for it, to flush or to close, must hear of that
                 try:
                     self._send_pending()
                 except OncelogError as error:
                     self._note_in_background(error)
-                    failure = error
-            if failure is not None:
-                self._say_ended(failure)
 
     def _check_here(self) -> None:
         if forks.here() != self._home:

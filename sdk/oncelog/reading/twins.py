@@ -435,14 +435,7 @@ class ConsumerTwin(StreamTwin[T, C]):
     def _note(self, error: OncelogError) -> None:
         """This consumer has ended, if it has."""
         if isinstance(error, FOR_EVER):
-            is_new = self._failure is not error  # else it is what was met in the background, raised here
             self._failure, self._interrupted = error, True
-            if is_new:
-                self._say_ended(error)
-
-    def _say_ended(self, error: OncelogError) -> None:
-        """Log that this consumer has ended, if it has. Never under a lock: what a handler does is not known."""
-        if isinstance(error, FOR_EVER):
             place = f"{self._namespace}/{self._topic}"
             _log_of_consumers.warning(
                 "a consumer of subscription %r of %s has ended: %s: %s", self._subscription, place, error.code, error
