@@ -127,3 +127,23 @@ def test_the_room_on_the_disk_is_what_its_file_system_has_and_what_the_store_can
             store.write([gone])
             free = store.free_bytes()
             assert free == 1_000 if kind == "leveldb" else free is not None and free > MIB
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_what_is_noted_as_gone_is_gone_by_then_so_that_no_merge_comes_too_early(
+    tmp_path: Path, rewritten: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reclaims runs on another thread, and takes what is noted at any moment."""
+    key, seen = PREFIX + row_id(1, 0), list[bytes | None]()
+    with closing(LevelDBStore(tmp_path / "data")) as store:
+        batch = Batch()
+        batch.put(Table.MESSAGE, key, b"before")
+        store.write([batch])
+        monkeypatch.setattr(store, "_note_gone", lambda keys: seen.extend(store.get(*each) for each in keys))
+        batch = Batch()
+        if rewritten:
+            batch.rewrite(Table.MESSAGE, key, b"behind")
+        else:
+            batch.delete(Table.MESSAGE, key)
+        store.write([batch])
+    assert seen == [b"behind" if rewritten else None]

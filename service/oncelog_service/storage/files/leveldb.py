@@ -191,8 +191,11 @@ class LevelDBStore:
                     size += len(value)
                 for table, key in batch.deletes:
                     rows.delete(table.value + key)
-                if batch.deletes or batch.rewritten:
-                    self._note_gone([*batch.deletes, *batch.rewritten])
+        for (
+            batch
+        ) in batches:  # behind the write: tables that are merged before it still hold what is gone, and nobody comes again
+            if batch.deletes or batch.rewritten:
+                self._note_gone([*batch.deletes, *batch.rewritten])
         self.number = number
         return size
 
