@@ -191,9 +191,8 @@ class LevelDBStore:
                     size += len(value)
                 for table, key in batch.deletes:
                     rows.delete(table.value + key)
-        for (
-            batch
-        ) in batches:  # behind the write: tables that are merged before it still hold what is gone, and nobody comes again
+        # Behind the write: what is merged before it still holds what is gone, and nobody merges it again.
+        for batch in batches:
             if batch.deletes or batch.rewritten:
                 self._note_gone([*batch.deletes, *batch.rewritten])
         self.number = number
