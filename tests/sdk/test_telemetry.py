@@ -113,6 +113,21 @@ def test_a_context_that_the_caller_gave_stays_and_is_linked(client: Client, topi
     assert [each.properties for each in read(client, topic)] == [{"traceparent": GIVEN}, {"traceparent": GIVEN}, own]
 
 
+def test_what_a_trace_says_beside_its_ids_goes_with_it_and_never_with_a_context_of_the_callers(
+    client: Client, topic: str, spans: Spans
+) -> None:
+    state = trace.TraceState([("vendor", "7")])
+    above = trace.SpanContext(7, 7, is_remote=True, trace_flags=trace.TraceFlags(1), trace_state=state)
+    given = {"traceparent": GIVEN}
+    with trace.use_span(trace.NonRecordingSpan(above)), Producer(topic, client=client) as producer:
+        producer.send(b"a")
+        producer.send(b"b", properties=given)
+        producer.send_batch([b"c", b"d"], properties=[given, None])
+    carried = [each.properties for each in read(client, topic)]
+    assert [each.get("tracestate") for each in carried] == ["vendor=7", None, None, "vendor=7"]
+    assert [carried[1], carried[2]] == [given, given]
+
+
 def test_a_request_of_one_call_is_part_of_it_and_one_of_several_is_linked_to_them(
     client: Client, topic: str, spans: Spans
 ) -> None:

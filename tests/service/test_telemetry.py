@@ -181,6 +181,7 @@ def test_a_collector_that_hangs_or_is_away_holds_up_nothing(
 ) -> None:
     if hangs:
         collector.may.clear()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")  # whatever waits for it never ends
     else:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     with house, Client(house.url) as client:
