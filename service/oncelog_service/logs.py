@@ -17,6 +17,10 @@ from typing import Literal, NamedTuple
 Form = Literal["text", "json"]
 
 
+_LONGEST_NAME = 250
+"""Characters of a name that a line keeps; one that is longer is none."""
+
+
 class Asking(NamedTuple):
     """The request that is being answered."""
 
@@ -31,7 +35,7 @@ class Asking(NamedTuple):
 
     def fields(self) -> dict[str, object]:
         """What a line says of it."""
-        topic = "/".join(self.path[name] for name in ("namespace", "topic") if name in self.path)
+        topic = "/".join(self.path[name][:_LONGEST_NAME] for name in ("namespace", "topic") if name in self.path)
         said = {"request": self.request, "principal": self.principal, "topic": topic, "trace": self.trace}
         return {name: value for name, value in said.items() if value}
 

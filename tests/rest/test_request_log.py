@@ -85,8 +85,9 @@ def test_a_line_on_one_connection_is_of_the_request_behind_the_other_one(service
         connection.sendall(one % b"a" + one % b"b" + one % b"c")
         for _ in range(3):
             assert read_answer(stream)[0] == 200
-    until(lambda: len(lines.found) == 3)
-    assert [said["request"] for _, said, _ in lines.found] == ["a", "b", "c"]
+    named = lambda: [said["request"] for _, said, _ in lines.found if said["request"] in "abc"]  # noqa: E731 - others come late
+    until(lambda: len(named()) == 3)
+    assert named() == ["a", "b", "c"]
 
 
 def test_what_cannot_be_read_has_no_id_and_leaves_a_line(service: RunningService, lines: Lines) -> None:
@@ -128,7 +129,7 @@ def test_no_line_has_a_secret(service: RunningService, lines: Lines) -> None:
     ask(service, NOBODY + "?token=hush-1", authorization="Bearer hush-2")
     ask(service, f"/v1/tokens/{ours}")
     ask(service, f"/v1/tokens/{signed}")
-    until(lambda: len(lines.found) == 3)
+    until(lambda: len(lines.found) >= 3)
     assert not any("hush" in line for _, _, line in lines.found)
 
 

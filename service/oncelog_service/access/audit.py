@@ -20,14 +20,22 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 _LOGGER = "oncelog.audit"
-_SECRET = re.compile(r"oncelog_[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+_SECRET = re.compile(r"oncelog_[A-Za-z0-9_-]{20,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]++\.[A-Za-z0-9_-]++\.[A-Za-z0-9_-]*+")
 """A token that somebody took for its id, ours or a signed one."""
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
-def without_secrets(path: str) -> str:
-    """The path as a line may say it: what looks like a token in it is left out."""
-    return _SECRET.sub("oncelog_...", path)
+_LONGEST = 2_000
+"""Characters of a path that are kept: more than any address of ours has, and less than a head may hold."""
+
+
+def as_said(path: str) -> str:
+    """The path as a line may say it: what looks like a token is left out, and so is what is longer than any address.
+
+    Else whoever reaches the port could fill the disk, without a credential, with lines of 128 KiB.
+    """
+    said = _SECRET.sub("oncelog_...", path[:_LONGEST])
+    return said if len(path) <= _LONGEST else f"{said}... ({len(path)} characters)"
 
 
 class Asked(NamedTuple):
@@ -74,7 +82,7 @@ class Audit:
             "principal": asked.principal,
             "from": asked.peer,
             "method": asked.method,
-            "path": without_secrets(asked.path),
+            "path": as_said(asked.path),
             **({"subject": dict(asked.subject)} if asked.subject else {}),
             "status": status,
             **({} if code is None else {"code": code}),

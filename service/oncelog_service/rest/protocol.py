@@ -36,7 +36,7 @@ from urllib.parse import unquote
 import httptools
 
 from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout, Unauthorized
-from oncelog_service.access.audit import without_secrets
+from oncelog_service.access.audit import as_said
 from oncelog_service.config import Settings
 from oncelog_service.logs import asking
 from oncelog_service.rest.answer import Answer, refusal
@@ -462,7 +462,7 @@ class HttpConnection(asyncio.Protocol):
             # Its client has gone, or the service stops and has waited long enough: half an answer must pass for none.
             self._transport.abort()
         except Exception:
-            _log.exception("%s %s: the answer broke off", exchange.head.method, without_secrets(exchange.head.path))
+            _log.exception("%s %s: the answer broke off", exchange.head.method, as_said(exchange.head.path))
             self._close()
         finally:
             self._end(exchange)
@@ -476,7 +476,7 @@ class HttpConnection(asyncio.Protocol):
             except OncelogError as refused:
                 error = refused
             except Exception:
-                _log.exception("%s %s failed", exchange.head.method, without_secrets(exchange.head.path))
+                _log.exception("%s %s failed", exchange.head.method, as_said(exchange.head.path))
                 error = InternalError()
         elif exchange.admitted is not None:
             exchange.admitted.refused(error)

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from itertools import count
 
-from oncelog_service.access.audit import without_secrets
+from oncelog_service.access.audit import as_said
 from oncelog_service.config import Settings
 from oncelog_service.rest.exchange import REQUEST_ID, Exchange
 
@@ -48,7 +48,7 @@ class RequestLog:
             return
         head = exchange.head
         fields = {
-            "method": head.method, "path": without_secrets(head.path), "status": status, "ms": round(seconds * 1000, 1),
+            "method": head.method, "path": as_said(head.path), "status": status, "ms": round(seconds * 1000, 1),
             "bytes": exchange.size, "from": head.peer,
         }  # fmt: skip
         level, said = (logging.WARNING, "a request was slow") if is_slow else (logging.INFO, "a request was answered")
