@@ -48,8 +48,9 @@ def test_every_page_is_shown_to_everybody(name: str, show: Show) -> None:
     assert_accessible(page)
 
 
-def test_an_address_that_is_no_page_says_so(show: Show) -> None:
-    expect(show("nowhere").get_by_role("heading", level=1)).to_have_text("Not found")
+@pytest.mark.parametrize("name", ["nowhere", "constructor", "__proto__"])  # each object of a script has the last two
+def test_an_address_that_is_no_page_says_so(show: Show, name: str) -> None:
+    expect(show(name).get_by_role("heading", level=1)).to_have_text("Not found")
 
 
 # --- who signs in

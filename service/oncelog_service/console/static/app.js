@@ -57,7 +57,7 @@ function skip(event) {
 
 function Frame() {
   const { page, args, query } = useStore(route);
-  const { title, Page } = PAGES[page] ?? NOWHERE;
+  const { title, Page } = Object.hasOwn(PAGES, page) ? PAGES[page] : NOWHERE;
   const heading = useRef(null);
   const first = useRef(true);
   const subject = args.length ? ` ${args.join("/")}` : "";
