@@ -100,14 +100,16 @@ async def serve(settings: Settings, on_ready: Callable[[str], None], given: Mapp
     url = settings.url_of(*listener.getsockname()[:2])
     service = build_service(settings, url=settings.advertised_url or url)
     telemetry = begin_telemetry(settings)
-    with private():
+    # From the beginning to the end: what is told nothing else by it, the system ends at once, in the middle of a start or a stop.
+    told_to_read = asyncio.Event()
+    with private(), _told_by_signals({signal.SIGHUP: told_to_read.set}):
         try:
             await service.start()
             _warn_of_files(settings.store)
             check_exposure(settings, len(service.access.tokens))
             server = build_server(service, telemetry)
             beside = () if telemetry is None else (telemetry.run(service, service.background),)
-            await _run(service, server, listener, lambda: on_ready(url), given, beside)
+            await _run(service, server, listener, lambda: on_ready(url), given, told_to_read, beside)
         finally:
             listener.close()
             if telemetry is not None:
@@ -121,11 +123,12 @@ async def _run(
     listener: socket.socket,
     on_ready: Callable[[], None],
     given: Mapping[str, Any],
+    told_to_read: asyncio.Event,
     besides: Iterable[Coroutine[Any, Any, None]],
 ) -> None:
     """``besides``: what is to run while it serves."""
     supervisor = Supervisor()
-    reloading = Reloading(Running(service, server), given, supervisor)
+    reloading = Reloading(Running(service, server), given, supervisor, told_to_read)
 
     def ready() -> None:
         on_ready()
@@ -139,7 +142,7 @@ async def _run(
     beside = background.keep("telling the supervisor", supervisor.keep_alive), reloading.run(background)
     tasks = [asyncio.ensure_future(each) for each in (*beside, *besides)]
     try:
-        with _told_by_signals({signal.SIGINT: server.stop, signal.SIGTERM: server.stop, signal.SIGHUP: reloading.ask}):
+        with _told_by_signals({signal.SIGINT: server.stop, signal.SIGTERM: server.stop}):
             await server.run(listener, ready, service.release, drain)
     finally:
         for task in tasks:

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from oncelog.errors import (
     InvalidRequest,
+    StaleMessageId,
     StorageUnavailable,
     TopicDamaged,
     TopicExists,
@@ -272,14 +273,21 @@ class Topics:
             return known.model_copy(update={"damage": ends})
         return known if ends is None else known.model_copy(update=ends._asdict())
 
-    async def delete(self, namespace: str, topic: str) -> None:
+    async def delete(self, namespace: str, topic: str, generation: int | None = None) -> None:
         """The topic and its messages are gone at once; their rows leave by and by. What its generations must not use again – ids,
-        timestamps, epochs – is kept with the name. Raises InvalidRequest, TopicNotFound."""
+        timestamps, epochs – is kept with the name. Raises InvalidRequest, TopicNotFound; StaleMessageId: it is of another
+        ``generation`` than that."""
         name = (namespace, topic)
         async with self._locked(name):
             await self._existing(namespace, topic)
             writer = await self._writer_of(name)
             row = await self._existing(namespace, topic)
+            present = raised(row.generation, self.incarnation)
+            if generation is not None and generation != present:
+                raise StaleMessageId(
+                    f"generation {generation} of topic {namespace}/{topic} is gone; generation {present}, made anew, stays",
+                    generation=present,
+                )
             # No recovery is under way: it would hold the lock. One that waits for it will find the topic deleted.
             log = self._open.pop(name, None)
             if log is not None:
@@ -318,8 +326,13 @@ class Topics:
         if opening is None:
             opening = asyncio.ensure_future(self._recover(name, claim))
             self._opening[name, claim] = opening
-            opening.add_done_callback(lambda _: self._opening.pop((name, claim), None))
+            opening.add_done_callback(lambda opened: self._opened(name, claim, opened))
         return await asyncio.shield(opening)
+
+    def _opened(self, name: TopicName, claim: bool, opening: asyncio.Task[TopicLog]) -> None:
+        del self._opening[name, claim]
+        if not opening.cancelled():
+            opening.exception()  # whoever waits is told; where all have gone, the next who asks meets it
 
     async def _recover(self, name: TopicName, claim: bool) -> TopicLog:
         async with self._locked(name):

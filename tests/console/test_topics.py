@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from oncelog.errors import InvalidRequest
 from oncelog_service.console.files import console_files
@@ -110,6 +110,51 @@ def test_a_topic_is_deleted_by_who_types_its_name(calls: Calls, show: Show, serv
     dialog.get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Topics")
     assert "doomed" not in calls.good("GET", "/v1/namespaces/default/topics")
+
+
+@pytest.mark.parametrize("action", ["Delete", "Trim"])
+def test_a_topic_that_is_made_anew_while_the_question_stands_stays_as_it_is(
+    calls: Calls, show: Show, service: RunningService, action: str
+) -> None:
+    name = f"anew-{action}"
+    Topic(service.url, name).publish("old")
+    page = show(f"topics/default/{name}")
+    page.get_by_role("button", name=action).click()
+    dialog = page.get_by_role("dialog")
+    calls.good("DELETE", f"/v1/namespaces/default/topics/{name}")
+    topic = Topic(service.url, name)
+    topic.publish("new")
+    if action == "Trim":
+        dialog.get_by_label("Offset, or time").fill("1")
+    dialog.get_by_label(f"Type {name} to go on").fill(name)
+    dialog.get_by_role("button", name=action).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("stale_message_id")
+    assert topic.payloads() == ["new"]
+
+
+def test_a_question_that_the_browser_closes_while_it_is_under_way_says_how_it_ended(show: Show, service: RunningService) -> None:
+    """Chromium closes a dialog at the second Escape, whatever is said to that."""
+    topic = Topic(service.url, "slow")
+    page = show("topics/default/slow")
+    asked: list[Route] = []
+    page.route("**/topics/slow?*", lambda route: asked.append(route))
+    page.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog", name="Delete default/slow?")
+    dialog.get_by_label("Type slow to go on").fill("slow")
+    dialog.get_by_role("button", name="Delete").dblclick()
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_disabled()
+    for _ in range(3):
+        page.keyboard.press("Escape")
+    expect(dialog).to_be_visible()
+    assert len(asked) == 1, "asked twice by a double click"
+    asked[0].fulfill(
+        status=503, content_type="application/problem+json", body='{"code": "storage_unavailable", "detail": "not now"}'
+    )
+    expect(dialog.get_by_role("alert")).to_contain_text("not now")
+    page.unroute("**/topics/slow?*")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(dialog).to_have_count(0)
+    assert topic.request("GET").status_code == 404
 
 
 def test_a_topic_is_trimmed_to_an_offset_or_a_time(show: Show, service: RunningService) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -19,6 +21,7 @@ import requests
 
 from oncelog import Client
 from oncelog.errors import TransactionsUnavailable, Unauthorized
+from oncelog_service import app
 from oncelog_service.config import Settings
 from oncelog_service.process.reloading import CHANGES, Reloading, Running
 from oncelog_service.process.supervisor import Supervisor
@@ -140,7 +143,7 @@ def test_files_that_are_of_no_use_leave_everything_as_it_was(tmp_path: Path, bro
 @contextmanager
 def reloading(service: RunningService, **given: Any) -> Iterator[Reloading]:
     async def made(_: object) -> Reloading:
-        return Reloading(Running(service.service, service.server), given, NOBODY)
+        return Reloading(Running(service.service, service.server), given, NOBODY, asyncio.Event())
 
     root = logging.getLogger()
     before = root.level
@@ -274,3 +277,32 @@ def test_a_sign_of_life_is_given_only_where_one_is_wanted_of_this_process() -> N
     assert Supervisor({"WATCHDOG_USEC": "3000000"}).watchdog_seconds == 3.0
     for environment in ({}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}):
         assert Supervisor(environment).watchdog_seconds is None
+
+
+def test_no_signal_ends_a_service_that_starts_or_stops_and_one_at_the_start_is_heeded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stray: list[int] = []
+    settings = {"host": "127.0.0.1", "port": 0, "store": "memory://"}
+
+    async def run() -> None:
+        serving = asyncio.ensure_future(app.serve(Settings(**settings), lambda _: stopped(), settings))
+
+        def stopped() -> None:
+            until_read.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+
+        until_read = asyncio.ensure_future(asyncio.to_thread(until, lambda: "the settings were read again" in caplog.text))
+        await asyncio.sleep(0)  # it has begun
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert "the settings were read again" not in caplog.text
+        await until_read
+        while not serving.done():  # while it stops, in every turn of the event loop
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0)
+        await serving
+
+    before = signal.signal(signal.SIGHUP, lambda number, _: stray.append(number))
+    try:
+        asyncio.run(run())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert stray == []

@@ -178,6 +178,8 @@ class SeekSubscription(Request):
     """As when it is opened: repeated, it moves nothing again."""
     epoch: int | None = None
     """Of the consumer that seeks; null: an operator does, whoever consumes."""
+    generation: int | None = None
+    """Of the topic; refused when it is another."""
 
 
 class ReceiveMessages(Request):

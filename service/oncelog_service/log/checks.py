@@ -101,8 +101,10 @@ def check_write_pointer(pointer: int) -> None:
 
 def check_producer_name(name: str) -> None:
     """Raises InvalidRequest."""
-    if not PRODUCER_PATTERN.fullmatch(name):
-        raise InvalidRequest(f"a producer's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {name[:100]!r}")
+    if not PRODUCER_PATTERN.fullmatch(name) or name in (".", ".."):  # no address would lead to those
+        raise InvalidRequest(
+            f"a producer's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {name[:100]!r}"
+        )
 
 
 def check_sequence_ids(sequence_ids: Sequence[int] | None) -> None:

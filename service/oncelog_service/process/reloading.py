@@ -69,16 +69,12 @@ _NAMES_OF_FILES = {f"{name}_file" for name in SECRETS}
 class Reloading:
     """Reads the settings again when it is told to. Belongs to one event loop."""
 
-    def __init__(self, running: Running, given: Mapping[str, Any], supervisor: Supervisor) -> None:
-        """``given``: the options, which stay what they are."""
+    def __init__(self, running: Running, given: Mapping[str, Any], supervisor: Supervisor, asked: asyncio.Event) -> None:
+        """``given``: the options, which stay what they are. ``asked``: set by who wants all to be read again, also before."""
         self._running = running
         self._given = given
         self._supervisor = supervisor
-        self._asked = asyncio.Event()
-
-    def ask(self) -> None:
-        """Has all be read again soon."""
-        self._asked.set()
+        self._asked = asked
 
     async def run(self, background: Background) -> None:
         """Does so whenever it was asked, until cancelled."""

@@ -112,6 +112,11 @@ def query_int(call: Call, name: str, default: int | None = None) -> int:
     return int(text)
 
 
+def query_optional_int(call: Call, name: str) -> int | None:
+    """The same, or None. Raises InvalidRequest."""
+    return query_int(call, name) if name in call.query else None
+
+
 def query_limit(call: Call) -> int:
     """How many a list is to hold at most. Raises InvalidRequest."""
     limit = query_int(call, "limit", _LISTED)

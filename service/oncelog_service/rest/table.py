@@ -52,6 +52,7 @@ def _avro(name: str) -> dict[str, str]:
 
 
 _LIMIT = {"limit": "at most so many, 1 to 2000"}
+_OF_A_GENERATION = {"generation": "of the topic; refused when it is another"}
 _NAMED = {"after": "names behind this one", **_LIMIT}
 _PROPERTIES = {JSON: dict[str, str | int | bool]}
 _FOR = {
@@ -237,7 +238,8 @@ _SUBSCRIPTION_ROUTES = (
         right=Right.READ, audited=True,
     ),
     Route(
-        "DELETE", SUBSCRIPTION, subscriptions.delete, "Delete a subscription", (errors.SubscriptionNotFound,),
+        "DELETE", SUBSCRIPTION, subscriptions.delete, "Delete a subscription",
+        (errors.SubscriptionNotFound, errors.StaleMessageId), query=_OF_A_GENERATION,
         right=Right.READ, audited=True,
     ),
 )  # fmt: skip
@@ -341,7 +343,10 @@ ROUTES = (
         right=Right.MANAGE, audited=True,
     ),
     Route("GET", TOPIC, topics.get, "Show a topic", right=Right.DESCRIBE),
-    Route("DELETE", TOPIC, topics.delete, "Delete a topic", right=Right.MANAGE, audited=True),
+    Route(
+        "DELETE", TOPIC, topics.delete, "Delete a topic", (errors.StaleMessageId,), query=_OF_A_GENERATION,
+        right=Right.MANAGE, audited=True,
+    ),
     Route(
         "PUT", TOPIC + "/properties", topics.update, "Replace a topic's properties", takes=_PROPERTIES,
         right=Right.MANAGE, audited=True,
@@ -368,8 +373,9 @@ ROUTES = (
     Route("GET", TOPIC + "/producers", producers.list_, "List producers", query=_NAMED, right=Right.DESCRIBE),
     Route("GET", PRODUCER, producers.get, "Show a producer", (errors.ProducerNotFound,), right=Right.DESCRIBE),
     Route(
-        "DELETE", PRODUCER, producers.delete, "Forget a producer, or end one", (errors.ProducerFenced, errors.ProducerNotFound),
-        query={"epoch": "of its newest incarnation: its name, which the service assigned, ends"},
+        "DELETE", PRODUCER, producers.delete, "Forget a producer, or end one",
+        (errors.ProducerFenced, errors.ProducerNotFound, errors.StaleMessageId),
+        query={"epoch": "of its newest incarnation: its name, which the service assigned, ends", **_OF_A_GENERATION},
         right=None, audited=True,
     ),
     Route(

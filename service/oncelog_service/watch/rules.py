@@ -228,6 +228,10 @@ def replay(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
 # --- producers
 
 
+_FENCED_BY = {"producer": "has had it forgotten, or the topic made anew", "subscription": "has moved or deleted it"}
+"""What refuses the one that runs though there is no other."""
+
+
 def fenced(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
     """A producer, a consumer or a commit was refused, since a newer incarnation of the same name runs."""
     for each in _lately(facts, "producer_fenced", "consumer_fenced"):
@@ -243,9 +247,10 @@ def fenced(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             about=_about(each, kind) | {"refused": each.refused, "newest": each.newest, "times": each.times},
             since_ms=each.first_ms,
             what=f"{kind} {each.name}{where} was refused {times(each.times)}{which}{newest}, the last time "
-            f"{span(facts.now_ms - each.last_ms)} ago: two run under one name",
-            mend="The newer one works, and the older one stores nothing. Stop one of the two, or give it a name of its own. This "
-            f"goes away {span(LATELY_MS)} after the last refusal.",
+            f"{span(facts.now_ms - each.last_ms)} ago: two run under one name, or somebody {_FENCED_BY[kind]}",
+            mend="Where two run, the newer one works, and the older one stores nothing. Stop one of the two, or give it another "
+            "name. Where none is newer, begin that one again, if it does not do so by itself. This goes away "
+            f"{span(LATELY_MS)} after the last refusal.",
             commands=[show] if each.topic else [],
             docs="guarantees.md#epochs" if kind == "producer" else "consumers.md#one-at-a-time",
         )
@@ -319,7 +324,7 @@ def transactions_unreachable(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             what=f"the transaction service does not answer at {where}: nothing is published in transactions, and topics hold "
             "back what is not decided",
             mend="Start it, or mend the way to it.",
-            commands=[f"oncelog doctor --url {where}"] if facts.transactions_url else ["oncelog cluster"],
+            commands=[f"oncelog doctor --url {shlex.quote(where)}"] if facts.transactions_url else ["oncelog cluster"],
             docs="transactions.md#the-service-alone",
         )
 

@@ -73,6 +73,12 @@ def test_a_service_that_does_not_answer_is_critical_and_who_has_its_store_is_sai
     assert not (tmp_path / "nothing").exists()
 
 
+def test_why_nothing_answers_is_said(running: RunningService) -> None:
+    """Of a service that is there, and is asked as none that speaks TLS."""
+    found = doctor(url=running.url.replace("http://", "https://"), code=2)
+    assert "it does not speak TLS" in found["service_silent"]["what"]
+
+
 def test_a_store_that_is_not_whole_is_said_without_opening_it(tmp_path: Path) -> None:
     url = stored(tmp_path / "data")
     (tmp_path / "data" / "CURRENT").unlink()

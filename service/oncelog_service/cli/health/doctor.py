@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -50,12 +51,13 @@ def doctor(
     if store is not None:
         _check_store(store)
     client = session.client
-    answers, overview, alarms = _of_service(client)
+    silence, overview, alarms = _of_service(client)
+    answers = silence is None
     settings = _settings()
     here = (urlsplit(client.url).hostname or "") in LOOPBACK
     path = _path(store, overview, settings if here else None, answers=answers)
-    if not answers:
-        alarms += _silent(client.url, path)
+    if silence is not None:
+        alarms += _silent(client.url, path, silence)
     if path is not None:
         floor = settings.min_free_bytes if settings is not None else 0
         alarms += outside.of_store(path, floor, answers=answers)
@@ -103,17 +105,17 @@ def _settings() -> Settings | None:
 # --- the service
 
 
-def _of_service(client: Client) -> tuple[bool, Overview | None, list[Alarm]]:
-    """Whether it answers, what it tells – None: nothing –, and what is wrong with it."""
+def _of_service(client: Client) -> tuple[str | None, Overview | None, list[Alarm]]:
+    """Why it does not answer – None: it does –, what it tells – None: nothing –, and what is wrong with it."""
     began_ms = time.time() * 1000
     try:
         overview = client.overview()
-    except ConnectionFailed:
-        return False, None, []
+    except ConnectionFailed as error:
+        return error.detail.partition("; is it running?")[0].rpartition("cannot be reached: ")[2], None, []
     except OncelogError as error:
-        return True, None, [_refused(client, error)]
+        return None, None, [_refused(client, error)]
     ended_ms = time.time() * 1000
-    return True, overview, [*overview.alarms, *_beside(overview, began_ms, ended_ms)]
+    return None, overview, [*overview.alarms, *_beside(overview, began_ms, ended_ms)]
 
 
 def _refused(client: Client, error: OncelogError) -> Alarm:
@@ -122,8 +124,11 @@ def _refused(client: Client, error: OncelogError) -> Alarm:
             "Ask with a token that has the right operate: --token, or ONCELOG_TOKEN.",
             ["oncelog token create NAME --grant operate"],
         )
+    elif error.code == "not_found":
+        mend = "It is an older one, which does not tell this, or another service: use the command of its version."
+        commands = ["oncelog status"]
     else:
-        mend, commands = "Look at the log of the service.", [f"curl -sS {client.url}/healthz"]
+        mend, commands = "Look at the log of the service.", [f"curl -sS {shlex.quote(shown(client.url) + '/healthz')}"]
     return Alarm(
         code="service_refuses",
         severity="warning" if client.healthy() else "critical",
@@ -160,16 +165,20 @@ def _beside(overview: Overview, began_ms: float, ended_ms: float) -> Iterator[Al
         )
 
 
-def _silent(url: str, path: Path | None) -> Iterator[Alarm]:
-    """Nothing answers there: whether a process has the store says where to look."""
+def _silent(url: str, path: Path | None, why: str) -> Iterator[Alarm]:
+    """Nothing answers there: why, and whether a process has the store, says where to look."""
     holder = None if path is None or not path.exists() else outside.holder_of(path)
     if holder is None:
-        what, mend = f"nothing answers at {shown(url)}", "Start the service, or name its address: --url, or ONCELOG_URL."
+        what, mend = (
+            f"nothing answers at {shown(url)} ({why})",
+            ("Start the service, or name its address as it is, with https:// where it speaks TLS: --url, or ONCELOG_URL."),
+        )
         if path is not None:
             what += f", and no process that is seen from here has {path} open"
-        commands = [f"oncelog serve{'' if path is None else f' --store leveldb://{path.absolute()}' if path.is_dir() else ''}"]
+        store = f" --store {shlex.quote(f'leveldb://{path.absolute()}')}" if path is not None and path.is_dir() else ""
+        commands = [f"oncelog serve{store}"]
     else:
-        what = f"nothing answers at {shown(url)}, though process {holder} has the store {path} open"
+        what = f"nothing answers at {shown(url)} ({why}), though process {holder} has the store {path} open"
         mend = "It is starting, stuck, or listens at another address: look at its log."
         commands = [f"ps -o pid,etime,stat,args -p {holder}", "oncelog config show"]
     yield Alarm(

@@ -121,6 +121,7 @@ export function Choice({ label, value, onChange, options }) {
 export class Wrong extends Error {}
 
 const question = store(null);
+let questions = 0;
 /** What a screen reader is told, and is shown for a moment. */
 export const announced = store("");
 
@@ -139,12 +140,12 @@ export function announce(text) {
  * be undone. `fields`: [{name, label, value, hint, type, required, options}]; run is given their values. `done`: told when it worked.
  */
 export function ask(asked) {
-  question.set({ danger: false, fields: [], ...asked });
+  question.set({ danger: false, fields: [], number: ++questions, ...asked });
 }
 
 export function Dialog() {
   const asked = useStore(question);
-  return asked && html`<${Question} key=${asked.title} asked=${asked} />`;
+  return asked && html`<${Question} key=${asked.number} asked=${asked} />`;
 }
 
 function Question({ asked }) {
@@ -176,7 +177,9 @@ function Question({ asked }) {
   const ready = !busy && (asked.typed === undefined || typed === asked.typed) &&
     asked.fields.every((each) => !each.required || String(values[each.name]).trim() !== "");
   const set = (name) => (value) => setValues((was) => ({ ...was, [name]: value }));
-  return html`<dialog ref=${dialog} aria-labelledby="question" onCancel=${(event) => { event.preventDefault(); if (!busy) close(); }}>
+  // A browser closes it at the second Escape whatever is said to that: while something is under way, it is shown again.
+  const closed = () => (busy ? dialog.current?.showModal() : close());
+  return html`<dialog ref=${dialog} aria-labelledby="question" onClose=${closed} onCancel=${(event) => { event.preventDefault(); if (!busy) close(); }}>
     <form onSubmit=${run}>
       <h2 id="question">${asked.title}</h2>
       ${asked.text && html`<p>${asked.text}</p>`}

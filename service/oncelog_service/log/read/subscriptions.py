@@ -129,7 +129,7 @@ class Subscriptions:
         """Put the cursor somewhere else, and begin a new epoch: the caller's, if that is the consumer. Repeated, it does nothing.
 
         Raises:
-            ConsumerFenced, SubscriptionNotFound; what :meth:`open` raises for a place.
+            ConsumerFenced, SubscriptionNotFound, StaleMessageId; what :meth:`open` raises for a place.
         """
         check_start(asked.to)
         row = await self._held(name, asked)
@@ -144,15 +144,18 @@ class Subscriptions:
             self._hear(name, epoch)
         return await self._shown(name, epoch)
 
-    async def delete(self, name: str) -> None:
-        """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""
+    async def delete(self, name: str, generation: int | None = None) -> None:
+        """Forget the cursor and fence the consumer. Raises SubscriptionNotFound; StaleMessageId: the topic is of another
+        ``generation``."""
         self._topic.check_open()
+        self._topic.check_generation(generation)
         row = await self._existing(name)
         self._heard.pop(name, None)
         await self._write(name, SubscriptionRow(row.epoch + 1))
 
     async def _held(self, name: str, asked: SeekSubscription) -> SubscriptionRow:
         """The row, if who seeks may. A consumer whose answer was lost seeks again under the epoch before."""
+        self._topic.check_generation(asked.generation)
         row = await self._existing(name)
         if asked.epoch is None or begun_by(row.opens, asked.nonce) == row.epoch:
             return row

@@ -7,7 +7,7 @@ from contextlib import suppress
 from oncelog.errors import ProducerNotFound
 from oncelog.wire.models import OpenedProducer, OpenProducer, Producer, Why
 from oncelog_service.access.grants import Right
-from oncelog_service.rest.bodies import query_int, query_limit
+from oncelog_service.rest.bodies import query_int, query_limit, query_optional_int
 from oncelog_service.rest.routes import Call
 
 
@@ -44,6 +44,7 @@ async def delete(call: Call) -> None:
     """Forget the producer's sequence ids and fence its running incarnation. Its messages stay.
 
     With the `epoch` of its newest incarnation: the name, which the service assigned, ends; nothing is stored under it any more.
+    With a `generation` nothing is done to one of a topic that was made anew since it was looked at.
     """
     name = call.path["producer"]
     if "epoch" in call.query:
@@ -52,6 +53,7 @@ async def delete(call: Call) -> None:
     else:
         call.check(Right.MANAGE, call.path["topic"])
     log = await call.log()
+    log.topic.check_generation(query_optional_int(call, "generation"))
     if "epoch" in call.query:
         await log.producers.end(name, query_int(call, "epoch"))
     else:

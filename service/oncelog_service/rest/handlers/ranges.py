@@ -12,7 +12,7 @@ from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
 from oncelog_service.access.grants import Right
 from oncelog_service.log.read.ranges import Ranges, wait_for_more
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import query_int
+from oncelog_service.rest.bodies import query_int, query_optional_int
 from oncelog_service.rest.routes import Call
 
 MAX_TOPICS = 1_000
@@ -109,9 +109,9 @@ async def columns(call: Call) -> Answer:
     asked = (
         query_int(call, "first"),
         query_int(call, "upto"),
-        _optional_int(call, "generation"),
-        _optional_int(call, "limit"),
-        _optional_int(call, "maxBytes"),
+        query_optional_int(call, "generation"),
+        query_optional_int(call, "limit"),
+        query_optional_int(call, "maxBytes"),
         _optional_bool(call, "properties"),
         _optional_bool(call, "refuseExpired"),
     )
@@ -129,7 +129,3 @@ def _optional_bool(call: Call, name: str) -> bool:
     if value not in ("true", "false"):
         raise InvalidRequest(f"{name} is true or false, not {value[:50]!r}")
     return value == "true"
-
-
-def _optional_int(call: Call, name: str) -> int | None:
-    return query_int(call, name) if name in call.query else None

@@ -20,7 +20,7 @@ from oncelog_service.access.grants import Right
 from oncelog_service.log.checks import check_subscription_name
 from oncelog_service.log.read.subscriptions import Subscriptions
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import query_limit
+from oncelog_service.rest.bodies import query_limit, query_optional_int
 from oncelog_service.rest.handlers.messages import ENCODINGS, page_answer
 from oncelog_service.rest.routes import Call
 from oncelog_service.topics import TopicName, check_topic_name
@@ -128,5 +128,8 @@ async def seek(call: Call, asked: SeekSubscription) -> Subscription:
 
 
 async def delete(call: Call) -> None:
-    """Forget the cursor and fence the consumer. Opened again, the subscription is a new one."""
-    await (await _subscriptions(call)).delete(call.path["subscription"])
+    """Forget the cursor and fence the consumer. Opened again, the subscription is a new one.
+
+    With a `generation` nothing is done to one of a topic that was made anew since it was looked at.
+    """
+    await (await _subscriptions(call)).delete(call.path["subscription"], query_optional_int(call, "generation"))

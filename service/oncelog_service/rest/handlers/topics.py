@@ -6,7 +6,7 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import ErasedMessage, EraseMessage, ListedTopic, NamespacePolicies, Topic, TopicStats, Trimmed, TrimTopic
 from oncelog_service.access.grants import Right
 from oncelog_service.log.groups.held import held_messages
-from oncelog_service.rest.bodies import query_limit, read_json
+from oncelog_service.rest.bodies import query_limit, query_optional_int, read_json
 from oncelog_service.rest.routes import Call
 
 
@@ -36,8 +36,11 @@ async def list_(call: Call) -> list[str]:
 
 
 async def delete(call: Call) -> None:
-    """Topic, messages and producers are gone at once. Created again, the topic is empty, of the next generation."""
-    await call.service.topics.delete(*_name(call))
+    """Topic, messages and producers are gone at once. Created again, the topic is empty, of the next generation.
+
+    With a `generation` a topic that was made anew since it was looked at stays.
+    """
+    await call.service.topics.delete(*_name(call), query_optional_int(call, "generation"))
 
 
 async def trim(call: Call, asked: TrimTopic) -> Trimmed:

@@ -83,6 +83,7 @@ function Producer() {
     </form>
     <div aria-live="polite">${found?.error && html`<${Refusal} error=${found.error} />`}
     ${found?.data && html`<${Facts} of=${[
+      ["Producer", html`${found.data.producer} <small>of group ${found.data.group}</small>`],
       ["Newest sequence id", count(found.data.sequenceId)],
       ["Committed by", link(found.data.transaction)],
       ["Messages", count(found.data.messages)],

@@ -88,11 +88,15 @@ function Why({ namespace, topic, of }) {
 }
 
 function forget(namespace, topic, { name, lastPersisted }, reload) {
+  // That of now: a topic that is made anew while the question stands keeps its producer of this name.
+  const stats = call("GET", `${topicPath(namespace, topic)}/stats`);
+  stats.catch(() => {}); // said when it is answered
   ask({
     title: `Forget producer ${name} of ${namespace}/${topic}?`, danger: true, action: "Forget", typed: name,
     text: `That its messages up to sequence id ${count(lastPersisted)} are stored is forgotten: what it sends again is stored again. ` +
       "Whoever publishes under this name now is fenced. Its messages stay.",
-    run: () => call("DELETE", topicPath(namespace, topic) + path`/producers/${name}`), said: `Producer ${name} is forgotten.`,
+    run: async () => call("DELETE", topicPath(namespace, topic) + path`/producers/${name}`, { query: { generation: (await stats).generation } }),
+    said: `Producer ${name} is forgotten.`,
     done: reload,
   });
 }

@@ -83,6 +83,7 @@ function seek(each, reload) {
     ],
     run: ({ to, value }) => call("POST", `${place(each)}/seek`, { body: {
       to: to === "offset" ? { offset: wholeOf(value) } : to === "timestamp" ? { timestamp: momentOf(value) } : { at: to }, nonce: of,
+      generation: each.generation,
     } }),
     said: `Subscription ${each.name} is moved.`, done: reload,
   });
@@ -92,7 +93,7 @@ function remove(each, reload) {
   ask({
     title: `Delete subscription ${each.name} of ${named(each)}?`, danger: true, action: "Delete", typed: each.name,
     text: "How far it has come is forgotten, and its consumer is fenced. Opened again, it is a new one. Messages stay.",
-    run: () => call("DELETE", place(each)), said: `Subscription ${each.name} is deleted.`,
+    run: () => call("DELETE", place(each), { query: { generation: each.generation } }), said: `Subscription ${each.name} is deleted.`,
     done: reload,
   });
 }

@@ -117,11 +117,12 @@ function One({ namespace, topic }) {
     return { ...found, rate: goesOn ? ((found.upcomingOffset - was.upcoming) * 1000) / (now - was.now) : null };
   }, [at], { every: 3000 });
   const properties = useLoad((signal) => call("GET", at, { signal }), [at]);
+  const generation = stats.data?.generation ?? properties.data?.properties.generation; // of one that is damaged, too
   return html`
     <${TopicBar} page="topics" namespace=${namespace} topic=${topic} />
     <${Panel} title="Log" of=${stats} actions=${html`
-        <button type="button" onClick=${() => trim(at, namespace, topic, stats)}>Trim</button>
-        <button type="button" onClick=${() => remove(at, namespace, topic)}>Delete</button>`}>
+        <button type="button" disabled=${!stats.data} onClick=${() => trim(at, namespace, topic, stats)}>Trim</button>
+        <button type="button" disabled=${generation === undefined} onClick=${() => remove(at, namespace, topic, generation)}>Delete</button>`}>
       ${stats.data && html`<${Log} found=${stats.data} />`}<//>
     <${Holding} at=${at} namespace=${namespace} topic=${topic} />
     <div class="columns">
@@ -234,7 +235,7 @@ function trim(at, namespace, topic, stats) {
       { name: "value", label: "Offset, or time", required: true, hint: "a number, or a time as 2026-11-24 16:00" },
     ],
     run: ({ by, value }) => call("POST", `${at}/trim`, { body: {
-      [by]: by === "beforeTime" ? momentOf(value) : wholeOf(value), ...(stats.data ? { generation: stats.data.generation } : {}),
+      [by]: by === "beforeTime" ? momentOf(value) : wholeOf(value), generation: stats.data.generation,
     } }),
     done: (found) => { announce(`The topic begins at offset ${found.earliestOffset} now.`); stats.reload(); },
   });
@@ -252,11 +253,11 @@ export function wholeOf(text) {
   return Number(text);
 }
 
-function remove(at, namespace, topic) {
+function remove(at, namespace, topic, generation) {
   ask({
     title: `Delete ${namespace}/${topic}?`, danger: true, action: "Delete", typed: topic,
     text: "The topic is gone with its messages, producers and subscriptions, at once and for good.",
-    run: () => call("DELETE", at), said: "The topic is deleted.",
+    run: () => call("DELETE", at, { query: { generation } }), said: "The topic is deleted.",
     done: () => go("topics"),
   });
 }
