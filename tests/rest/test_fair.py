@@ -46,8 +46,9 @@ async def _waiting(service: Service) -> int:
 
 
 async def _handed_over(service: Service) -> int:
-    """Messages to the quiet topic. It is open, and stays so."""
-    return service.topics.opened["default", "quiet"].topic.stamps.upcoming_offset
+    """Messages to the quiet topic, which its first one opens."""
+    log = service.topics.opened.get(("default", "quiet"))
+    return 0 if log is None else log.topic.stamps.upcoming_offset
 
 
 def waiting(service: RunningService) -> int:

@@ -252,6 +252,17 @@ def test_a_whole_batch_takes_all_its_numbers_or_none() -> None:
 # --- what an answer means
 
 
+def test_what_is_too_large_is_sent_once_more_without_the_context_of_its_trace() -> None:
+    shell = Shell()
+    batch = Batch({0: 0})
+    batch.extend([b"x"], properties=[{"own": "1"}])
+    batch.carry({"traceparent": "00-1-1-01"})
+    assert shell.core.put_batch(batch, 0.0)
+    shell.sent = 1
+    assert kinds(shell.run(errors.RequestTooLarge(definite=True, limit=10))) == ["stored"]
+    assert [request.properties for _, request in shell.requests] == [[{"traceparent": "00-1-1-01", "own": "1"}], [{"own": "1"}]]
+
+
 @pytest.mark.parametrize(
     ("error", "policy", "told", "behind"),
     [
