@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +12,6 @@ from tests.world.service import RunningService, running_service
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
-
-if find_spec("playwright") is None:  # an environment from before `make` was last asked for one
-    collect_ignore_glob = ["test_*.py"]
 
 SETTINGS = {"max_wait_ms": 1_000, "check_expected_offsets": True}
 
