@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from oncelog import telemetry
 from tests.docs.pages import PAGES, ROOT, Block, blocks, named
 from tests.docs.quick_command import quick_command
 from tests.patience import PATIENCE
@@ -86,6 +88,16 @@ def shape(value: Any) -> Any:
 RUNNABLE = [page for page in PAGES if named(page) not in RUN_ELSEWHERE and blocks(page)]
 
 
+@pytest.fixture
+def switched() -> Iterator[None]:
+    """What a page switches for its whole process, is switched back: other tests come behind it."""
+    level = logging.getLogger("oncelog").level
+    yield
+    telemetry.uninstrument()
+    logging.getLogger("oncelog").setLevel(level)
+
+
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("page", RUNNABLE, ids=named)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(page, tmp_path, monkeypatch)
