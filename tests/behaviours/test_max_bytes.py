@@ -373,6 +373,17 @@ def test_rows_of_what_was_trimmed_are_deleted_a_few_at_a_time_and_counted_no_mor
     assert topic.stats()["bytes"] == left
 
 
+def test_what_was_the_newest_write_can_go_once_there_is_another_one_decided_or_not(house: House) -> None:
+    topic = limited(house, 2, **{POLICY: "trim"})
+    done(topic.publish(*[PAYLOAD] * 2))
+    done(topic.request("PUT", "/properties", json={"max.bytes": topic.stats()["bytes"] - 1, POLICY: "trim"}))
+    idle(house)
+    assert topic.stats()["earliestOffset"] == 0, "the newest write stays, whatever its size"
+    done(topic.publish_under(house.start(), PAYLOAD))
+    idle(house)
+    assert topic.stats()["earliestOffset"] == 2
+
+
 def test_a_trim_never_goes_beyond_the_first_undecided_message_however_little_it_is(house: House) -> None:
     topic = limited(house, 20, **{POLICY: "trim"})
     done(topic.publish(PAYLOAD))

@@ -29,8 +29,9 @@ def calls(service: RunningService) -> Calls:
     return Calls(service.url, "")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """No longer than a module's: as long as it is there, an event loop runs in this thread, and no other test can begin one."""
     from playwright.sync_api import sync_playwright
 
     from tests.console.browsing import CHROMIUM, FLAGS

@@ -96,6 +96,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/data.db" if is_file else request.getfixturevalue("postgres").fresh_schema()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of SQLAlchemy's own end, interrupted
 @pytest.mark.parametrize(
     ("through", "done"),
     [

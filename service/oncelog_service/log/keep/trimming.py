@@ -26,7 +26,7 @@ class Trimming:
         self._topic = topic
         self._removal = removal
         self._running: asyncio.Task[None] | None = None
-        self._tried: tuple[int, int] | None = None
+        self._tried: tuple[int, bool, int] | None = None
         """Up to where it was stable, and its limit, when nothing could go."""
 
     def begin_if_due(self) -> None:
@@ -42,8 +42,11 @@ class Trimming:
         if self._running is not None:
             await asyncio.wait([self._running])
 
-    def _moment(self, limit: int) -> tuple[int, int]:
-        return self._topic.dedup.fold.stable.position.upcoming_offset, limit
+    def _moment(self, limit: int) -> tuple[int, bool, int]:
+        """What can go depends on this alone: the newest write stays, so what is stable goes on once there is another one."""
+        fold = self._topic.dedup.fold
+        stable = fold.stable.position.upcoming_offset
+        return stable, stable < fold.position.upcoming_offset, limit
 
     async def _run(self) -> None:
         try:
