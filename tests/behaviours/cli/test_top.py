@@ -17,7 +17,7 @@ from tests.patience import until
 from tests.world.service import RunningService, running_service
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def busy() -> Iterator[RunningService]:
     """A service with two samples, and messages between them."""
     with running_service() as service, Client(service.url) as client:
