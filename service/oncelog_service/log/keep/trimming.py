@@ -27,7 +27,7 @@ class Trimming:
         self._removal = removal
         self._running: asyncio.Task[None] | None = None
         self._tried: tuple[int, bool, int] | None = None
-        """Up to where it was stable, and its limit, when nothing could go."""
+        """What decides what can go, as it was when nothing could."""
 
     def begin_if_due(self) -> None:
         """Begin to trim if the topic is too large; nobody waits for it."""
