@@ -31,7 +31,7 @@ test: $(READY) ## run the tests that need nothing but Python, two files at a tim
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-all
-test-all: test ## run these, and then those with a JVM, with PostgreSQL, with several services and with services that are killed
+test-all: test ## run these, and then those with a JVM, with PostgreSQL, with several services, and where services are killed or pressed hard
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "wide and not slow" $(ARGS)
 
 .PHONY: test-slow

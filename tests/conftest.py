@@ -70,8 +70,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-WIDE = ("tests/scenarios/", "tests/cluster/")
-"""Tests that kill services or run several of them."""
+WIDE = (
+    "tests/scenarios/",
+    "tests/cluster/",
+    "tests/test_coverage.py",
+    "tests/backup/test_under_fire.py",
+    "tests/storage/test_lease_moments.py",
+    "tests/rest/test_crowds.py",
+)
+"""Tests that kill services, run several of them or press one hard, and those that run other tests."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -109,6 +109,9 @@ def test_what_comes_in_one_piece_finds_room_where_those_that_come_in_several_hav
     with pytest.raises(Overloaded):
         room.send(late, 10)
     room.bodies.take(request(), b"x" * 900_000)
+    head_first = request()
+    room.send(head_first, 0)
+    room.bodies.take(head_first, b"x" * 100)
     for each in arriving:
         room.bodies.has_arrived(each)
     late = request()

@@ -66,6 +66,8 @@ def is_closed(service: RunningService) -> bool:
         socket.create_connection((parts.hostname, parts.port or 0), timeout=TIMEOUT).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it was in the kernel's queue when that went; the next is refused
+        return False
     return False
 
 

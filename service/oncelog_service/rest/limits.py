@@ -83,7 +83,12 @@ class Bodies:
             parts.append(bytearray(part))
 
     def is_still_arriving(self, exchange: Exchange, gives_way: Callable[[OncelogError], None]) -> None:
-        """All that has come is taken, and there is more to come. ``gives_way``: refuses the request, and gives back its body."""
+        """All that has come is taken, and there is more to come. ``gives_way``: refuses the request, and gives back its body.
+
+        One that has sent its head alone holds nothing yet: what follows may still come in one piece.
+        """
+        if not exchange.size:
+            return
         now = self._clock()
         arriving = exchange.arriving
         if arriving is None:
