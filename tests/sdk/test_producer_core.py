@@ -22,6 +22,7 @@ from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, ReceiptRun
 
 Answer = Callable[[PublishRequest], Sequence[ReceiptRun]]
 NAMED, ASSIGNED = Policy(linger=5), Policy(is_assigned=True, linger=5)
+STOPPING = Policy(linger=5, stops_on_refusal=True)
 
 
 def stored(request: PublishRequest, offset: int = 0) -> list[ReceiptRun]:
@@ -268,6 +269,9 @@ def test_what_is_too_large_is_sent_once_more_without_the_context_of_its_trace() 
     [
         (errors.SequenceReused(definite=True), NAMED, "SequenceReused", "stored"),
         (errors.ExpectationsNotChecked(definite=True), NAMED, "ExpectationsNotChecked", "stored"),
+        (errors.SequenceReused(definite=True), STOPPING, "SequenceReused", "ProducerStopped"),
+        (errors.ExpectationsNotChecked(definite=True), STOPPING, "ExpectationsNotChecked", "ProducerStopped"),
+        (errors.TopicNotFound(definite=True), STOPPING._replace(is_assigned=True), "TopicNotFound", "ProducerStopped"),
         (errors.TopicNotFound(definite=True), NAMED, "TopicNotFound", "ProducerStopped"),
         (errors.TopicNotFound(definite=True), ASSIGNED, "TopicNotFound", "stored"),
         (errors.TopicNotFound(definite=False), ASSIGNED, "TopicNotFound", "ProducerStopped"),
@@ -290,6 +294,26 @@ def test_a_failure_is_of_one_message_or_of_all_behind_it(error: OncelogError, po
         assert caught.value.__cause__ is error
     assert shell.core.take_failure() is error
     assert shell.core.take_failure() is None
+
+
+def test_one_that_stops_on_a_refusal_stores_what_came_before_it_in_the_same_request_and_nothing_behind_it() -> None:
+    def refuses_the_third(request: PublishRequest) -> Sequence[ReceiptRun]:
+        if b"too large" in request.payloads:
+            raise errors.RequestTooLarge(definite=True)
+        return stored(request)
+
+    shell = Shell(STOPPING)
+    for payload in (b"0", b"1", b"too large", b"3", b"4"):
+        shell.put(payload)
+    found = kinds(shell.run(*[refuses_the_third] * 9))
+    assert found == ["stored", "stored", "RequestTooLarge", "ProducerStopped", "ProducerStopped"]
+    shell = Shell(STOPPING)
+    for at in range(5):
+        shell.put(expected_offset=10 + at)
+    told = shell.run(mismatch(12, 13), stored, mismatch(12, 13))
+    assert kinds(told) == ["stored", "stored", *["OffsetMismatch"] * 3]
+    assert [each.expected for each in told[2:]] == [12, 13, 14]
+    assert shell.sizes == [5, 2, 3]
 
 
 def away() -> OncelogError:

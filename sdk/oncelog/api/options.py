@@ -65,6 +65,7 @@ class _Producer(TypedDict, total=False):
     name: str | None
     initial_sequence_id: int | None
     gaps: Gaps
+    stop_on_refusal: bool
     batch_max_messages: int
     batch_max_bytes: int
     linger: float

@@ -68,11 +68,14 @@ class Policy(NamedTuple):
     max_pending: int = MAX_PENDING
     max_pending_bytes: int = MAX_PENDING_BYTES
     delivery_timeout: float = DELIVERY_SECONDS
+    stops_on_refusal: bool = False
+    """Whether nothing is sent behind a message that was refused for its own fault."""
 
     def goes_on_after(self, error: OncelogError) -> bool:
         """Tell whether only the messages of the request fail: they are certainly not stored, and nobody relies on each being
         there."""
-        return self.is_assigned and not self.refuses_gaps and error.definite and not ends_a_producer(error)
+        relied_on = self.refuses_gaps or self.stops_on_refusal
+        return self.is_assigned and not relied_on and error.definite and not ends_a_producer(error)
 
 
 class Opened(NamedTuple):
@@ -418,6 +421,11 @@ class Core:
         """Fail the messages whose fault it is; return those that are still to be sent."""
         if isinstance(error, OffsetMismatch):
             known, refused, rest = part.parted(error)
+            if self.policy.stops_on_refusal:
+                if known.payloads:  # they have their receipts before the one behind them is refused again
+                    return [known, part.part(len(known), len(part))]
+                refused, rest = part, rest.part(0, 0)
+                self.stopped = error
             self._give_back(refused, not rest.payloads and self._is_newest())
             self._fail_each(refused, error)
             return [each for each in (known, rest) if each.payloads]
@@ -427,6 +435,8 @@ class Core:
             return [bare]  # perhaps it was only too large for what the SDK had added
         self._give_back(part, self._is_newest())
         self._fail(part, error)
+        if self.policy.stops_on_refusal:
+            self.stopped = error
         return []
 
     def _is_newest(self) -> bool:

@@ -42,6 +42,7 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
         proxy: str | None = None,
         initial_sequence_id: int | None = None,
         gaps: Gaps = "allow",
+        stop_on_refusal: bool = False,
         codec: Any = None,
         batch_max_messages: int = MAX_MESSAGES,
         batch_max_bytes: int = MAX_BYTES,
@@ -57,6 +58,8 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
             name: None lets the service assign a unique one, which ends with this producer: nobody can resume under it.
             initial_sequence_id: of the first message; above the last persisted one.
             gaps: ``refuse`` has the service refuse a message that leaves a sequence id out.
+            stop_on_refusal: a message that is refused for its own fault, or one of a producer without a name that fails for any
+                other reason, stops the producer: nothing that was sent behind it is stored.
             client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.
             verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
             codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
@@ -79,7 +82,8 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
         self._exit_timeout = exit_timeout
         self._address = Address(self._client, topic, namespace, name, gaps, initial_sequence_id)
         bounds = Bounds(batch_max_messages, batch_max_bytes)
-        self._policy = Policy(name is None, gaps == "refuse", bounds, linger, max_pending, max_pending_bytes, delivery_timeout)
+        queued = (bounds, linger, max_pending, max_pending_bytes)
+        self._policy = Policy(name is None, gaps == "refuse", *queued, delivery_timeout, stop_on_refusal)
         self._made()
 
     def _made(self) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 import oncelog
-from oncelog_service.cli import configuration, inspect, outbox, pipeline, publish, read, serve, status
+from oncelog_service.cli import configuration, inspect, outbox, pipeline, serve, status
 from oncelog_service.cli.health import doctor, top
+from oncelog_service.cli.messages import publish, read
 from oncelog_service.cli.nouns import atomic, cluster, namespace, producer, subscription, token, topic, tx
 from oncelog_service.cli.stores import commands
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oncelog import Client, Reader
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog_service.cli import session
-from oncelog_service.cli.publish import lines_of
+from oncelog_service.cli.messages.publish import lines_of
 from oncelog_service.storage.memory import Disk, MemoryStore
 from tests.behaviours.cli.support import ctrl_c, last_persisted, payloads, process, run, value
 from tests.patience import PATIENCE, until

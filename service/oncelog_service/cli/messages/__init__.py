@@ -1,0 +1,1 @@
+"""Commands on messages: publishing, reading, and measuring both."""
