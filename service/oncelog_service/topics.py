@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
-from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from oncelog.errors import (
@@ -34,6 +32,7 @@ from oncelog_service.cluster.leases import SETUP, Leases, held_briefly, topic_re
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.cache import RecentMessages
+from oncelog_service.log.groups.held import count_held
 from oncelog_service.log.keep.recovery import last_timestamp, read_judgements, recover
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.names.generations import floor_of, highest_epoch
@@ -147,7 +146,7 @@ class Topics:
             if before is not None and not before.deleted:
                 raise TopicExists(f"topic {namespace}/{topic} exists already")
             if counting is not None:
-                held = len(await read(self._present, f"{namespace}:".encode()))
+                held = len(await read(self._present, namespace))
                 check_names("topics", held, 1, self._limits.max_topics, f"namespace {namespace}")
             now_ms = self._clock.now_ms()
             writer.admit()
@@ -213,7 +212,7 @@ class Topics:
     async def names(self, namespace: str) -> list[str]:
         """The names of the topics in a namespace, sorted. Raises InvalidRequest."""
         check_namespace(namespace)
-        return sorted(topic for _, topic in await read(self._present, f"{namespace}:".encode()))
+        return sorted(await read(self._present, namespace))
 
     async def listed(self, namespace: str, after: str, limit: int) -> list[ListedTopic]:
         """What is known of the first ``limit`` topics behind ``after`` without opening them, by name. Raises InvalidRequest."""
@@ -226,14 +225,29 @@ class Topics:
         return [self._listed(namespace, name, row, ends.get(name)) for name, row in rows]
 
     def _rows_behind(self, namespace: str, after: str, limit: int) -> list[tuple[str, TopicRow]]:
+        """The first ``limit`` behind a name, by name; what lies before them is not read.
+
+        Keys are in another order than names in one case: the name that others begin with lies behind those that go on with a
+        character before the colon. So no key of a name behind ``after`` lies before the text of ``after``; and a name that
+        belongs on the page, and lies behind the last key that was read for it, is one that the name of this key begins with.
+        """
         begin = f"{namespace}:".encode()
-        with closing(self._store.scan(Table.TOPIC, begin, prefix_end(begin))) as found:
-            stored = {split_topic_key(key)[1]: data for key, data in found}
-        # Keys are in another order than names. Only what is on the page is decoded.
-        names = sorted(stored)
-        behind = islice(names, bisect_right(names, after), None)
-        rows = ((name, read_back(decode_record, TopicRow, stored[name])) for name in behind)
-        return list(islice(((name, row) for name, row in rows if not row.deleted), limit))
+        found: dict[str, TopicRow] = {}
+        last = ""
+        with closing(self.rows(begin + after.encode(), prefix_end(begin))) as rows:
+            for (_, name), row in rows:
+                if name > after and not row.deleted:
+                    found[name] = row
+                    if len(found) == limit:
+                        last = name
+                        break
+        for size in range(1, len(last)):
+            name = last[:size]
+            if last[size] < ":" and name > after and name not in found:
+                shorter = self._stored(topic_key(namespace, name))
+                if shorter is not None and not shorter.deleted:
+                    found[name] = shorter
+        return sorted(found.items())[:limit]
 
     def _ends(self, namespace: str, rows: Sequence[tuple[str, TopicRow]]) -> dict[str, _Ends | str]:
         """Where each log begins and ends, or why that cannot be said; two looks into the store each."""
@@ -254,7 +268,6 @@ class Topics:
         generation, deduplication = raised(row.generation, self.incarnation), self._deduplicates(namespace, row)
         log = self._open.get((namespace, name))
         if log is not None:
-            unsettled = log.dedup.fold.unsettled
             return ListedTopic(
                 name=name,
                 generation=generation,
@@ -265,13 +278,11 @@ class Topics:
                 bytes=log.topic.size.present,
                 producers=len(log.dedup.fold),
                 subscriptions=len(log.subscriptions),
-                held_messages=sum(run.count for pointer in unsettled for run in unsettled[pointer]),
+                held_messages=count_held(log.dedup.fold.unsettled),
                 largest_lag=log.subscriptions.largest_lag,
             )
-        known = ListedTopic(name=name, generation=generation, open=False, deduplication=deduplication)
-        if isinstance(ends, str):
-            return known.model_copy(update={"damage": ends})
-        return known if ends is None else known.model_copy(update=ends._asdict())
+        known: dict[str, Any] = {} if ends is None else {"damage": ends} if isinstance(ends, str) else ends._asdict()
+        return ListedTopic(name=name, generation=generation, open=False, deduplication=deduplication, **known)
 
     async def delete(self, namespace: str, topic: str, generation: int | None = None) -> None:
         """The topic and its messages are gone at once; their rows leave by and by. What its generations must not use again – ids,
@@ -496,7 +507,16 @@ class Topics:
 
     async def namespaces(self) -> list[str]:
         """Every namespace that has a topic or a policy, sorted."""
-        return sorted({namespace for namespace, _ in await read(self._present)} | self._policies.keys())
+        return sorted(await read(self._present_namespaces) | self._policies.keys())
+
+    def _present_namespaces(self) -> set[str]:
+        found = set[str]()
+        with closing(self._store.scan(Table.TOPIC, b"", b"\xff")) as rows:
+            for key, data in rows:
+                namespace, _ = split_topic_key(key)
+                if namespace not in found and not read_back(decode_record, TopicRow, data).deleted:
+                    found.add(namespace)
+        return found
 
     # --- for those who keep house
 
@@ -505,9 +525,9 @@ class Topics:
         """The topics that are open now."""
         return self._open
 
-    def rows(self, prefix: bytes = b"") -> Iterator[tuple[TopicName, TopicRow]]:
-        """Every topic name there ever was, with its row. Reads the store; not for the event loop."""
-        with closing(self._store.scan(Table.TOPIC, prefix, prefix_end(prefix) if prefix else b"\xff")) as found:
+    def rows(self, start: bytes = b"", stop: bytes = b"\xff") -> Generator[tuple[TopicName, TopicRow]]:
+        """Every topic name there ever was between two keys, with its row. Reads the store; not for the event loop."""
+        with closing(self._store.scan(Table.TOPIC, start, stop)) as found:
             for key, data in found:
                 yield split_topic_key(key), read_back(decode_record, TopicRow, data)
 
@@ -527,8 +547,10 @@ class Topics:
             log.release()
         self._open.clear()
 
-    def _present(self, prefix: bytes = b"") -> list[TopicName]:
-        return [name for name, row in self.rows(prefix) if not row.deleted]
+    def _present(self, namespace: str) -> list[str]:
+        begin = f"{namespace}:".encode()
+        with closing(self.rows(begin, prefix_end(begin))) as rows:
+            return [topic for (_, topic), row in rows if not row.deleted]
 
     async def _existing(self, namespace: str, topic: str) -> TopicRow:
         check_topic_name(namespace, topic)
@@ -538,7 +560,10 @@ class Topics:
         return row
 
     async def _row(self, namespace: str, topic: str) -> TopicRow | None:
-        data = await read(self._store.get, Table.TOPIC, topic_key(namespace, topic))
+        return await read(self._stored, topic_key(namespace, topic))
+
+    def _stored(self, key: bytes) -> TopicRow | None:
+        data = self._store.get(Table.TOPIC, key)
         return None if data is None else read_back(decode_record, TopicRow, data)
 
     @asynccontextmanager

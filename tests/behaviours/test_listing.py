@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import requests
 
 from oncelog import Client, Consumer, Producer
+from oncelog_service.service import Service
 from oncelog_service.storage.port import Batch, Table
 from tests.rest.talk import TIMEOUT
 from tests.world.service import RunningService, running_service
@@ -49,18 +51,34 @@ def test_topics_are_told_of_without_being_opened(tmp_path: Path) -> None:
 
 
 def test_pages_go_on_in_the_order_of_names() -> None:
-    names = ["a", "a-b", "a.b", "a_b", "aB", "ab", "b"]
+    """Also where keys are in another order: a name ends with a colon there, which lies between the characters of names."""
+    names = {"".join(each) for size in (1, 2, 3) for each in product("-0B", repeat=size)}
+    gone = {"-", "0-", "B-0", "BB"}
+
+    async def make(service: Service) -> None:
+        for namespace in ("default", "another", "zero"):
+            for name in names:
+                await service.topics.create(namespace, name, {})
+        for name in gone:
+            await service.topics.delete("default", name)
+
+    async def paged(service: Service, limit: int, after: str = "") -> list[str]:
+        found: list[str] = []
+        while page := await service.topics.listed("default", found[-1] if found else after, limit):
+            assert len(page) <= limit
+            found += [each.name for each in page]
+        return found
+
     with running_service() as service, Client(service.url) as client:
-        for name in names:
-            client.create_topic(name)
-        client.delete_topic("aB")
-        expected, found, after = sorted({*names} - {"aB"}), list[object](), ""
-        while page := listed(service, after=after, limit=2):
-            assert len(page) <= 2
-            found += [each["name"] for each in page]
-            after = str(found[-1])
-        assert found == expected
+        service.on_loop(make)
+        expected = sorted(names - gone)
+        for limit in (1, 2, 3, 5, 100):
+            assert service.on_loop(lambda it, limit=limit: paged(it, limit)) == expected, limit
+        for after in (*names, "A", "B:", "0-0-", "é"):
+            behind = [name for name in expected if name > after]
+            assert service.on_loop(lambda it, after=after: paged(it, 4, after)) == behind, after
         assert [each.name for each in client.all_stats()] == expected
+        assert client.namespaces() == ["another", "default", "zero"]
 
 
 def test_only_topics_that_one_has_a_right_on_are_told_of() -> None:

@@ -24,7 +24,8 @@ class RunningReads:
     def __exit__(self, *_: object) -> None:
         with self._changed:
             self._running -= 1
-            self._changed.notify_all()
+            if self._closed:  # else nobody waits for it
+                self._changed.notify_all()
 
     @property
     def running(self) -> int:

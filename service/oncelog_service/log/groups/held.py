@@ -18,6 +18,11 @@ def held_messages(unsettled: Mapping[int, Sequence[Run]], limit: int | None = No
     return found[:limit]
 
 
+def count_held(unsettled: Mapping[int, Sequence[Run]]) -> int:
+    """Returns how many messages are held back."""
+    return sum(run.count for runs in unsettled.values() for run in runs)
+
+
 def _held(pointer: int, runs: Sequence[Run]) -> HeldMessages:
     since_ms, _ = split_row_id(runs[0].first_id)
     return HeldMessages(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncelog.message_id import MessageId
 from oncelog.wire.models import ErasedMessage, EraseMessage, ListedTopic, NamespacePolicies, Topic, TopicStats, Trimmed, TrimTopic
 from oncelog_service.access.grants import Right
-from oncelog_service.log.groups.held import held_messages
+from oncelog_service.log.groups.held import count_held
 from oncelog_service.rest.bodies import query_limit, query_optional_int, read_json
 from oncelog_service.rest.routes import Call
 
@@ -65,7 +65,7 @@ async def stats(call: Call) -> TopicStats:
     """Where the log begins and ends, and what a restart would replay."""
     log = await call.log()
     last_id = log.position.last_message_id
-    held, limit = held_messages(log.dedup.fold.unsettled), log.topic.max_bytes
+    unsettled, limit = log.dedup.fold.unsettled, log.topic.max_bytes
     return TopicStats(
         name=call.path["topic"],
         generation=log.generation,
@@ -79,8 +79,8 @@ async def stats(call: Call) -> TopicStats:
         cached_messages=log.topic.cache.messages,
         bytes=log.topic.size.present,
         max_bytes=None if limit is None else limit.bytes,
-        held_messages=sum(each.messages for each in held),
-        held_write_pointers=len(held),
+        held_messages=count_held(unsettled),
+        held_write_pointers=len(unsettled),
     )
 
 
