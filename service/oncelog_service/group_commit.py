@@ -238,6 +238,15 @@ class Writer:
         self._state.calls.put(False)
         await asyncio.to_thread(self._thread.join)
 
+    async def abandon(self) -> None:
+        """Drop what is queued, as the end of the process would, and end the thread once the write that it is in has ended."""
+        self._state.closed = True
+        self._state.lazy.clear()
+        with self._state.lock:
+            self._state.queue, self._state.newest = [], {}
+        self._state.calls.put(False)
+        await asyncio.to_thread(self._thread.join)
+
     def check(self) -> None:
         """The last question before memory moves. Raises StorageUnavailable if nothing can be written, or not under this lease."""
         if self._refusal is not None:

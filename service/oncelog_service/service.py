@@ -263,6 +263,23 @@ class Service:
             await opened.close()
         self.audit.close()
 
+    async def abandon(self) -> None:
+        """Lets go of the store as the end of the process would: what is queued is not written, and nothing is left for the next
+        opening. Whoever waits hears nothing more, so every connection is cut before this."""
+        self._reason = "the service has ended"
+        opened, self._opened = self._opened, None
+        try:
+            if opened is not None:
+                await opened.writer.abandon()
+        finally:
+            for task in (self._reopening, *self._running):
+                if task is not None:
+                    task.cancel()
+            if opened is not None:
+                opened.abandon()
+                await asyncio.to_thread(opened.store.close)
+            self.audit.close()
+
     @property
     def topics(self) -> Topics:
         """Returns the topics. Raises StorageUnavailable while the store is not open."""

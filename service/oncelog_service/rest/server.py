@@ -56,6 +56,7 @@ class Server:
         self._told = asyncio.Event()
         self._hurried = asyncio.Event()
         self._pause_seconds = settings.drain_seconds
+        self._acceptor: Acceptor | None = None
         self._watch = watch
         if watch is not None:
             watch.edge = self._edge
@@ -81,9 +82,23 @@ class Server:
         """Has a stop that begins later pause for so long instead of ``drain_seconds``."""
         self._pause_seconds = seconds
 
+    def take(self, connected: socket.socket) -> None:
+        """Takes a connection that somebody has made; one that comes before :meth:`run`, or when it takes no more, is closed."""
+        if self._acceptor is None:
+            connected.close()
+        else:
+            self._acceptor.take(connected)
+
+    def abandon(self) -> None:
+        """Cuts every connection, as the end of the process would: no answer leaves from now on. :meth:`run` is to be cancelled."""
+        if self._acceptor is not None:
+            self._acceptor.abandon()
+        for connection in list(self._shared.connections):
+            connection.abort()
+
     async def run(
         self,
-        listener: socket.socket,
+        listener: socket.socket | None,
         on_ready: Callable[[], None],
         before_stop: Callable[[], None],
         on_drain: Callable[[], None] = _nothing,
@@ -91,12 +106,13 @@ class Server:
         """Answers until :meth:`stop`. Then it answers on for ``drain_seconds``, each time with the connection's end; takes no
         more connections, and finishes what is under way, if that takes no longer than 5 s.
 
+        ``listener``: None, where all connections are handed over by :meth:`take`.
         ``on_ready`` is called once connections are taken; ``on_drain`` when a stop begins, and again after the pause: has those
         end who wait for messages; ``before_stop``: has everybody end who waits for anything.
         """
         loop = asyncio.get_running_loop()
         self._make_places()
-        acceptor = Acceptor(listener, self._shared, self._protocol_of)
+        acceptor = self._acceptor = Acceptor(listener, self._shared, self._protocol_of)
         acceptor.start()
         watching = [] if self.certificates is None else [loop.create_task(self.certificates.watch(self._background))]
         if self._watch is not None:

@@ -35,10 +35,13 @@ _LOG_SECONDS = 60
 
 
 class Acceptor:
-    """Takes the connections of one socket."""
+    """Takes the connections of one socket, and those that it is handed."""
 
-    def __init__(self, listener: socket.socket, shared: Shared, over: Callable[[HttpConnection], asyncio.Protocol]) -> None:
-        """``over``: the protocol that the transport is given for a connection, itself or one below it."""
+    def __init__(
+        self, listener: socket.socket | None, shared: Shared, over: Callable[[HttpConnection], asyncio.Protocol]
+    ) -> None:
+        """``over``: the protocol that the transport is given for a connection, itself or one below it. ``listener``: None, where
+        all are handed over."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._shared = shared
@@ -50,48 +53,63 @@ class Acceptor:
 
     def start(self) -> None:
         """Begins to take connections."""
-        self._listener.setblocking(False)
-        self._listener.listen(_BACKLOG)
+        if self._listener is not None:
+            self._listener.setblocking(False)
+            self._listener.listen(_BACKLOG)
         self._listen()
+
+    def take(self, connected: socket.socket, address: str = "") -> None:
+        """Takes one that is connected already; from now on it is closed here."""
+        if self._closed:
+            connected.close()
+            return
+        connected.setblocking(False)
+        connection = self._connection(address)
+        task = self._loop.create_task(self._begin(connection, connected))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
 
     async def close(self) -> None:
         """Takes those that wait, and no more; returns when those that were taken have begun.
 
         Who has connected has perhaps asked already, and would be cut off; who comes later is refused at once, by the system.
         """
-        self._closed = True
-        if self._pause is not None:
-            self._pause.cancel()
-        self._loop.remove_reader(self._listener)
-        with suppress(OSError):
-            while self._accept():
-                pass
-        self._listener.close()
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            with suppress(OSError):
+                while self._accept(self._listener):
+                    pass
+        self.abandon()
         if self._beginning:
             await asyncio.wait(self._beginning)
 
+    def abandon(self) -> None:
+        """Takes no more from now on; who waits to be taken is refused by the system."""
+        self._closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+
     def _listen(self) -> None:
         self._pause = None
-        if not self._closed:
-            self._loop.add_reader(self._listener, self._accept)
+        if not self._closed and self._listener is not None:
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
-    def _accept(self) -> bool:
+    def _accept(self, listener: socket.socket) -> bool:
         """Takes some; tells whether others may wait."""
         for _ in range(_AT_ONCE):
             try:
-                accepted, peer = self._listener.accept()
+                accepted, peer = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return False
             except OSError as error:
                 if error.errno not in _NO_DESCRIPTOR:
                     raise
-                self._await_descriptors(error)
+                self._await_descriptors(listener, error)
                 return False
-            accepted.setblocking(False)
-            connection = self._connection(address_of(peer[0]))
-            task = self._loop.create_task(self._begin(connection, accepted))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            self.take(accepted, address_of(peer[0]))
         return True
 
     def _connection(self, address: str) -> HttpConnection:
@@ -116,7 +134,7 @@ class Acceptor:
             connection.leave()
             accepted.close()
 
-    def _await_descriptors(self, error: OSError) -> None:
+    def _await_descriptors(self, listener: socket.socket, error: OSError) -> None:
         """Has one connection give way, and comes again in a moment: while one waits to be taken, the socket calls at once."""
         now = self._loop.time()
         self._shared.traffic.refused["descriptors"] += 1
@@ -128,7 +146,7 @@ class Acceptor:
             holder.give_way()
         if self._closed:
             return
-        self._loop.remove_reader(self._listener)
+        self._loop.remove_reader(listener)
         self._pause = self._loop.call_later(_PAUSE_SECONDS, self._listen)
 
 

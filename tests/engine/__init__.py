@@ -1,0 +1,1 @@
+"""The engine inside this process."""

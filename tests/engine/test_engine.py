@@ -1,0 +1,126 @@
+"""The engine: its life, its connections, and that it ends as a service does or as a process that is killed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from oncelog import Client, Producer
+from oncelog.errors import ConnectionFailed
+from oncelog.wire.requests import PublishRequest
+from oncelog_service.engine import Engine
+from oncelog_service.engine.engine import EngineStopped
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import StoreError, Table
+from oncelog_service.storage.seals import SealedStore
+from tests.patience import PATIENCE, until
+from tests.world.disk import Gate
+
+ASKED = b"GET /v1/namespaces HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def asked(connection: socket.socket) -> bytes:
+    connection.settimeout(PATIENCE)
+    connection.sendall(ASKED)
+    return connection.recv(1 << 16)
+
+
+def test_a_connection_to_the_engine_speaks_http() -> None:
+    with Engine() as engine, engine.connect() as connection:
+        assert asked(connection).startswith(b"HTTP/1.1 200 OK")
+        assert asked(connection).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("end", [Engine.stop, Engine.abandon])
+@pytest.mark.parametrize("scheme", ["memory://", "leveldb://", "sqlite://"])
+def test_what_was_acknowledged_is_there_when_it_is_started_again(tmp_path: Path, scheme: str, end) -> None:
+    engine = Engine("memory://" if scheme == "memory://" else f"{scheme}{tmp_path}/store", listen=True).start()
+    try:
+        url = engine.url
+        with Client(url, retry=0) as client:
+            client.create_topic("t")
+            with Producer("t", name="p", client=client) as producer:
+                producer.send(b"one")
+            end(engine)
+            with pytest.raises(ConnectionFailed):
+                client.topics()
+            assert engine.start().url == url
+            assert client.stats("t").upcoming_offset == 1
+    finally:
+        engine.stop()
+
+
+def test_one_that_stops_leaves_snapshots_and_one_that_is_abandoned_leaves_none() -> None:
+    disk = Disk()
+    engine = Engine(open_store=lambda: SealedStore(MemoryStore(disk)), listen=True).start()
+    with Client(engine.url) as client:
+        client.create_topic("t")
+        with Producer("t", name="p", client=client) as producer:
+            producer.send(b"one")
+    engine.abandon()
+    assert not disk.tables[Table.SNAPSHOT]
+    with engine, Client(engine.url) as client:
+        assert client.stats("t").upcoming_offset == 1
+    assert disk.tables[Table.SNAPSHOT]
+
+
+def test_what_is_queued_when_it_is_abandoned_is_neither_written_nor_answered() -> None:
+    disk = Disk()
+    engine = Engine(open_store=lambda: SealedStore(MemoryStore(disk)), listen=True).start()
+    with Client(engine.url) as client:
+        for topic in ("one", "two"):
+            client.create_topic(topic)
+            client.publish(topic, PublishRequest([b"here"]))  # the store is not read while the gate holds it
+    gate = disk.before_sync = Gate()
+    outcomes = {}
+
+    def publish(topic: str) -> None:
+        with Client(engine.url, retry=0) as client, pytest.raises(ConnectionFailed) as failure:
+            client.publish(topic, PublishRequest([b"lost"]))
+        outcomes[topic] = failure.value
+
+    threads = {topic: threading.Thread(target=publish, args=(topic,)) for topic in ("one", "two")}
+    threads["one"].start()
+    assert gate.entered.wait(PATIENCE)
+    threads["two"].start()
+    until(lambda: engine.service.writer.queued()[0])
+    ending = threading.Thread(target=engine.abandon)
+    ending.start()
+    for each in threads.values():
+        each.join(PATIENCE)  # cut, though the write goes on
+    assert not any(each.definite for each in outcomes.values())
+    gate.opened.set()
+    ending.join(PATIENCE)
+    disk.before_sync = None
+    with engine, Client(engine.url) as client:
+        assert [client.stats(topic).upcoming_offset for topic in ("one", "two")] == [2, 1]
+
+
+def test_one_that_does_not_run_says_so() -> None:
+    engine = Engine()
+    with pytest.raises(EngineStopped):
+        engine.connect()
+    with engine, pytest.raises(RuntimeError, match="runs already"):
+        engine.start()
+    with pytest.raises(EngineStopped):
+        engine.connect()
+    engine.stop()
+    engine.abandon()
+
+
+def test_a_store_that_cannot_be_opened_is_said_by_the_start(tmp_path: Path) -> None:
+    with Engine(f"leveldb://{tmp_path}/store"), pytest.raises(StoreError, match="in use"):
+        Engine(f"leveldb://{tmp_path}/store").start()
+    with Engine(f"leveldb://{tmp_path}/store"):
+        pass
+
+
+def test_the_environment_says_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCELOG_TOKEN", "secret")
+    monkeypatch.setenv("ONCELOG_MAX_MESSAGES", "1")
+    with Engine() as engine, engine.connect() as connection:
+        assert asked(connection).startswith(b"HTTP/1.1 200 OK")
+        assert engine.service.settings.max_messages == 10_000
