@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,9 @@ def test_a_connection_to_the_engine_speaks_http() -> None:
 
 @pytest.mark.parametrize("end", [Engine.stop, Engine.abandon])
 @pytest.mark.parametrize("scheme", ["memory://", "leveldb://", "sqlite://"])
-def test_what_was_acknowledged_is_there_when_it_is_started_again(tmp_path: Path, scheme: str, end) -> None:
+def test_what_was_acknowledged_is_there_when_it_is_started_again(
+    tmp_path: Path, scheme: str, end: Callable[[Engine], None]
+) -> None:
     engine = Engine("memory://" if scheme == "memory://" else f"{scheme}{tmp_path}/store", listen=True).start()
     try:
         url = engine.url

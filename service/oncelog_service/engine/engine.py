@@ -15,6 +15,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
@@ -177,10 +178,8 @@ class Engine:
                 return
             server, task = self._server, self._task
             if server is not None and task is not None:
-                try:
+                with suppress(EngineStopped):
                     self._call(lambda: how(server, task))
-                except EngineStopped:
-                    pass
             thread.join()
             self._thread = None
             failure, self._failure = self._failure, None

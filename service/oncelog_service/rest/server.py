@@ -90,7 +90,7 @@ class Server:
             self._acceptor.take(connected)
 
     def abandon(self) -> None:
-        """Cuts every connection, as the end of the process would: no answer leaves from now on. :meth:`run` is to be cancelled."""
+        """Cuts every connection, as the end of the process would: no answer leaves any more. :meth:`run` is to be cancelled."""
         if self._acceptor is not None:
             self._acceptor.abandon()
         for connection in list(self._shared.connections):
