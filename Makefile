@@ -54,6 +54,11 @@ bench: $(READY) ## measure speed and memory; prints a table, writes benchmarks/r
 pictures: $(READY) ## take the pictures of the console that the documentation shows; needs Chromium
 	$(BIN)/python -m docs.pictures
 
+.PHONY: site
+site: $(READY) ## make the site of the documentation in build/site, with search and the API's reference
+	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -b html . build/site
+	@echo build/site/index.html
+
 .PHONY: lint
 lint: $(READY) ## ruff: rules and format
 	$(BIN)/ruff check .

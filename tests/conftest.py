@@ -77,6 +77,7 @@ WIDE = (
     "tests/backup/test_under_fire.py",
     "tests/storage/test_lease_moments.py",
     "tests/rest/test_crowds.py",
+    "tests/docs/test_site.py",
 )
 """Tests that kill services, run several of them or press one hard, and those that run other tests."""
 

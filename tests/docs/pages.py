@@ -32,11 +32,12 @@ def named(page: Path) -> str:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The page's fenced blocks, in order."""
+    """The page's fenced blocks, in order; what only the generator of the site reads is none."""
     text = page.read_text("utf-8")
     return [
         Block(page, text.count("\n", 0, found.start()) + 2, found[1].strip(), found[2].rstrip("\n"))
         for found in _FENCE.finditer(text)
+        if not found[1].startswith("{")
     ]
 
 

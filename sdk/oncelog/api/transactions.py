@@ -67,9 +67,8 @@ class TransactionCalls(Calls):
     async def commit_transaction(self, write_pointer: int, changes: Iterable[bytes] = ()) -> TransactionStatus:
         """Commit; idempotent. ``changes`` as for :meth:`can_commit`, where that was not called.
 
-        Raises:
-            TransactionConflict, TransactionNotInProgress (it was aborted or is invalid), TransactionNotFound. Where the error is
-            not definite, :meth:`transaction_status` knows.
+        Raises TransactionConflict, TransactionNotInProgress (it was aborted or is invalid), TransactionNotFound. Where the error
+        is not definite, :meth:`transaction_status` knows.
         """
         changed = list(changes)
         body = _changes(changed, None) if changed else None
