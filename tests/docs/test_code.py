@@ -32,9 +32,9 @@ NOT_RUN = {
     "oncelog pipeline ": "starts a Spark of its own, which takes long; tests/spark runs the pipelines, and how they are called",
 }
 """Commands of shell blocks that are not run, by how they begin, and why."""
-SHOWN_ONLY = {"text", "json", "ini", "toml"}
+SHOWN_ONLY = {"text", "json", "ini", "toml", "py"}
 """Languages of blocks that show something. TOML is a file of settings, read in tests/behaviours/cli/test_config.py. JSON right
-behind a command is held against what the command prints."""
+behind a command is held against what the command prints. "py" is Python for other systems."""
 RUN_ELSEWHERE = {
     "docs/benchmarks.md": "benchmarks",
     "docs/securing.md": "tests/scenarios/test_securing.py",
@@ -131,6 +131,13 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relati
                 printed = run_shell(block, service.url) if is_run(block) else None
             else:
                 assert block.language in SHOWN_ONLY, f"{block}: what is {block.language!r}?"
+
+
+def test_programs_for_other_systems_compile() -> None:
+    others = [block for page in PAGES for block in blocks(page) if block.language == "py"]
+    assert len(others) > 8
+    for block in others:
+        compile(block.text, str(block), "exec")
 
 
 def test_a_command_that_is_not_run_is_there_to_be_left_out() -> None:
